@@ -1,0 +1,78 @@
+# Everything a contributor runs. Each target sets up what it needs: `make test` works in a fresh clone.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+PYTEST_ARGS ?=
+WORKERS ?= 2
+
+# spark-submit of a PyPI pyspark finds its home only through PATH.
+export PATH := $(BIN):$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A Spark or Airflow that is installed elsewhere on the machine must not be mixed in.
+unexport SPARK_HOME
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+MADE := $(VENV)/.made
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup check-java test lint imports demo lock clean
+
+help: ## Say what can be made.
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+setup: check-java $(INSTALLED) ## Make .venv with the locked dependencies and this package, editable.
+
+check-java:
+	@scripts/check-java
+
+$(MADE): requirements/bootstrap.txt
+	@scripts/check-python $(PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/bootstrap.txt
+	@touch $@
+
+$(LOCKED): requirements/dev.txt $(MADE)
+	$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	@touch $@
+
+$(INSTALLED): pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test: setup imports ## Hold the layers (import-linter) and run the whole test suite.
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+lint: $(INSTALLED) imports ## Check style (ruff), types (mypy --strict) and layers (import-linter).
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take them to the lake.
+	@$(BIN)/python -m demo
+
+# Made into environments of their own by tests/environments.py.
+OTHER_SPARKS := $(patsubst requirements/pyspark-%.txt,%,$(wildcard requirements/pyspark-*.txt))
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+lock: $(MADE) ## Resolve requirements/*.txt again (UPGRADE=--upgrade for newer versions).
+	$(COMPILE) $(UPGRADE) requirements/bootstrap.in -o requirements/bootstrap.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml requirements/docker.in -c requirements/dev.txt -o requirements/docker.txt
+	$(COMPILE) $(UPGRADE) requirements/compose.in --override requirements/compose-overrides.in -o requirements/compose.txt
+	for version in $(OTHER_SPARKS); do \
+	    $(COMPILE) --no-annotate - -o requirements/pyspark-$$version.txt <<< "pyspark==$$version"; \
+	done
+
+clean: ## Remove everything that was made here.
+	rm -rf $(VENV) .environments build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,31 @@
+"""Spark micro-batches orchestrated by Airflow: one micro-batch is one task run.
+
+The names below are loaded on first use: Airflow discovers providers early and the DAG processor parses files again
+and again, so importing this package must cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.execution.pipeline import Pipeline
+    from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sources.file import FileSource
+
+__all__ = ["FileSink", "FileSource", "Pipeline", "__version__"]
+
+_LAZY = {
+    "FileSink": "airflow_provider_microbatch.sinks.file",
+    "FileSource": "airflow_provider_microbatch.sources.file",
+    "Pipeline": "airflow_provider_microbatch.execution.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

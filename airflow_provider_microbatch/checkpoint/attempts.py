@@ -1,0 +1,97 @@
+"""Attempts: who tried to run a batch, with which engine handle, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
+from airflow_provider_microbatch.checkpoint.store import Store
+
+
+class Attempts:
+    """The attempts of all batches of a checkpoint. The highest epoch of a batch fences all lower ones.
+
+    :param store: scoped to ``attempts``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.epochs = Epochs(store)
+
+    def take(self, key: BatchKey, make: Callable[[int], Attempt]) -> Attempt:
+        """Begin the batch's next attempt. Epoch and handle are durable when this returns.
+
+        :param make: called with the epoch; again with a higher one when somebody else took the first.
+        """
+        made: list[Attempt] = []
+
+        def encode(epoch: int) -> dict[str, Any]:
+            made.append(make(epoch))
+            return _to_dict(made[-1])
+
+        self.epochs.take(key, encode)
+        return made[-1]
+
+    def get(self, key: BatchKey, epoch: int) -> Attempt | None:
+        """The attempt, or None. :raises CorruptEntryError: if its entry cannot be read."""
+        values = self.epochs.get(key, epoch)
+        return None if values is None else _attempt(key, epoch, values, self.epochs.where(key, epoch))
+
+    def all(self, key: BatchKey) -> list[Attempt]:
+        """All attempts of the batch, oldest first."""
+        found = [self.get(key, epoch) for epoch in self.epochs.all(key)]
+        return [attempt for attempt in found if attempt is not None]
+
+    def latest(self, key: BatchKey) -> Attempt | None:
+        """The newest attempt, or None."""
+        epoch = self.latest_epoch(key)
+        return self.get(key, epoch) if epoch else None
+
+    def latest_epoch(self, key: BatchKey) -> int:
+        """The highest epoch; 0 if there is none. One listing, reads no entry."""
+        return self.epochs.latest(key)
+
+    def end(self, key: BatchKey, epoch: int, end: AttemptEnd) -> bool:
+        """Record how the attempt ended; False if that is on record already."""
+        return self.epochs.end(key, epoch, asdict(end))
+
+    def ended(self, key: BatchKey, epoch: int) -> AttemptEnd | None:
+        """How the attempt ended; None as long as nobody has said so."""
+        values = self.epochs.ended(key, epoch)
+        if values is None:
+            return None
+        try:
+            return AttemptEnd(state=values["state"], error=values["error"], ended_ms=values["ended_ms"])
+        except KeyError as error:
+            corrupt(f"{self.epochs.where(key, epoch)}.end", f"not what it should be: {error} is missing")
+
+    def purge(self, before: BatchKey) -> int:
+        """Remove the attempts of lower ids of that lane; returns how many."""
+        return self.epochs.purge(before)
+
+
+def _to_dict(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "handle": dict(attempt.handle),
+        "run": run_to_dict(attempt.run),
+        "code": dict(attempt.code),
+        "started_ms": attempt.started_ms,
+    }
+
+
+def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> Attempt:
+    try:
+        return Attempt(
+            key=key,
+            epoch=epoch,
+            handle=values["handle"],
+            run=run_from_dict(values["run"], where=where),
+            code=values["code"],
+            started_ms=values["started_ms"],
+        )
+    except KeyError as error:
+        corrupt(where, f"not what it should be: {error} is missing")

@@ -1,0 +1,230 @@
+"""The checkpoint of a pipeline: Spark's folders at the root, and what Spark has no place for beside them.
+
+| path | what |
+| --- | --- |
+| ``metadata``, ``offsets/N``, ``commits/N``, ``sources/<name or position>/…`` | Structured Streaming's own |
+| ``microbatch/identity`` | the pipeline, the format and the order of the sources |
+| ``microbatch/sources/<name>/…`` | what a source keeps for itself |
+| ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
+| ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
+| ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.codec import (
+    FORMATS,
+    decode_commit,
+    decode_offsets,
+    encode_commit,
+    encode_offsets,
+    version_of,
+)
+from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
+from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
+from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
+from airflow_provider_microbatch.checkpoint.records import (
+    corrupt,
+    decode_record,
+    encode_record,
+    parse_object,
+    to_bytes,
+    to_json,
+)
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import (
+    BrokenLogError,
+    CheckpointError,
+    ForeignCheckpointError,
+    SourceCountError,
+)
+
+__all__ = ["Checkpoint", "Lane", "Tail"]
+
+_METADATA = "metadata"
+_IDENTITY = "microbatch/identity"
+
+
+class Checkpoint:
+    """Offset log, commit log and attempts of one pipeline. Making one touches nothing.
+
+    :param store: where it lies.
+    :param sources: the pipeline's source names in order; needed only to read a v1 log that Spark wrote.
+    """
+
+    def __init__(self, store: Store, *, sources: Sequence[str] = ()) -> None:
+        self._store = store
+        self._sources = tuple(sources)
+        self._claimed: CheckpointIdentity | None = None
+        self.attempts = Attempts(store.scoped("attempts"))
+        self.replays = Replays(store.scoped("replays"))
+
+    @property
+    def location(self) -> str:
+        """The address a person would recognise."""
+        return self._store.location
+
+    @property
+    def offset_log(self) -> MetadataLog[OffsetEntry]:
+        """The offset log of the live lane."""
+        return self.lane(LIVE).offset_log
+
+    @property
+    def commit_log(self) -> MetadataLog[CommitEntry]:
+        """The commit log of the live lane."""
+        return self.lane(LIVE).commit_log
+
+    def identity(self) -> CheckpointIdentity | None:
+        """Whose checkpoint this is; None if nothing is there yet. Reads only.
+
+        :raises BrokenLogError: if there are logs but no ``metadata``.
+        :raises CorruptEntryError: if ``metadata`` or our own entry cannot be read.
+        """
+        if self._claimed is None:
+            query_id = self._query_id()
+            if query_id is None:
+                self._check_metadata()
+                return None
+            self._claimed = self._read_claim(query_id)
+            if self._claimed is None:
+                return CheckpointIdentity(
+                    pipeline=None, format=self._spark_format() or "v2", sources=self._sources, query_id=query_id
+                )
+        return self._claimed
+
+    def claim(self, *, pipeline: str, sources: Sequence[str], format: str) -> CheckpointIdentity:
+        """Make the checkpoint this pipeline's, once; said again it only checks.
+
+        A checkpoint keeps the format it was made with, so one that Spark or an earlier claim made wins over ``format``.
+
+        :param pipeline: name of the pipeline.
+        :param sources: its source names; of v1 in the order of the log.
+        :param format: ``v1`` or ``v2``, for a new checkpoint.
+        :raises ForeignCheckpointError: if it is another pipeline's.
+        :raises SourceCountError: if it is v1 and was made for other sources.
+        """
+        if format not in FORMATS:
+            raise CheckpointError(f"checkpoint format {format!r} is unknown; choose one of {', '.join(FORMATS)}.")
+        check_name(pipeline, what="pipeline")
+        for name in sources:
+            check_name(name, what="source")
+        found = self.identity()
+        if found is None or found.pipeline is None:
+            kept = self._spark_format() or format
+            if kept == "v1":
+                self._check_spark_entry(sources)
+            # `metadata` first: a crash between the two leaves what Spark leaves, and the next claim completes it.
+            self._store.put_if_absent(_METADATA, to_bytes(to_json({"id": str(uuid.uuid4())})))
+            self._store.put_if_absent(
+                _IDENTITY, encode_record({"pipeline": pipeline, "format": kept, "sources": list(sources)})
+            )
+            found = self.identity()
+            assert found is not None, "it was just written"
+        if found.pipeline != pipeline:
+            raise ForeignCheckpointError(
+                f"checkpoint {self.location} belongs to pipeline {found.pipeline!r}, not to {pipeline!r}. Give each "
+                "pipeline a checkpoint of its own, or keep the old name."
+            )
+        if found.format == "v1" and sorted(found.sources) != sorted(sources):
+            raise SourceCountError(
+                f"There are [{len(found.sources)}] sources in the checkpoint offsets and now there are "
+                f"[{len(sources)}] sources requested by the query. Cannot continue. The v1 checkpoint {self.location} "
+                f"was made for {list(found.sources)}, the pipeline names {list(sources)}: name the same sources (in "
+                "any order), or start a v2 checkpoint."
+            )
+        return found
+
+    def lane(self, name: str) -> Lane:
+        """The lane of that name; ``live`` is Spark's own folders. Making one touches nothing."""
+        check_name(name, what="lane")
+        store = self._store if name == LIVE else self._store.scoped(f"lanes/{name}")
+        return Lane(
+            name,
+            offset_log=MetadataLog(store.scoped("offsets"), encode=self._encode_offsets, decode=self._decode_offsets),
+            commit_log=MetadataLog(store.scoped("commits"), encode=encode_commit, decode=decode_commit),
+            check_metadata=self._check_metadata,
+        )
+
+    def lanes(self) -> list[str]:
+        """All lanes, ``live`` first."""
+        return [LIVE, *sorted(self._store.list("lanes"))]
+
+    def source_log(self, name: str) -> Store:
+        """Spark's log folder of a source: by name in v2, by position in v1.
+
+        :raises CheckpointError: if the checkpoint is v1 and does not know the source.
+        """
+        check_name(name, what="source")
+        identity = self.identity()
+        if identity is None or identity.format != "v1":
+            return self._store.scoped(f"sources/{name}")
+        if name not in identity.sources:
+            raise CheckpointError(
+                f"the v1 checkpoint {self.location} has no source {name!r}; by position: {list(identity.sources)}."
+            )
+        return self._store.scoped(f"sources/{identity.sources.index(name)}")
+
+    def source_state(self, name: str) -> Store:
+        """What a source keeps for itself, beside Spark's folders."""
+        return self._store.scoped(f"microbatch/sources/{check_name(name, what='source')}")
+
+    def _query_id(self) -> str | None:
+        data = self._store.get(_METADATA)
+        if data is None:
+            return None
+        where = f"{self.location}/{_METADATA}"
+        if not data:
+            corrupt(where, "empty (zero bytes)")
+        query_id = parse_object(data.decode("utf-8", "replace"), where=where).get("id")
+        if not isinstance(query_id, str):
+            corrupt(where, "not what it should be: it holds no query id")
+        return query_id
+
+    def _read_claim(self, query_id: str) -> CheckpointIdentity | None:
+        data = self._store.get(_IDENTITY)
+        if data is None:
+            return None
+        where = f"{self.location}/{_IDENTITY}"
+        values = decode_record(data, where=where)
+        pipeline, kept, sources = (values.get(name) for name in ("pipeline", "format", "sources"))
+        if not isinstance(pipeline, str) or kept not in FORMATS or not isinstance(sources, list):
+            corrupt(where, "not what it should be: it lacks pipeline, format or sources")
+        return CheckpointIdentity(pipeline=pipeline, format=str(kept), sources=tuple(sources), query_id=query_id)
+
+    def _spark_format(self) -> str | None:
+        """Format of the newest live entry, None without one."""
+        newest = max(numbers(self._store.list("offsets")), default=None)
+        data = None if newest is None else self._store.get(f"offsets/{newest}")
+        return None if data is None else version_of(data, where=f"{self.location}/offsets/{newest}")
+
+    def _check_spark_entry(self, sources: Sequence[str]) -> None:
+        """Raise if the newest v1 entry does not fit ``sources``: found now, nothing is written yet."""
+        newest = max(numbers(self._store.list("offsets")), default=None)
+        data = None if newest is None else self._store.get(f"offsets/{newest}")
+        if data is not None:
+            decode_offsets(data, where=f"{self.location}/offsets/{newest}", names=sources)
+
+    def _check_metadata(self) -> None:
+        if self._store.get(_METADATA) is None and (
+            numbers(self._store.list("offsets")) or numbers(self._store.list("commits"))
+        ):
+            raise BrokenLogError(
+                f"{self.location} has logs but no file {_METADATA!r}, without which Spark refuses it. Restore it "
+                f'from a backup, or write it anew: {{"id":"{uuid.uuid4()}"}}'
+            )
+
+    def _encode_offsets(self, entry: OffsetEntry) -> bytes:
+        identity = self.identity()
+        if identity is None:
+            raise CheckpointError(f"{self.location} belongs to no pipeline yet; claim it before planning a batch.")
+        return encode_offsets(entry, version=identity.format, names=identity.sources)
+
+    def _decode_offsets(self, data: bytes, *, where: str) -> OffsetEntry:
+        identity = self.identity()
+        return decode_offsets(data, where=where, names=identity.sources if identity else self._sources)

@@ -1,0 +1,253 @@
+"""Entries of offset log and commit log as bytes, in the format of Spark's ``OffsetSeqLog`` and ``CommitLog``.
+
+The first line is the version, the second the metadata as one JSON object, and in the offset log a line a source
+follows: in v1 the offset alone, by position, ``-`` for a source that has none; in v2 ``name:offset``, and a source that
+has none is left out. Spark accepts keys that it does not know in the metadata, and we keep all of ours under one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.records import (
+    corrupt,
+    parse_object,
+    run_from_dict,
+    run_to_dict,
+    split_entry,
+    to_bytes,
+    to_json,
+)
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceCountError
+
+OURS = "microbatch"
+"""The one key of the metadata line that is ours."""
+
+FORMATS = ("v1", "v2")
+_VOID = "-"
+_V2_CONF = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+"""Without it, Spark runs a planned v2 batch empty and goes on."""
+
+
+def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = ()) -> bytes:
+    """An offset log entry as bytes.
+
+    :param entry: the entry.
+    :param version: ``v1`` or ``v2``.
+    :param names: for v1, the sources in the order of the log; as in the entry if empty.
+    :raises SourceCountError: if a v1 entry does not have exactly the sources of the log.
+    :raises CheckpointError: if an offset is not one line of JSON.
+    """
+    for name, offset in (*entry.ends.items(), *entry.starts.items()):
+        check_name(name, what="source")
+        if offset is not None:
+            _check_offset(name, offset)
+    lines = [version, to_json(_offset_metadata(entry, version, names))]
+    if version == "v1":
+        order = list(names) or list(entry.ends)
+        if sorted(order) != sorted(entry.ends):
+            raise SourceCountError(_count_message(order, list(entry.ends)))
+        lines += [_line_or_void(entry.ends[name]) for name in order]
+    else:
+        lines += [f"{name}:{offset}" for name, offset in entry.ends.items() if offset is not None]
+    return to_bytes("\n".join(lines))
+
+
+def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> OffsetEntry:
+    """What Spark or :func:`encode_offsets` wrote.
+
+    :param data: the bytes.
+    :param where: address of the entry, for messages.
+    :param names: the sources in the order of a v1 log; an entry of ours carries its own.
+    :raises CorruptEntryError: if the entry is empty, torn, of an unknown version or nonsense.
+    :raises SourceCountError: if a v1 entry holds another number of sources than ``names``.
+    """
+    version, (head, *lines) = split_entry(data, where=where, versions=FORMATS)
+    metadata = parse_object(head, where=where)
+    ours = _object(metadata.pop(OURS, {}), OURS, where)
+    own_names = ours.pop("sources", None)
+    if own_names is not None and not _are_names(own_names):
+        corrupt(where, f"not what it should be: its source names are {own_names!r}")
+    without = ours.pop("without_offset", [])
+    if not _are_names(without):
+        corrupt(where, f"not what it should be: its sources without an offset are {without!r}")
+    ends = _v1_ends(lines, own_names, names, where) if version == "v1" else _v2_ends(lines, own_names, where)
+    if own_names is not None:
+        lost = [name for name in own_names if ends[name] is None and name not in without]
+        if lost:
+            corrupt(where, f"torn: the offsets of {lost} are missing")
+    starts = _object(ours.pop("starts", {}), "starts", where)
+    pipeline, run = ours.pop("pipeline", None), run_from_dict(ours.pop("run", None), where=where)
+    return OffsetEntry(
+        ends=ends,
+        starts=starts,
+        watermark_ms=_integer(metadata.pop("batchWatermarkMs", 0), "batchWatermarkMs", where),
+        batch_timestamp_ms=_integer(metadata.pop("batchTimestampMs", 0), "batchTimestampMs", where),
+        conf=_object(metadata.pop("conf", {}), "conf", where),
+        source_metadata=_object(metadata.pop("sourceMetadataInfo", {}), "sourceMetadataInfo", where),
+        pipeline=pipeline,
+        run=run,
+        extra={**metadata, OURS: ours} if ours else metadata,
+    )
+
+
+def encode_commit(entry: CommitEntry) -> bytes:
+    """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
+    plain = CommitEntry()
+    ours = dict(entry.extra.get(OURS, {}))
+    for name in ("epoch", "requires_another_batch", "set_aside", "progress", "committed_ms"):
+        if getattr(entry, name) != getattr(plain, name):
+            ours[name] = getattr(entry, name)
+    if entry.run is not None:
+        ours["run"] = run_to_dict(entry.run)
+    metadata = {"nextBatchWatermarkMs": entry.next_watermark_ms, **entry.extra}
+    return to_bytes(f"v1\n{to_json(_with_ours(metadata, ours))}")
+
+
+def decode_commit(data: bytes, *, where: str) -> CommitEntry:
+    """What Spark or :func:`encode_commit` wrote.
+
+    :raises CorruptEntryError: if the entry is empty, torn, of an unknown version or nonsense.
+    """
+    _, lines = split_entry(data, where=where, versions=("v1",))
+    if len(lines) != 1:
+        corrupt(where, f"not what it should be: {len(lines)} lines after the version, not one")
+    metadata = parse_object(lines[0], where=where)
+    ours = _object(metadata.pop(OURS, {}), OURS, where)
+    return CommitEntry(
+        next_watermark_ms=_integer(metadata.pop("nextBatchWatermarkMs", 0), "nextBatchWatermarkMs", where),
+        epoch=ours.pop("epoch", None),
+        requires_another_batch=bool(ours.pop("requires_another_batch", False)),
+        set_aside=bool(ours.pop("set_aside", False)),
+        progress=_object(ours.pop("progress", {}), "progress", where),
+        run=run_from_dict(ours.pop("run", None), where=where),
+        committed_ms=ours.pop("committed_ms", None),
+        extra={**metadata, OURS: ours} if ours else metadata,
+    )
+
+
+def version_of(data: bytes, *, where: str) -> str:
+    """The format, ``v1`` or ``v2``, of an offset log entry.
+
+    :raises CorruptEntryError: if it is neither.
+    """
+    return split_entry(data, where=where, versions=FORMATS)[0]
+
+
+def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> dict[str, Any]:
+    ours = dict(entry.extra.get(OURS, {}))
+    without = [name for name, offset in entry.ends.items() if offset is None]
+    if entry.pipeline is not None or entry.run is not None or entry.starts or (version == "v2" and without):
+        ours |= {"pipeline": entry.pipeline, "run": run_to_dict(entry.run), "starts": dict(entry.starts)}
+        ours["sources"] = (list(names) if version == "v1" else []) or list(entry.ends)
+        ours["without_offset"] = without
+    metadata: dict[str, Any] = {
+        "batchWatermarkMs": entry.watermark_ms,
+        "batchTimestampMs": entry.batch_timestamp_ms,
+        "conf": {**entry.conf, **_V2_CONF} if version == "v2" else dict(entry.conf),
+    }
+    if version == "v2" or entry.source_metadata:
+        metadata["sourceMetadataInfo"] = dict(entry.source_metadata)
+    return _with_ours({**metadata, **entry.extra}, ours)
+
+
+def _with_ours(metadata: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    theirs = {name: value for name, value in metadata.items() if name != OURS}
+    return {**theirs, OURS: ours} if ours else theirs
+
+
+def _v1_ends(
+    lines: Sequence[str], own_names: list[str] | None, names: Sequence[str], where: str
+) -> dict[str, Offset | None]:
+    if own_names is not None and len(own_names) != len(lines):
+        corrupt(where, f"torn: it names {len(own_names)} sources {own_names} and holds {len(lines)} offsets")
+    order = own_names if own_names is not None else list(names)
+    if len(order) != len(lines):
+        raise SourceCountError(
+            f"There are [{len(lines)}] sources in the checkpoint offsets and now there are [{len(order)}] sources "
+            f"requested by the query. Cannot continue. {where} keeps offsets by position, without names: name exactly "
+            f"{len(lines)} sources, in the order in which the streaming query made them; now named: {order}."
+        )
+    for name, line in zip(order, lines, strict=True):
+        if line != _VOID:
+            _check_read_offset(name, line, where)
+    return {name: None if line == _VOID else line for name, line in zip(order, lines, strict=True)}
+
+
+def _v2_ends(lines: Sequence[str], own_names: list[str] | None, where: str) -> dict[str, Offset | None]:
+    found: dict[str, Offset | None] = {}
+    for line in lines:
+        name, colon, offset = line.partition(":")
+        try:
+            check_name(name, what="source")
+        except DefinitionError as error:
+            corrupt(where, f"not what it should be: {error}")
+        if not colon or name in found:
+            corrupt(where, f"torn or nonsense at the line {line[:60]!r} (expected one 'source:offset' a source)")
+        _check_read_offset(name, offset, where)
+        found[name] = offset
+    if own_names is None:
+        return found
+    ends = {name: found.pop(name, None) for name in own_names}
+    return {**ends, **found}
+
+
+def _check_offset(name: str, offset: Offset) -> None:
+    problem = _offset_problem(offset)
+    if problem is not None:
+        raise CheckpointError(
+            f"source {name!r} gave the offset {offset[:80]!r}: {problem}. An offset is one line of JSON text; this is "
+            "a bug of the source. Nothing was written."
+        )
+
+
+def _check_read_offset(name: str, offset: str, where: str) -> None:
+    problem = _offset_problem(offset)
+    if problem is not None:
+        corrupt(where, f"torn or nonsense: the offset {offset[:60]!r} of source {name!r} is unreadable, {problem}")
+
+
+def _offset_problem(offset: Offset) -> str | None:
+    """Why the text cannot be a line of the log, or None. Spark's reader ends a line at CR as well as at LF."""
+    if "\n" in offset or "\r" in offset:
+        return "it has a line break"
+    try:
+        offset.encode("utf-8")
+        json.loads(offset)
+    except UnicodeEncodeError:
+        return "it is no UTF-8 text"
+    except ValueError as error:
+        return f"it is no JSON ({error})"
+    return None
+
+
+def _line_or_void(offset: Offset | None) -> str:
+    return _VOID if offset is None else offset
+
+
+def _count_message(log: list[str], requested: list[str]) -> str:
+    return (
+        f"There are [{len(log)}] sources in the checkpoint offsets and now there are [{len(requested)}] sources "
+        f"requested by the query. Cannot continue. A v1 log keeps offsets by position; this one is of {log}, and the "
+        f"pipeline names {requested}. Name the same sources, or start a v2 checkpoint."
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
+
+
+def _object(value: Any, name: str, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        corrupt(where, f"not what it should be: {name} is no JSON object but {value!r}")
+    return dict(value)
+
+
+def _integer(value: Any, name: str, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        corrupt(where, f"not what it should be: {name} is no whole number but {value!r}")
+    return value

@@ -1,0 +1,92 @@
+"""Numbered entries of a batch, each with at most one end: the shape that attempts and replays share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+
+_END = ".end"
+
+
+class Epochs:
+    """Files ``<lane>/<id>/<epoch>`` and ``<epoch>.end``, append-only, each written by put-if-absent.
+
+    :param store: scoped to the folder of the kind.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take(self, key: BatchKey, make: Callable[[int], Mapping[str, Any]]) -> int:
+        """Write the batch's next entry and return its epoch, counted from 1. Durable on return.
+
+        Beaten to a number, it goes on with the next: nobody ever shares an epoch.
+        """
+        epoch = self.latest(key) + 1
+        while not self._store.put_if_absent(self._path(key, epoch), encode_record(make(epoch))):
+            epoch += 1
+        return epoch
+
+    def get(self, key: BatchKey, epoch: int) -> dict[str, Any] | None:
+        """The entry, or None. :raises CorruptEntryError: if it cannot be read."""
+        return self._read(self._path(key, epoch))
+
+    def all(self, key: BatchKey) -> list[int]:
+        """Epochs of the batch, ascending. One listing."""
+        return sorted(numbers(self._store.list(self._folder(key))))
+
+    def latest(self, key: BatchKey) -> int:
+        """The highest epoch; 0 if there is none. One listing."""
+        return max(numbers(self._store.list(self._folder(key))), default=0)
+
+    def end(self, key: BatchKey, epoch: int, values: Mapping[str, Any]) -> bool:
+        """Write how the entry ended; False if that is on record already."""
+        return self._store.put_if_absent(f"{self._path(key, epoch)}{_END}", encode_record(values))
+
+    def ended(self, key: BatchKey, epoch: int) -> dict[str, Any] | None:
+        """How the entry ended, or None."""
+        return self._read(f"{self._path(key, epoch)}{_END}")
+
+    def ends(self, key: BatchKey) -> list[int]:
+        """Epochs that have an end on record, ascending. One listing."""
+        names = self._store.list(self._folder(key))
+        return sorted(numbers([name.removesuffix(_END) for name in names if name.endswith(_END)]))
+
+    def lanes(self) -> list[str]:
+        """Lanes that have entries."""
+        return sorted(self._store.list(""))
+
+    def ids(self, lane: str) -> list[int]:
+        """Batches of the lane that have entries, ascending."""
+        return sorted(numbers(self._store.list(lane)))
+
+    def purge(self, before: BatchKey) -> int:
+        """Remove everything of lower ids of the lane; returns how many entries went, ends not counted."""
+        removed = 0
+        for number in self.ids(before.lane):
+            if number < before.id:
+                folder = self._folder(BatchKey(before.lane, number))
+                for name in self._store.list(folder):
+                    removed += self._store.delete(f"{folder}/{name}") and not name.endswith(_END)
+                self._store.delete(folder)
+        return removed
+
+    def where(self, key: BatchKey, epoch: int) -> str:
+        """Address of an entry, for messages."""
+        return f"{self._store.location}/{self._path(key, epoch)}"
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        data = self._store.get(path)
+        return None if data is None else decode_record(data, where=f"{self._store.location}/{path}")
+
+    @staticmethod
+    def _folder(key: BatchKey) -> str:
+        return f"{key.lane}/{key.id}"
+
+    def _path(self, key: BatchKey, epoch: int) -> str:
+        return f"{self._folder(key)}/{epoch}"

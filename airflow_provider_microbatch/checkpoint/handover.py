@@ -1,0 +1,109 @@
+"""Hand a checkpoint back to a streaming query: complete what Spark needs of it.
+
+Offset log and commit log are Spark's already. The file source of this package writes a plain file for each of its
+offsets, in Spark's lines; Spark itself looks for ``9.compact``, ``19.compact`` and so on, each with all entries up to
+it, and derives the rest from the newest of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, split_entry, to_bytes
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
+
+COMPACT_INTERVAL = 10
+"""Spark's ``spark.sql.streaming.fileSource.log.compactInterval``."""
+
+_SUFFIX = ".compact"
+_SPARK_NAME = re.compile(r"\w+", re.ASCII)
+
+
+def hand_over(checkpoint: Checkpoint) -> list[str]:
+    """Write what Spark needs to go on from here. Stop the DAG first; may be said again, also after more batches.
+
+    A v1 checkpoint goes to a query that makes its sources in the order of ``identity().sources``; a v2 one to Spark 4.2
+    or newer, with ``spark.sql.streaming.queryEvolution.enableSourceEvolution=true`` and sources named as here. A batch
+    that is planned and not committed is run by Spark, first.
+
+    :return: addresses of the files that were written; empty if everything was there.
+    :raises CheckpointError: if the logs are broken, a source log has a gap, or Spark takes no such source names.
+    """
+    identity = checkpoint.identity()
+    lane = checkpoint.lane(LIVE)
+    tail = lane.tail()
+    if identity is None or tail.offset_id is None:
+        raise CheckpointError(f"{checkpoint.location} has no batch yet: there is nothing to hand over.")
+    entry = lane.offset_log.get(tail.offset_id)
+    assert entry is not None, "tail() has read this entry"
+    refused = [name for name in entry.ends if not _SPARK_NAME.fullmatch(name)]
+    if identity.format == "v2" and refused:
+        raise CheckpointError(
+            f"Spark takes source names of letters, digits and '_' only, so {checkpoint.location} with its sources "
+            f"{refused} cannot be handed to a streaming query."
+        )
+    written = []
+    for name, end in entry.ends.items():
+        newest = _log_offset(end)
+        if newest is not None:
+            written += _complete(checkpoint.source_log(name), newest)
+    return written
+
+
+def is_compaction(number: int) -> bool:
+    """True if Spark looks for ``<number>.compact`` and not for ``<number>``."""
+    return (number + 1) % COMPACT_INTERVAL == 0
+
+
+def _log_offset(offset: Offset | None) -> int | None:
+    """The number of a file source's offset; None for another kind of source."""
+    value = None if offset is None else json.loads(offset)
+    number = value.get("logOffset") if isinstance(value, dict) else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _complete(log: Store, newest: int) -> list[str]:
+    names = log.list("")
+    plain = set(numbers(names))
+    compacted = set(numbers([name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]))
+    # A source may have planned ahead of the offset log; Spark starts from the end of the source log.
+    newest = max(newest, *plain) if plain else newest
+    wanted = (newest + 1) // COMPACT_INTERVAL * COMPACT_INTERVAL - 1
+    base = max((number for number in compacted if number <= wanted), default=-1)
+    missing = [number for number in range(base + 1, newest + 1) if number not in plain]
+    if missing:
+        raise BrokenLogError(
+            f"{log.location} lacks {missing}, which the offset log refers to: Spark could not tell which files these "
+            "batches read. Restore them from a backup."
+        )
+    if wanted == base or wanted < 0:
+        return []
+    lines: list[str] = [] if base < 0 else list(_entries(log, f"{base}{_SUFFIX}"))
+    for number in range(base + 1, wanted + 1):
+        lines += _entries(log, str(number))
+    path = f"{wanted}{_SUFFIX}"
+    log.put_if_absent(path, to_bytes("\n".join(["v1", *lines])))
+    return [f"{log.location}/{path}"]
+
+
+def _entries(log: Store, path: str) -> Iterator[str]:
+    where = f"{log.location}/{path}"
+    data = log.get(path)
+    if data is None:
+        raise BrokenLogError(f"{where} vanished while it was read. Stop the DAG, then hand over again.")
+    if data.rstrip(b"\n") == b"v1":
+        return
+    _, lines = split_entry(data, where=where, versions=("v1",))
+    for line in lines:
+        try:
+            json.loads(line)
+        except ValueError:
+            corrupt(where, f"torn at the line {line[:60]!r}")
+        yield line

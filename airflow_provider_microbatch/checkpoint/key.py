@@ -1,0 +1,56 @@
+"""How a batch is known everywhere: its lane and its number in that lane's log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+
+LIVE = "live"
+"""The lane whose position moves with new data. Backfills have lanes of their own."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def check_name(name: object, *, what: str) -> str:
+    """Return ``name`` if it can be one path component of a checkpoint and of a table.
+
+    :param name: what the user wrote.
+    :param what: what it names, for the message ("pipeline", "source", "lane").
+    :raises DefinitionError: for anything but letters, digits, ``_``, ``-`` and ``.``, a leading dot, or ``..``.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+        raise DefinitionError(
+            f"{what} name {name!r} cannot be used: it becomes a folder name, so use letters, digits, '_', '-' and '.' "
+            "only, start with a letter or digit, and leave out slashes and '..'."
+        )
+    return name
+
+
+@dataclass(frozen=True, order=True)
+class BatchKey:
+    """Lane and id of a micro-batch. Ids count from 0 in each lane.
+
+    :param lane: ``live``, or the name of a backfill's lane.
+    :param id: number of the batch in the lane's offset log.
+    """
+
+    lane: str
+    id: int
+
+    def __post_init__(self) -> None:
+        check_name(self.lane, what="lane")
+        if not isinstance(self.id, int) or isinstance(self.id, bool) or self.id < 0:
+            raise DefinitionError(f"batch id {self.id!r} is not a number from 0 on.")
+
+    def __str__(self) -> str:
+        return f"{self.lane}/{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> BatchKey:
+        """Read what ``str(key)`` wrote."""
+        lane, _, number = text.rpartition("/")
+        if not number.isdecimal():
+            raise DefinitionError(f"{text!r} is not a batch key; expected '<lane>/<id>', as in 'live/42'.")
+        return cls(lane=lane, id=int(number))

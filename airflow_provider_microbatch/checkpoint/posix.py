@@ -1,0 +1,147 @@
+"""A checkpoint on a POSIX file system: atomic by hard link, durable by fsync."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.store import Store, check_path
+from airflow_provider_microbatch.exceptions import CheckpointError
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+class PosixStore(Store):
+    """A folder. An entry is linked into place when its bytes are on disk, so nobody ever sees half of one.
+
+    A link, unlike a rename, fails when the name is taken: that is the put-if-absent. File systems without hard links
+    are refused, because every other way to write is either not atomic or overwrites.
+
+    :param root: absolute path of the folder; it is made by the first write.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        if not self._root.is_absolute():
+            raise CheckpointError(f"checkpoint path {str(root)!r} is relative; give an absolute one.")
+
+    @property
+    def location(self) -> str:
+        """The folder's path."""
+        return str(self._root)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Write ``data`` at ``path`` unless something is there; see :meth:`Store.put_if_absent`."""
+        target = self._resolve(path)
+        try:
+            if target.exists():
+                return False
+            self._make_folder(target.parent)
+            temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+            try:
+                self._write(temporary, data)
+                # A Hadoop checksum left by an entry that was removed by hand would make Spark refuse the new one.
+                target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+                return self._link(temporary, target)
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._explained(error, f"write {target}") from error
+
+    def get(self, path: str) -> bytes | None:
+        """The bytes at ``path``, or None."""
+        target = self._resolve(path)
+        try:
+            return target.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._explained(error, f"read {target}") from error
+
+    def list(self, folder: str) -> list[str]:
+        """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out."""
+        target = self._resolve(folder) if folder else self._root
+        try:
+            return [entry.name for entry in target.iterdir() if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._explained(error, f"list {target}") from error
+
+    def delete(self, path: str) -> bool:
+        """Remove the file, or the empty folder, at ``path``. A folder that is not empty stays: False."""
+        target = self._resolve(path)
+        try:
+            if target.is_dir() and not target.is_symlink():
+                target.rmdir()
+            else:
+                target.unlink()
+                target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+            self._sync_folder(target.parent)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise self._explained(error, f"delete {target}") from error
+        return True
+
+    def scoped(self, folder: str) -> PosixStore:
+        """The same store seen from ``folder``."""
+        return PosixStore(self._resolve(folder))
+
+    def _resolve(self, path: str) -> Path:
+        return self._root / check_path(path)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make ``folder`` and what is missing above it, each durable: a folder that a crash takes away would take the
+        entries in it along."""
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        self._sync_folder(folder.parent)
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _link(self, temporary: Path, target: Path) -> bool:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise CheckpointError(
+                    f"{target.parent} is on a file system that cannot make hard links ({error.strerror}), so two "
+                    "writers could not be kept apart there. Put the checkpoint on a local disk or on NFS."
+                ) from error
+            raise
+        self._sync_folder(target.parent)
+        return True
+
+    @staticmethod
+    def _sync_folder(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _explained(self, error: OSError, doing: str) -> CheckpointError:
+        if isinstance(error, PermissionError):
+            advice = f"user id {os.geteuid()} has no permission. Give it the folder, or run as its owner."
+        elif isinstance(error, (NotADirectoryError, IsADirectoryError, FileExistsError)):
+            advice = f"{error.strerror}. A checkpoint needs a folder of its own; choose another path."
+        else:
+            advice = f"{error.strerror or error}."
+        return CheckpointError(f"cannot {doing} of checkpoint {self.location}: {advice}")

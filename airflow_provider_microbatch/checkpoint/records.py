@@ -1,0 +1,109 @@
+"""Entries that are ours alone: a version line, then one JSON object, as in Spark's logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, NoReturn
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.exceptions import CorruptEntryError
+
+VERSION = "v1"
+
+
+def to_json(value: Any) -> str:
+    """JSON as Spark writes it: on one line, without blanks, other alphabets as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def to_bytes(text: str) -> bytes:
+    """UTF-8. A lone surrogate (a file name that is no UTF-8, quoted in an error) becomes its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def corrupt(where: str, what: str) -> NoReturn:
+    """Raise the error of an entry that cannot be read.
+
+    :param where: address of the entry.
+    :param what: what is wrong with it, after "is".
+    """
+    raise CorruptEntryError(
+        f"{where} is {what}. Restore it from a backup. The newest offset log entry, if its batch is neither committed "
+        "nor in the sink, may be removed instead: the batch is then planned again. `microbatch check` lists everything "
+        "that is wrong."
+    )
+
+
+def split_entry(data: bytes, *, where: str, versions: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The version and the lines after it.
+
+    :raises CorruptEntryError: if the entry is empty, no text, or of a version that is not in ``versions``.
+    """
+    if not data:
+        corrupt(where, "empty (zero bytes): an incomplete log file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        corrupt(where, f"no UTF-8 text ({error.reason} at byte {error.start})")
+    version, *lines = text.removesuffix("\n").split("\n")
+    if version not in versions:
+        if not lines and any(known.startswith(version) for known in versions):
+            corrupt(where, f"torn after {text!r}")
+        raise CorruptEntryError(
+            f"{where} is of version {version[:40]!r}; this package reads {' and '.join(versions)}. It was written by a "
+            "newer version or by something else: upgrade, or point the pipeline at another checkpoint."
+        )
+    if not lines:
+        corrupt(where, f"torn after {text!r}")
+    return version, lines
+
+
+def parse_object(text: str, *, where: str) -> dict[str, Any]:
+    """The JSON object in ``text``.
+
+    :raises CorruptEntryError: if it is anything else.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        corrupt(where, f"torn or no JSON ({error})")
+    if not isinstance(value, dict):
+        corrupt(where, f"not what it should be: no JSON object but {text[:40]!r}")
+    return value
+
+
+def encode_record(values: Mapping[str, Any]) -> bytes:
+    """One of our own entries as bytes."""
+    return to_bytes(f"{VERSION}\n{to_json(values)}")
+
+
+def decode_record(data: bytes, *, where: str) -> dict[str, Any]:
+    """What :func:`encode_record` wrote.
+
+    :raises CorruptEntryError: if it is something else, or only half of it.
+    """
+    _, lines = split_entry(data, where=where, versions=(VERSION,))
+    if len(lines) != 1:
+        corrupt(where, f"not what it should be: {len(lines)} lines after the version, not one")
+    return parse_object(lines[0], where=where)
+
+
+def run_to_dict(run: RunIdentity | None) -> dict[str, Any] | None:
+    """A run as JSON values."""
+    return None if run is None else asdict(run)
+
+
+def run_from_dict(values: Any, *, where: str) -> RunIdentity | None:
+    """What :func:`run_to_dict` made. Fields that this version does not know are left out.
+
+    :raises CorruptEntryError: if it is no run.
+    """
+    if values is None:
+        return None
+    known = {field.name for field in fields(RunIdentity)}
+    try:
+        return RunIdentity(**{name: value for name, value in values.items() if name in known})
+    except (AttributeError, TypeError) as error:
+        corrupt(where, f"not what it should be: its run is no run ({error})")

@@ -1,0 +1,81 @@
+"""Replays: who asked for a committed batch again, and which attempt answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
+from airflow_provider_microbatch.checkpoint.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A request to run a batch again from its recorded offsets.
+
+    :param key: the batch.
+    :param epoch: number of the request, from 1 on; no attempt's epoch.
+    :param run: who asked; None outside of Airflow.
+    :param requested_ms: milliseconds since the epoch, UTC.
+    """
+
+    key: BatchKey
+    epoch: int
+    run: RunIdentity | None
+    requested_ms: int
+
+
+class Replays:
+    """The replays of all batches of a checkpoint.
+
+    :param store: scoped to ``replays``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.epochs = Epochs(store)
+
+    def request(self, key: BatchKey, *, run: RunIdentity | None, requested_ms: int) -> Replay:
+        """Ask for the batch again. Durable on return."""
+        epoch = self.epochs.take(key, lambda _: {"run": run_to_dict(run), "requested_ms": requested_ms})
+        return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms)
+
+    def complete(self, key: BatchKey, epoch: int, *, attempt: int, completed_ms: int) -> bool:
+        """Record that the request was answered; False if that is on record already.
+
+        :param attempt: epoch of the attempt whose output is now in the sink.
+        """
+        return self.epochs.end(key, epoch, {"attempt": attempt, "completed_ms": completed_ms})
+
+    def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
+        """``attempt`` and ``completed_ms`` of the answer, or None."""
+        return self.epochs.ended(key, epoch)
+
+    def get(self, key: BatchKey, epoch: int) -> Replay | None:
+        """The request, or None."""
+        values = self.epochs.get(key, epoch)
+        if values is None:
+            return None
+        where = self.epochs.where(key, epoch)
+        try:
+            run = run_from_dict(values["run"], where=where)
+            return Replay(key=key, epoch=epoch, run=run, requested_ms=values["requested_ms"])
+        except KeyError as error:
+            corrupt(where, f"not what it should be: {error} is missing")
+
+    def all(self, key: BatchKey) -> list[Replay]:
+        """All requests for the batch, oldest first."""
+        found = [self.get(key, epoch) for epoch in self.epochs.all(key)]
+        return [replay for replay in found if replay is not None]
+
+    def pending(self, key: BatchKey) -> list[Replay]:
+        """Requests without an answer, oldest first. One run of the batch answers all of them."""
+        answered = set(self.epochs.ends(key))
+        return [replay for replay in self.all(key) if replay.epoch not in answered]
+
+    def purge(self, before: BatchKey) -> int:
+        """Remove the requests of lower ids of that lane; returns how many."""
+        return self.epochs.purge(before)

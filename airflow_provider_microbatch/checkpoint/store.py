@@ -1,0 +1,55 @@
+"""Where the bytes of a checkpoint lie. Storage knows nothing of what the bytes mean; the codec does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from airflow_provider_microbatch.exceptions import CheckpointError
+
+
+def check_path(path: str) -> str:
+    """Return ``path`` if it is relative and stays below its store.
+
+    :raises CheckpointError: for an empty path, a component that is empty or begins with a dot (stores hide those), a
+        NUL byte, or a leading slash.
+    """
+    if "\0" in path or any(not part or part.startswith(".") for part in path.split("/")):
+        raise CheckpointError(
+            f"{path!r} is no path of a checkpoint: use names between slashes, none of them empty or with a leading dot."
+        )
+    return path
+
+
+class Store(Protocol):
+    """A small key-value store with put-if-absent, the one operation every guarantee of this package stands on.
+
+    Paths are relative, ``/``-separated, without empty, ``.`` or ``..`` components. All methods raise
+    :class:`~airflow_provider_microbatch.exceptions.CheckpointError` when the storage cannot be reached or read.
+    """
+
+    @property
+    def location(self) -> str:
+        """The address a person would recognise, for messages."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Write ``data`` at ``path`` unless something is there.
+
+        When this returns True the whole of ``data`` is durable; a crash leaves all of it or nothing.
+
+        :return: False if something was there already (it is left as it is).
+        """
+
+    def get(self, path: str) -> bytes | None:
+        """The bytes at ``path``, or None if nothing is there."""
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder.
+
+        Names that a writer has not finished are never among them.
+        """
+
+    def delete(self, path: str) -> bool:
+        """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
+
+    def scoped(self, folder: str) -> Store:
+        """The same store seen from ``folder``."""

@@ -1,0 +1,161 @@
+"""Verify a whole checkpoint: every invariant of the logs on disk, for ``microbatch check``. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import Lane, contradiction, gap_message
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
+
+E = TypeVar("E", OffsetEntry, CommitEntry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that is wrong.
+
+    :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt`` or
+        ``replay``.
+    :param where: the file or folder.
+    :param message: what is wrong.
+    :param repair: what to do about it.
+    """
+
+    kind: str
+    where: str
+    message: str
+    repair: str
+
+
+_RESTORE = "Restore the file from a backup; what can be done without one is in the message."
+_REPAIRS = {
+    "metadata": "Restore the file, or write it anew as the message says.",
+    "contradiction": "Look into the sink which batches are in it, then follow the message. Nothing is planned before.",
+    "chain": "Do not plan on. Compare the two batches with the sink and the source; restore the entry that is wrong.",
+    "attempt": "Remove the attempt's files: they only tell who ran the batch, and fence attempts that still run.",
+    "replay": "Remove the request's files and ask for the replay again.",
+}
+
+
+def verify_all(checkpoint: Checkpoint) -> list[Finding]:
+    """Everything that is wrong with the checkpoint; empty if all is well.
+
+    :raises CheckpointError: if the storage itself cannot be read.
+    """
+    try:
+        identity = checkpoint.identity()
+    except CheckpointError as error:
+        kind = "metadata" if isinstance(error, BrokenLogError) else "identity"
+        return [_finding(kind, checkpoint.location, error)]
+    findings: list[Finding] = []
+    planned: dict[str, set[int]] = {}
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        planned[name] = set(lane.offset_log.ids())
+        findings += _verify_lane(lane, owner=identity.pipeline if identity else None)
+    attempts, replays = checkpoint.attempts, checkpoint.replays
+    findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
+    findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)
+    return findings
+
+
+def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
+    offsets, commits = lane.offset_log, lane.commit_log
+    problem = contradiction(lane, offsets.latest_id(), commits.latest_id())
+    if problem is not None:
+        yield _finding("contradiction", offsets.location, problem)
+    offset_ids, commit_ids = offsets.ids(), commits.ids()
+    yield from _verify_contiguous(offsets, offset_ids)
+    yield from _verify_contiguous(commits, commit_ids)
+    # The first entry that is kept may lack its commit: it is there only to say where the next one starts.
+    if offset_ids and commit_ids and commit_ids[0] > offset_ids[0] + (offset_ids[0] > 0):
+        text = gap_message(commits, commit_ids[0] - 1, found=commit_ids[0])
+        yield _finding("gap", commits.where(commit_ids[0] - 1), text)
+    entries: dict[int, OffsetEntry] = {}
+    for number in offset_ids:
+        entry = yield from _read(offsets, number)
+        if entry is not None:
+            entries[number] = entry
+    for number in commit_ids:
+        yield from _read(commits, number)
+    for number, entry in entries.items():
+        if owner is not None and entry.pipeline not in (None, owner):
+            text = f"batch {number} was planned by pipeline {entry.pipeline!r}, the checkpoint is {owner!r}'s."
+            yield _finding("identity", offsets.where(number), text)
+        before = entries.get(number - 1)
+        if before is not None:
+            yield from _verify_chain(offsets.where(number), number, before, entry, entries.get(number + 1))
+
+
+def _verify_contiguous(log: MetadataLog[Any], ids: list[int]) -> Iterator[Finding]:
+    for lower, upper in pairwise(ids):
+        for missing in range(lower + 1, upper):
+            yield _finding("gap", log.where(missing), gap_message(log, missing, found=upper))
+
+
+def _read(log: MetadataLog[E], number: int) -> Generator[Finding, None, E | None]:
+    try:
+        return log.get(number)
+    except CheckpointError as error:
+        yield _finding("unreadable", log.where(number), error)
+        return None
+
+
+def _verify_chain(
+    where: str, number: int, before: OffsetEntry, entry: OffsetEntry, after: OffsetEntry | None
+) -> Iterator[Finding]:
+    """Each range begins where the one before ended, and no position gets lost."""
+    for name, end in before.ends.items():
+        if name in entry.starts and entry.starts[name] != end:
+            text = f"batch {number} begins {name!r} at {entry.starts[name]}, batch {number - 1} ended it at {end}."
+            yield _finding("chain", where, text)
+        elif end is not None and name not in entry.ends:
+            # Spark finds a source again that is absent from one entry; ours are to name every source ever seen.
+            by_us = entry.pipeline is not None
+            if by_us or (after is not None and name not in after.ends):
+                text = f"batch {number} does not carry the position {end} of source {name!r} forward: it would be lost."
+                yield _finding("chain", where, text)
+    for name in entry.starts:
+        if name not in entry.ends:
+            yield _finding("chain", where, f"batch {number} has a start of source {name!r} and no end.")
+
+
+def _verify_epochs(
+    kind: str,
+    epochs: Epochs,
+    planned: dict[str, set[int]],
+    get: Callable[[BatchKey, int], object],
+    ended: Callable[[BatchKey, int], object],
+) -> Iterator[Finding]:
+    for lane in epochs.lanes():
+        lowest = min(planned.get(lane, ()), default=0)
+        for number in epochs.ids(lane):
+            key = BatchKey(lane, number)
+            found = epochs.all(key)
+            # What retention has removed from the log may linger here: it is purged after the log, a crash between.
+            if found and number not in planned.get(lane, ()) and number >= lowest:
+                text = f"{kind} of batch {key}, which is not in the offset log of lane {lane!r}."
+                yield _finding(kind, epochs.where(key, found[-1]), text)
+            if found != list(range(1, len(found) + 1)):
+                text = f"the {kind}s of batch {key} are {found}; their epochs should count from 1 without a gap."
+                yield _finding(kind, epochs.where(key, found[-1] if found else 1), text)
+            for epoch in sorted({*found, *epochs.ends(key)}):
+                if epoch not in found:
+                    yield _finding(kind, epochs.where(key, epoch), f"{kind} {epoch} of batch {key} ended, never began.")
+                for read in (get, ended):
+                    try:
+                        read(key, epoch)
+                    except CheckpointError as error:
+                        yield _finding(kind, epochs.where(key, epoch), error)
+
+
+def _finding(kind: str, where: str, message: object) -> Finding:
+    return Finding(kind=kind, where=where, message=str(message), repair=_REPAIRS.get(kind, _RESTORE))

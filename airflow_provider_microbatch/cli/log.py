@@ -1,0 +1,43 @@
+"""``microbatch log``: the newest batches of a checkpoint, a line a batch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint
+from airflow_provider_microbatch.cli.table import batch_table
+from airflow_provider_microbatch.execution.summary import summaries
+
+NAME = "log"
+HELP = "list the newest batches: state, attempt, offsets, files, rows, seconds, run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    parser.add_argument("-n", type=_count, default=20, metavar="COUNT", help="how many batches (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the batches, oldest first.
+
+    :return: exit status, always 0.
+    :raises CheckpointError: if the checkpoint cannot be read.
+    """
+    checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
+    lane = check_lane(checkpoint, arguments.lane)
+    ids = checkpoint.lane(lane).offset_log.ids()[-arguments.n :]
+    batches = summaries(checkpoint, lane=lane, start=ids[0], end=ids[-1]) if ids else []
+    if arguments.json:
+        print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
+    elif batches:
+        print(batch_table(batches))
+    else:
+        print(f"No batch was planned yet in lane {lane} of {checkpoint.location}.")
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)

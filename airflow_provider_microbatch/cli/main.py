@@ -1,0 +1,68 @@
+"""The ``microbatch`` command: look at a checkpoint. It reads only, and starts neither Airflow nor Spark."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from airflow_provider_microbatch import __version__
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.cli import check, log, show
+from airflow_provider_microbatch.exceptions import MicroBatchError
+
+COMMANDS = (log, show, check)
+EXIT_CANNOT_READ = 2
+"""As argparse's own status for wrong usage."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line; each command is a module with ``NAME``, ``HELP``, ``add_arguments`` and ``run``."""
+    parser = argparse.ArgumentParser(prog="microbatch", description="Look at the checkpoint of a micro-batch pipeline.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path or a file: URL")
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument(
+            "--sources",
+            type=_names,
+            default=(),
+            metavar="NAME,…",
+            help="names in the pipeline's order; needed only for a v1 checkpoint that Spark alone has written",
+        )
+        if command is not check:
+            sub.add_argument("--lane", default=LIVE, help="lane of the logs (default: %(default)s)")
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    :param arguments: as on the command line; None takes the process's own.
+    :return: exit status: 0 fine, 1 ``check`` found something, 2 wrong usage or a checkpoint that cannot be read.
+    """
+    parsed = build_parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except MicroBatchError as error:
+        print(f"microbatch: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_CANNOT_READ
+    except BrokenPipeError:
+        # The reader (head, less) has gone. Python would flush stdout once more at exit and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

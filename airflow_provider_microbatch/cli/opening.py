@@ -1,0 +1,56 @@
+"""Find the checkpoint that the user named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.exceptions import CheckpointError, SourceCountError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoint:
+    """The checkpoint at ``location``. Reads only: a folder that is not there is not made.
+
+    :param location: path, relative to the working directory or absolute, or ``file:`` URL.
+    :param sources: names in the order of the pipeline, for a v1 log that Spark wrote.
+    :raises CheckpointError: if there is none, or it cannot be read.
+    """
+    store = open_store(location if _SCHEME.match(location) else str(Path(location).absolute()))
+    if not {"metadata", "offsets", "commits"} & set(store.list("")):
+        raise CheckpointError(
+            f"{location} is not a checkpoint: it holds neither 'metadata' nor 'offsets' nor 'commits'. Give the path "
+            "that the pipeline has as checkpoint=…"
+        )
+    checkpoint = Checkpoint(store, sources=sources)
+    _check_names(checkpoint)
+    return checkpoint
+
+
+def check_lane(checkpoint: Checkpoint, lane: str) -> str:
+    """``lane`` if the checkpoint has it.
+
+    :raises CheckpointError: if not; the message names those that are there.
+    """
+    check_name(lane, what="lane")
+    lanes = checkpoint.lanes()
+    if lane not in lanes:
+        raise CheckpointError(f"{checkpoint.location} has no lane {lane!r}; it has {', '.join(lanes) or 'none'}.")
+    return lane
+
+
+def _check_names(checkpoint: Checkpoint) -> None:
+    """Without this every entry of a v1 log that Spark wrote would look broken to who has not named its sources."""
+    try:
+        identity = checkpoint.identity()
+        if identity is not None and identity.pipeline is None and identity.format == "v1":
+            checkpoint.offset_log.latest()
+    except SourceCountError as error:
+        raise CheckpointError(f"{error} Name them with --sources NAME,NAME.") from None
+    except CheckpointError:
+        # What is broken is the command's to tell: `check` goes on to list all of it.
+        return

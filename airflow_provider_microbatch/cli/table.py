@@ -1,0 +1,102 @@
+"""Batches as text that people read. The demo prints its table with the same functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
+from airflow_provider_microbatch.execution.summary import BatchSummary
+
+HEADERS = ("batch", "state", "attempt", "offsets", "files", "rows", "seconds", "run")
+"""The columns of :func:`batch_table`. ``files`` and ``rows`` are what was read, an arrow, what was published."""
+
+_NUMBERS = frozenset({"batch", "attempt", "seconds"})
+_LONGEST_OFFSET = 40
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[str] = frozenset()) -> str:
+    """Columns as wide as their widest cell, a line a row, without trailing blanks.
+
+    :param headers: names of the columns.
+    :param rows: a cell for each header.
+    :param right: headers whose column is aligned to the right.
+    """
+    lines = [[" ".join(cell.split()) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+
+    def line_of(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if header in right else cell.ljust(width)
+            for header, cell, width in zip(headers, cells, widths, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([line_of(lines[0]), rule, *(line_of(cells) for cells in lines[1:])])
+
+
+def batch_table(batches: Iterable[BatchSummary], *, run_header: str = "run") -> str:
+    """A line a batch.
+
+    :param batches: in the order of the lines.
+    :param run_header: what the last column is called.
+    """
+    headers = (*HEADERS[:-1], run_header)
+    return text_table(headers, [batch_cells(batch) for batch in batches], right=_NUMBERS)
+
+
+def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
+    """One cell for each of :data:`HEADERS`."""
+    rows_in = [rows for rows in batch.rows_in.values() if rows is not None]
+    return (
+        str(batch.key.id),
+        batch.state,
+        str(batch.epoch) if batch.epoch else "-",
+        "; ".join(f"{name} {show_range(ends)}" for name, ends in batch.offsets.items()) or "-",
+        flow(batch.files_in, batch.files_out),
+        flow(sum(rows_in) if rows_in else None, batch.rows_out),
+        "-" if batch.seconds is None else f"{batch.seconds:.1f}",
+        show_run(batch.run),
+    )
+
+
+def flow(read: int | None, written: int | None) -> str:
+    """What went in and what came out, as ``12 → 12``; ``-`` for what is not known."""
+    if read is None and written is None:
+        return "-"
+    return f"{'-' if read is None else format(read, ',')} → {'-' if written is None else format(written, ',')}"
+
+
+def show_range(ends: Mapping[str, Offset | None]) -> str:
+    """A range as ``3 → 7``."""
+    return f"{show_offset(ends['start'])} → {show_offset(ends['end'])}"
+
+
+def show_offset(offset: Offset | None) -> str:
+    """An offset in few characters: a JSON object with one key is shown as its value. ``-`` is before anything."""
+    if offset is None:
+        return "-"
+    try:
+        value = json.loads(offset)
+    except ValueError:
+        value = offset
+    if isinstance(value, dict) and len(value) == 1:
+        (value,) = value.values()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if len(text) <= _LONGEST_OFFSET else text[: _LONGEST_OFFSET - 1] + "…"
+
+
+def show_run(run: RunIdentity | None) -> str:
+    """The run's id, with the map index of a mapped task; ``-`` for what Airflow did not do."""
+    if run is None:
+        return "-"
+    return run.run_id if run.map_index < 0 else f"{run.run_id} [{run.map_index}]"
+
+
+def show_time(milliseconds: int | None) -> str:
+    """Milliseconds since the epoch as ISO 8601 in UTC, ``-`` for None."""
+    if milliseconds is None:
+        return "-"
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,1 @@
+"""Engines that need Airflow's hooks, behind the Protocol of ``execution``."""

@@ -1,0 +1,94 @@
+"""What must be true of this machine before spark-submit is called; found without importing PySpark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import EngineError, EnvironmentMismatchError
+
+SPARK_SUBMIT = "spark-submit"
+
+
+def check_versions() -> None:
+    """``pyspark`` and ``pyspark-client`` install into the same folder; no installer warns when they differ.
+
+    :raises EnvironmentMismatchError: if they do; the message has the command that mends it.
+    """
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full is None or client is None or full == client:
+        return
+    # Every version of the client exists as pyspark too, but not the other way round (4.1.4 and 4.3.0 have no client).
+    raise EnvironmentMismatchError(
+        f"pyspark {full} and pyspark-client {client} are installed into one folder and have overwritten each other in "
+        f"part (the apache-spark provider requires the client). Mend it with: pip install --force-reinstall "
+        f"'pyspark=={client}' 'pyspark-client=={client}'"
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_java(environment: Mapping[str, str]) -> None:
+    """:raises EngineError: if spark-submit would find no Java."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        if os.access(Path(home, "bin", "java"), os.X_OK):
+            return
+        raise EngineError(f"JAVA_HOME is {home}, but it has no bin/java. Unset it, or point it at Java 17 or newer.")
+    if shutil.which("java", path=environment.get("PATH")) is None:
+        raise EngineError(
+            "Java is not installed (no 'java' on PATH, JAVA_HOME is not set). Install it: apt-get install "
+            "openjdk-17-jre-headless, dnf install java-17-openjdk-headless, or brew install openjdk@17."
+        )
+
+
+def launch_environment(
+    inherited: Mapping[str, str], *, extra: Mapping[str, str], binary: str, is_local: bool
+) -> dict[str, str]:
+    """The environment spark-submit is started in.
+
+    :param inherited: of this process.
+    :param extra: the operator's ``env_vars``.
+    :param binary: what the connection calls spark-submit.
+    :param is_local: the executors run on this host, so they get this very Python.
+    :raises EngineError: if there is no such binary, or no Java.
+    """
+    environment = {**inherited, **extra}
+    if "/" not in binary and shutil.which(binary, path=environment.get("PATH")) is None:
+        # spark-submit of the PyPI package lies beside this Python, and finds its home only by way of PATH.
+        homes = [Path(environment["SPARK_HOME"], "bin")] if environment.get("SPARK_HOME") else []
+        homes.append(Path(sys.executable).parent)
+        folder = next((folder for folder in homes if os.access(folder / binary, os.X_OK)), None)
+        if folder is None:
+            looked = ", ".join(str(home) for home in homes)
+            raise EngineError(
+                f"{binary} is not on PATH nor in {looked}. Install Spark (pip install pyspark) or set SPARK_HOME."
+            )
+        environment["PATH"] = os.pathsep.join(part for part in (str(folder), environment.get("PATH", "")) if part)
+    check_java(environment)
+    if is_local:
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    return environment
+
+
+def spark_defaults(environment: Mapping[str, str]) -> Path | None:
+    """The ``spark-defaults.conf`` that spark-submit would read if it were given no properties file."""
+    folders = []
+    if environment.get("SPARK_CONF_DIR"):
+        folders = [Path(environment["SPARK_CONF_DIR"])]
+    elif environment.get("SPARK_HOME"):
+        folders = [Path(environment["SPARK_HOME"], "conf")]
+    else:
+        found = importlib.util.find_spec("pyspark")
+        folders = [Path(place, "conf") for place in (found.submodule_search_locations or [])] if found else []
+    return next((path for path in (folder / "spark-defaults.conf" for folder in folders) if path.is_file()), None)

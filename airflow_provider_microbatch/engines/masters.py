@@ -1,0 +1,74 @@
+"""Which Spark master a connection names, and what Spark refuses there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a job is submitted to.
+
+    :param master: Spark's master URL.
+    :param deploy_mode: ``client`` or ``cluster``.
+    :param namespace: Kubernetes namespace, None elsewhere.
+    """
+
+    master: str
+    deploy_mode: str
+    namespace: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Driver and executors are one process on this host."""
+        return self.master.startswith("local")
+
+    @property
+    def is_yarn(self) -> bool:
+        """Hadoop YARN."""
+        return self.master.startswith("yarn")
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Kubernetes."""
+        return self.master.startswith("k8s")
+
+    def check(self) -> None:
+        """:raises EngineError: if Spark would refuse a Python application there."""
+        if self.deploy_mode not in ("client", "cluster"):
+            raise EngineError(f"deploy mode {self.deploy_mode!r} is neither 'client' nor 'cluster'.")
+        if self.deploy_mode == "client":
+            return
+        if self.master.startswith("spark://"):
+            raise EngineError(
+                f"master {self.master} with deploy mode 'cluster': Spark runs no Python application in cluster mode "
+                "on a standalone cluster. Set deploy-mode to 'client' in the connection's extra."
+            )
+        if self.is_local:
+            raise EngineError(
+                f"master {self.master} with deploy mode 'cluster': there is no cluster. Set deploy-mode to 'client' in "
+                "the connection's extra."
+            )
+
+
+def target_of(connection: Any, *, deploy_mode: str | None = None) -> Target:
+    """The target that the Spark provider's hook makes of a connection, by the hook's own rules.
+
+    :param connection: an Airflow connection of type ``spark``.
+    :param deploy_mode: overrides the connection's ``deploy-mode`` extra.
+    """
+    if connection.conn_type == "spark" and connection.host and ("://" in connection.host or not connection.port):
+        master = str(connection.host)
+    else:
+        master = f"{connection.conn_type}://{connection.host or ''}"
+    if connection.port:
+        master = f"{master}:{connection.port}"
+    extra = connection.extra_dejson
+    return Target(
+        master=master,
+        deploy_mode=deploy_mode or extra.get("deploy-mode") or "client",
+        namespace=extra.get("namespace"),
+    )

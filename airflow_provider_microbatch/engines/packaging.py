@@ -1,0 +1,109 @@
+"""The files that travel with a job: the runtime, the user's code, the plan, and the settings.
+
+They lie in a folder of mode 0700 that is named after the attempt's tag, so that whoever cancels the attempt later finds
+and removes it too. Settings may hold secrets: they are in a file of mode 0600 and never among a process's arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import airflow_provider_microbatch
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.job import Job
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PACKAGE = Path(airflow_provider_microbatch.__file__).parent
+_APPLICATION = "microbatch_main.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipment:
+    """Paths of what spark-submit is given.
+
+    :param folder: holds all the others.
+    :param application: the application file.
+    :param job: the plan, for ``--files`` and as the application's argument.
+    :param py_files: for ``--py-files``.
+    :param properties: for ``--properties-file``.
+    """
+
+    folder: Path
+    application: Path
+    job: Path
+    py_files: tuple[Path, ...]
+    properties: Path
+
+
+def folder_of(tag: str) -> Path:
+    """Where the shipment of the attempt with this tag lies on the host that launched it."""
+    return Path(tempfile.gettempdir(), tag)
+
+
+def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, str], base: Path | None) -> Shipment:
+    """Write a shipment.
+
+    :param tag: the attempt's tag; unique.
+    :param job: the plan.
+    :param code_files: absolute paths of the user's Python files and zips.
+    :param conf: settings; they win over ``base``.
+    :param base: a properties file whose lines go first, since spark-submit reads one such file only.
+    :raises EngineError: if a file cannot be read.
+    """
+    folder = folder_of(tag)
+    try:
+        folder.mkdir(mode=0o700)
+        application = Path(shutil.copyfile(_PACKAGE / "runtime" / "main.py", folder / _APPLICATION))
+        plan = folder / "job.json"
+        _write_private(plan, job.to_json())
+        py_files = [_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")]
+        (folder / "code").mkdir()
+        py_files += [Path(shutil.copyfile(path, folder / "code" / Path(path).name)) for path in code_files]
+        properties = folder / "spark.properties"
+        inherited = base.read_text(encoding="utf-8") if base else ""
+        _write_private(properties, f"{inherited}\n{render_properties(conf)}" if inherited else render_properties(conf))
+    except OSError as error:
+        unpack(tag)
+        raise EngineError(f"the job's files could not be put together in {folder}: {error}.") from error
+    return Shipment(folder=folder, application=application, job=plan, py_files=tuple(py_files), properties=properties)
+
+
+def unpack(tag: str) -> None:
+    """Remove the shipment with this tag, if it is here."""
+    shutil.rmtree(folder_of(tag), ignore_errors=True)
+
+
+def render_properties(conf: Mapping[str, str]) -> str:
+    """Settings in the format of ``java.util.Properties.load``, which spark-submit reads as UTF-8."""
+    return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in conf.items())
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for sign, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
+        escaped = escaped.replace(sign, written)
+    if key:
+        return "".join(f"\\{sign}" if sign in " :=#!" else sign for sign in escaped)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _zip_runtime(path: Path) -> Path:
+    """The package's ``__init__`` and its ``runtime``; byte for byte the same for the same sources."""
+    sources = [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "runtime").glob("*.py"))]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for source in sources:
+            name = Path(_PACKAGE.name, source.relative_to(_PACKAGE)).as_posix()
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
+    return path

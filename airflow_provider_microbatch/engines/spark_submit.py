@@ -1,0 +1,272 @@
+"""The engine that launches each attempt by spark-submit, through the Spark provider's own hook.
+
+Tried for real: a local master (``local[1]``). Standalone, YARN and Kubernetes were not: see ``clusters``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines import clusters, packaging, processes
+from airflow_provider_microbatch.engines.environment import (
+    SPARK_SUBMIT,
+    check_versions,
+    launch_environment,
+    spark_defaults,
+)
+from airflow_provider_microbatch.engines.masters import Target, target_of
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.runtime.job import Job
+
+log = logging.getLogger(__name__)
+
+TAG = "spark.microbatch.tag"
+_OUTPUT = "Last spark-submit output:\n"
+
+
+class SparkSubmitEngine:
+    """Runs a job as one spark-submit application.
+
+    :param conn_id: Airflow connection of type ``spark``.
+    :param conf: Spark settings of the application. They travel in a private file, so they may hold secrets.
+    :param properties_file: a properties file whose settings are kept; without one, ``spark-defaults.conf`` is.
+    :param deploy_mode: ``client`` or ``cluster``; overrides the connection's.
+    :param env_vars: environment of the driver.
+    :param files: further files for ``--files``, comma-separated.
+    :param spark_binary: name of the spark-submit program; overrides the connection's.
+    :param grace_seconds: how long a cancelled application may take to end by itself before it is killed.
+    :param hook_arguments: further arguments of
+        :class:`~airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook`, such as ``jars``, ``packages``,
+        ``executor_memory``.
+    """
+
+    name = "spark-submit"
+
+    def __init__(
+        self,
+        *,
+        conn_id: str = "spark_default",
+        conf: Mapping[str, Any] | None = None,
+        properties_file: str | None = None,
+        deploy_mode: str | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        files: str | None = None,
+        spark_binary: str | None = None,
+        grace_seconds: float = 10.0,
+        hook_arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._conn_id = conn_id
+        self._conf = {key: str(value) for key, value in (conf or {}).items()}
+        self._properties_file = properties_file
+        self._deploy_mode = deploy_mode
+        self._env_vars = {key: str(value) for key, value in (env_vars or {}).items()}
+        self._files = files
+        self._spark_binary = spark_binary
+        self._grace = grace_seconds
+        self._hook_arguments = dict(hook_arguments or {})
+        self._launches: dict[str, _Launch] = {}
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        """Choose the handle. Everything that Spark or this machine would refuse is refused here, before the attempt is
+        recorded.
+
+        :raises EngineError: if the connection is missing, or Spark takes no Python application there.
+        :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
+        """
+        check_versions()
+        target = self._target()
+        target.check()
+        self._environment(target)
+        return {
+            "engine": self.name,
+            "host": socket.gethostname(),
+            "tag": f"microbatch-{uuid.uuid4()}",
+            "application": f"{pipeline} batch {key} attempt {epoch}",
+            "master": target.master,
+            "deploy_mode": target.deploy_mode,
+            "namespace": self._conf.get("spark.kubernetes.namespace") or target.namespace,
+        }
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        check_versions()
+        target = self._target()
+        target.check()
+        environment = self._environment(target)
+        base = Path(self._properties_file) if self._properties_file else spark_defaults(environment)
+        tag = handle["tag"]
+        shipment = packaging.pack(tag=tag, job=job, code_files=code.files, conf=self._settings(target, tag), base=base)
+        try:
+            # Built here, in the caller's thread: it resolves the connection, by way of the task's supervisor.
+            hook = SparkSubmitHook(
+                conn_id=self._conn_id,
+                # The hook puts these on the command line, so only the tag, by which any process finds the driver.
+                conf={TAG: tag},
+                properties_file=str(shipment.properties),
+                files=",".join(part for part in (str(shipment.job), self._files) if part),
+                py_files=",".join(str(path) for path in shipment.py_files),
+                application_args=[str(shipment.job)],
+                name=handle["application"],
+                deploy_mode=target.deploy_mode,
+                spark_binary=self._spark_binary,
+                **self._hook_arguments,
+            )
+        except Exception as error:
+            packaging.unpack(tag)
+            raise EngineError(f"spark-submit for {handle['application']} could not be set up: {error}") from error
+        launch = _Launch(hook, str(shipment.application), environment, tag)
+        self._launches[tag] = launch
+        launch.start()
+
+    def result(self, handle: Handle) -> None:
+        launch = self._launches.get(handle["tag"])
+        if launch is None:
+            raise EngineError(f"{handle['application']} was not started by this process, so it cannot be waited for.")
+        launch.wait()
+        if launch.error is not None:
+            raise EngineError(f"{handle['application']} failed: {_readable(launch.error)}") from launch.error
+
+    def poll(self, handle: Handle) -> EngineState:
+        launch = self._launches.get(handle["tag"])
+        if launch is not None:
+            if launch.is_alive():
+                return EngineState.RUNNING
+            return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
+        target = _target_in(handle)
+        if target.is_yarn and clusters.yarn_applications(handle["tag"]):
+            return EngineState.RUNNING
+        if target.is_kubernetes and target.deploy_mode == "cluster":
+            return clusters.kubernetes_state(handle["tag"], target.namespace)
+        here = handle["host"] == socket.gethostname()
+        return EngineState.RUNNING if here and processes.find(handle["tag"]) else EngineState.UNKNOWN
+
+    def cancel(self, handle: Handle) -> bool:
+        """Stop the application if it runs; nothing of it is running when this returns.
+
+        :raises EngineError: if it could not be stopped, or cannot be reached from here.
+        """
+        tag, target = handle["tag"], _target_in(handle)
+        launch = self._launches.get(tag)
+        stopped = launch is not None and launch.is_alive()
+        if launch is not None:
+            launch.forbid()
+        if handle["host"] == socket.gethostname():
+            stopped = self._end_here(tag, launch) or stopped
+            packaging.unpack(tag)
+        if target.is_yarn:
+            stopped = clusters.yarn_kill(tag) or stopped
+        elif target.is_kubernetes and target.deploy_mode == "cluster":
+            stopped = clusters.kubernetes_kill(tag, target.namespace) or stopped
+        elif handle["host"] != socket.gethostname():
+            log.warning(
+                "%s was started on host %s and cannot be stopped from here; it is fenced and cannot publish",
+                handle["application"],
+                handle["host"],
+            )
+        if stopped:
+            log.info("Stopped %s (%s)", handle["application"], tag)
+        return stopped
+
+    def _end_here(self, tag: str, launch: _Launch | None) -> bool:
+        try:
+            stopped = processes.end_all(tag, grace=self._grace)
+            while launch is not None and launch.is_alive():
+                # The launcher may have been between its last look and its fork; it ends when its child does.
+                stopped = processes.end_all(tag, grace=self._grace) or stopped
+                launch.join(timeout=0.1)
+        except TimeoutError as error:
+            raise EngineError(f"Spark could not be stopped: {error}.") from error
+        return stopped
+
+    def _target(self) -> Target:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+        from airflow.sdk.exceptions import AirflowException
+
+        try:
+            connection = SparkSubmitHook.get_connection(self._conn_id)
+        except AirflowException as error:
+            raise EngineError(
+                f"the connection {self._conn_id!r} cannot be used: {error}. Make it: airflow connections add "
+                f"{self._conn_id} --conn-type spark --conn-host 'local[*]'"
+            ) from error
+        if self._spark_binary is None:
+            self._spark_binary = connection.extra_dejson.get("spark-binary")
+        return target_of(connection, deploy_mode=self._deploy_mode)
+
+    def _environment(self, target: Target) -> dict[str, str]:
+        return launch_environment(
+            os.environ, extra=self._env_vars, binary=self._spark_binary or SPARK_SUBMIT, is_local=target.is_local
+        )
+
+    def _settings(self, target: Target, tag: str) -> dict[str, str]:
+        """The application's settings, the operator's last; all of them stay out of the command line."""
+        settings = {"spark.log.level": "WARN"}
+        if target.is_yarn:
+            # A second driver of one attempt would find the first one's stage in its way.
+            settings["spark.yarn.maxAppAttempts"] = "1"
+            settings.update({f"spark.yarn.appMasterEnv.{key}": value for key, value in self._env_vars.items()})
+        if target.is_kubernetes:
+            settings[f"spark.kubernetes.driver.label.{clusters.LABEL}"] = tag
+            settings.update({f"spark.kubernetes.driverEnv.{key}": value for key, value in self._env_vars.items()})
+        settings.update(self._conf)
+        if target.is_yarn:
+            settings["spark.yarn.tags"] = ",".join(part for part in (self._conf.get("spark.yarn.tags"), tag) if part)
+        return settings
+
+
+class _Launch(threading.Thread):
+    """One call of the hook's ``submit``, which returns when the application has ended."""
+
+    def __init__(self, hook: Any, application: str, environment: Mapping[str, str], tag: str) -> None:
+        super().__init__(name=tag, daemon=True)
+        self.error: Exception | None = None
+        self._hook = hook
+        self._application = application
+        self._environment = dict(environment)
+        self._tag = tag
+        self._forbidden = threading.Event()
+
+    def forbid(self) -> None:
+        """Do not launch if that has not happened yet."""
+        self._forbidden.set()
+
+    def wait(self) -> None:
+        """Join, in slices, so that a signal's handler runs meanwhile."""
+        while self.is_alive():
+            self.join(timeout=1.0)
+
+    def run(self) -> None:
+        try:
+            if self._forbidden.is_set():
+                raise EngineError("it was cancelled before it was launched")
+            # A task's stdin is its supervisor's socket. An orphaned JVM that inherits it holds it open, and the
+            # scheduler learns of the task's death a minute late.
+            self._hook.submit(self._application, stdin=subprocess.DEVNULL, env=self._environment)
+            if self._forbidden.is_set():
+                raise EngineError("it was cancelled")
+        except Exception as error:
+            self.error = error
+        finally:
+            packaging.unpack(self._tag)
+
+
+def _target_in(handle: Handle) -> Target:
+    return Target(master=handle["master"], deploy_mode=handle["deploy_mode"], namespace=handle.get("namespace"))
+
+
+def _readable(error: Exception) -> str:
+    """The hook's error without the command line, which says nothing and is long."""
+    text = str(error)
+    _, found, tail = text.partition(_OUTPUT)
+    return f"spark-submit ended with an error. Its last lines:\n{tail}" if found else text

@@ -1,0 +1,74 @@
+"""Every error this package raises on purpose. Each message names what is wrong, where, and what to do.
+
+This module imports nothing of the package, so that every layer may use it.
+"""
+
+from __future__ import annotations
+
+
+class MicroBatchError(Exception):
+    """Base of all errors of this package."""
+
+
+class DefinitionError(MicroBatchError, ValueError):
+    """A pipeline, source or sink was written with a wrong type or value; raised where it is constructed."""
+
+
+class CheckpointError(MicroBatchError):
+    """The checkpoint cannot be used as it is; nothing was written."""
+
+
+class CorruptEntryError(CheckpointError):
+    """A log entry is torn, empty, of an unknown version or not what its name says."""
+
+
+class BrokenLogError(CheckpointError):
+    """Offset log and commit log contradict each other (a gap, a lag of two, commits without offsets)."""
+
+
+class ForeignCheckpointError(CheckpointError):
+    """The checkpoint belongs to another pipeline."""
+
+
+class SourceCountError(CheckpointError):
+    """A v1 checkpoint holds another number of sources than the pipeline names."""
+
+
+class ConcurrentPlanError(CheckpointError):
+    """Another run planned the same batch id at the same time."""
+
+
+class SourceError(MicroBatchError):
+    """A source cannot be listed or read."""
+
+
+class SourceChangedError(SourceError):
+    """What was planned is no longer what is there: a file vanished, changed or shrank."""
+
+
+class SinkError(MicroBatchError):
+    """A sink refused, or its table is not in a state it can be published to."""
+
+
+class PublishConflictError(SinkError):
+    """Another attempt of the batch has published; the message names the winner."""
+
+
+class EngineError(MicroBatchError):
+    """The engine could not run the step, or the step ended with an error."""
+
+
+class TransformError(EngineError):
+    """The user's transform failed; the message is its own traceback."""
+
+
+class AttemptFencedError(MicroBatchError):
+    """A later attempt of the same batch exists, so this one may not go on."""
+
+
+class AttemptCanceledError(MicroBatchError):
+    """The attempt was told to stop (``on_kill``); nothing was or will be published by it."""
+
+
+class EnvironmentMismatchError(MicroBatchError):
+    """The installed packages contradict each other; the message has the command that mends it."""

@@ -1,0 +1,66 @@
+"""The seam between the state machine and what runs a batch: spark-submit, a Spark Connect server, a test's double."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.runtime.job import Job
+
+Handle = Mapping[str, Any]
+"""How any process can find a started step again: plain JSON with ``engine``, ``host``, ``tag`` and more. Chosen before
+the launch and recorded in the attempt, so that a crash at any moment leaves no step that nobody can cancel."""
+
+
+class EngineState(StrEnum):
+    """What the engine says of a handle."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Not found here: never started, long gone, or on another host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """What an attempt runs beside this package.
+
+    :param transform: as the user wrote it, for messages.
+    :param files: absolute paths of Python files and zips that must travel (the transform's module and its helpers).
+    :param code_hash: SHA-256 over the contents of ``files``.
+    :param bundle_name: Airflow's DAG bundle.
+    :param bundle_version: its version, None where the bundle has none.
+    """
+
+    transform: str | None = None
+    files: tuple[str, ...] = ()
+    code_hash: str | None = None
+    bundle_name: str | None = None
+    bundle_version: str | None = None
+
+
+class Engine(Protocol):
+    """Runs the job of an attempt. Methods other than ``start`` and ``result`` work from any process."""
+
+    @property
+    def name(self) -> str:
+        """Name of the engine, as in a handle's ``engine``."""
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        """Choose the handle of an attempt. Starts nothing; unique for each call, also across checkpoints."""
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        """Launch the step and return. :raises EngineError: if it cannot be launched."""
+
+    def result(self, handle: Handle) -> None:
+        """Wait until the step that this process started has ended. :raises EngineError: if it failed."""
+
+    def poll(self, handle: Handle) -> EngineState:
+        """What became of it."""
+
+    def cancel(self, handle: Handle) -> bool:
+        """Stop it if it runs; True if something was stopped. Idempotent."""

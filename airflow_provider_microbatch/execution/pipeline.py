@@ -1,0 +1,77 @@
+"""A pipeline: named sources, a transform and one sink, with one checkpoint. The unit of planning and of failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sources import Source
+
+
+@dataclass(frozen=True)
+class Pipeline(Definition):
+    """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
+
+    :param name: name of the pipeline; recorded in the checkpoint, which refuses any other pipeline.
+    :param checkpoint: where offset log, commit log and attempts lie: a local path or a ``file:`` URL.
+    :param sources: by name. Names are the identity of a source: a rename is a removal and an addition.
+    :param sink: where batches are published.
+    :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
+        None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
+    :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
+    :param conf: SQL settings that change results; pinned in every offset log entry and set again by a replay.
+    :param no_data_batches: run a batch without new data when the batch before asked for one
+        (Spark's ``spark.sql.streaming.noDataMicroBatches.enabled``).
+    :param checkpoint_format: ``v2`` (sources by name; Spark 4.2 and newer read it) or ``v1`` (by position; every
+        Spark reads it). Only looked at when the checkpoint is made.
+    :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
+        replayed. None keeps all.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    name: str
+    _: KW_ONLY
+    checkpoint: str
+    sources: Mapping[str, Source]
+    sink: Sink
+    transform: str | None = None
+    py_files: Sequence[str] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    no_data_batches: bool = True
+    checkpoint_format: str = "v2"
+    min_batches_to_retain: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="pipeline")
+        where = f"pipeline {self.name!r}"
+        if not isinstance(self.checkpoint, str) or not self.checkpoint:
+            raise DefinitionError(f"{where}: checkpoint must be a path or URL, not {self.checkpoint!r}.")
+        if not isinstance(self.sources, Mapping) or not self.sources:
+            raise DefinitionError(f"{where}: sources must be a dict of at least one name and source.")
+        for name, source in self.sources.items():
+            check_name(name, what=f"{where}: source")
+            if not isinstance(source, Source):
+                raise DefinitionError(f"{where}: source {name!r} is a {type(source).__name__}, not a Source.")
+        if not isinstance(self.sink, Sink):
+            raise DefinitionError(f"{where}: sink is a {type(self.sink).__name__}, not a Sink.")
+        if self.transform is not None:
+            path, _, function = self.transform.rpartition(":") if isinstance(self.transform, str) else ("", "", "")
+            if not path.endswith(".py") or not function.isidentifier():
+                raise DefinitionError(
+                    f"{where}: transform {self.transform!r} is not of the form 'path/to/file.py:function'."
+                )
+        if isinstance(self.py_files, str):
+            raise DefinitionError(f"{where}: py_files must be a list of paths, not one string.")
+        object.__setattr__(self, "py_files", tuple(self.py_files))
+        if self.checkpoint_format not in ("v1", "v2"):
+            raise DefinitionError(f"{where}: checkpoint_format {self.checkpoint_format!r} is neither 'v1' nor 'v2'.")
+        for key, value in self.conf.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise DefinitionError(f"{where}: conf {key!r}: {value!r} must be text on both sides.")
+        kept = self.min_batches_to_retain
+        if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
+            raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")

@@ -1,0 +1,113 @@
+"""One summary of a batch, made in one place: grid labels, XCom, the command line and the demo all show this."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.execution.position import starts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSummary:
+    """What people want to know of a batch. Figures are None until they are known.
+
+    :param key: the batch.
+    :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record), ``committed`` or
+        ``set_aside``.
+    :param epoch: the attempt that is published, else the newest; 0 if there was none.
+    :param offsets: by source, its start and end.
+    :param rows_in: rows read, by source.
+    :param rows_out: rows published.
+    :param files_in: files read, over all sources that count files.
+    :param files_out: data files published.
+    :param bytes_out: bytes published.
+    :param seconds: from the start of the published attempt to its commit.
+    :param run: the run that planned it.
+    :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC.
+    :param committed_ms: milliseconds since the epoch, UTC.
+    :param error: why the newest attempt failed; None for a committed batch.
+    """
+
+    key: BatchKey
+    state: str
+    epoch: int
+    offsets: Mapping[str, Mapping[str, Offset | None]]
+    rows_in: Mapping[str, int | None]
+    rows_out: int | None
+    files_in: int | None
+    files_out: int | None
+    bytes_out: int | None
+    seconds: float | None
+    run: RunIdentity | None
+    planned_ms: int
+    committed_ms: int | None
+    error: str | None
+
+    @property
+    def label(self) -> str:
+        """A few words for a square in the grid."""
+        rows = "" if self.rows_out is None else f" · {self.rows_out:,} rows"
+        return f"batch {self.key.id}{rows}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, for XCom and ``--json``."""
+        return {**dataclasses.asdict(self), "key": str(self.key), "label": self.label}
+
+
+def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
+    """The summary of one batch, from the logs alone.
+
+    :raises BrokenLogError: if the batch is not in the offset log.
+    """
+    lane = checkpoint.lane(key.lane)
+    entry = lane.offset_log.get(key.id)
+    if entry is None:
+        raise BrokenLogError(f"batch {key} is not in the offset log of {checkpoint.location}.")
+    starts = starts_of(lane, key.id, entry)
+    commit = lane.commit_log.get(key.id)
+    attempts = checkpoint.attempts.all(key)
+    shown = attempts[-1] if attempts else None
+    if commit is not None:
+        shown = next((attempt for attempt in attempts if attempt.epoch == commit.epoch), None)
+    end = checkpoint.attempts.ended(key, shown.epoch) if shown else None
+    progress = commit.progress if commit else {}
+    described = progress.get("sources", {}).values()
+    seconds = None
+    if commit and commit.committed_ms is not None and shown is not None:
+        seconds = (commit.committed_ms - shown.started_ms) / 1000
+    if commit is not None:
+        state = "set_aside" if commit.set_aside else "committed"
+    else:
+        state = "running" if shown is not None and end is None else "planned"
+    return BatchSummary(
+        key=key,
+        state=state,
+        epoch=shown.epoch if shown else 0,
+        offsets={name: {"start": starts.get(name), "end": offset} for name, offset in entry.ends.items()},
+        rows_in=progress.get("numInputRows", {}),
+        rows_out=progress.get("numOutputRows"),
+        files_in=sum(facts.get("files", 0) for facts in described) if described else None,
+        files_out=progress.get("numOutputFiles"),
+        bytes_out=progress.get("numOutputBytes"),
+        seconds=seconds,
+        run=entry.run,
+        planned_ms=entry.batch_timestamp_ms,
+        committed_ms=commit.committed_ms if commit else None,
+        error=end.error if end and commit is None else None,
+    )
+
+
+def summaries(
+    checkpoint: Checkpoint, *, lane: str = LIVE, start: int | None = None, end: int | None = None
+) -> list[BatchSummary]:
+    """Summaries of the batches from ``start`` to ``end``, both inclusive, None for open."""
+    ids = checkpoint.lane(lane).offset_log.ids()
+    chosen = [number for number in ids if (start is None or number >= start) and (end is None or number <= end)]
+    return [summarize(checkpoint, BatchKey(lane, number)) for number in chosen]

@@ -1,0 +1,42 @@
+"""What Airflow's ProvidersManager learns of this package, in the form of ``airflow/provider_info.schema.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_microbatch import __version__
+
+_INTEGRATION = "Spark micro-batch"
+_PACKAGE = "airflow_provider_microbatch"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Entry point ``apache_airflow_provider``. The plugin is not in it: Airflow finds it by the entry point
+    ``airflow.plugins``, and named in both places it would be registered twice, which Airflow reports as an error."""
+    return {
+        "package-name": "airflow-provider-microbatch",
+        "name": "Spark micro-batch",
+        "description": (
+            "Micro-batches of `Apache Spark <https://spark.apache.org/>`__ with the guarantees of Structured "
+            "Streaming, each of them one Airflow task run."
+        ),
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://spark.apache.org/docs/latest/streaming/index.html",
+                "tags": ["apache"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.operators.micro_batch", f"{_PACKAGE}.operators.steps"],
+            }
+        ],
+        "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.new_data"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.new_data"]}],
+        "task-decorators": [
+            {"name": "micro_batch", "class-name": f"{_PACKAGE}.decorators.micro_batch.micro_batch_task"},
+        ],
+    }

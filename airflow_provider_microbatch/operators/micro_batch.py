@@ -1,0 +1,194 @@
+"""One micro-batch in one task run: plan, run, publish, commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.execution.engine import Code, Engine
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
+from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+from airflow_provider_microbatch.runtime.job import Transform
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+LABEL = "{{ batch_label }}"
+"""``map_index_template`` of all operators here: the batch's number and rows beside the task in the grid."""
+
+
+def check_pipeline(pipeline: object, *, operator: str) -> Pipeline:
+    """:raises DefinitionError: if it is none."""
+    if not isinstance(pipeline, Pipeline):
+        raise DefinitionError(f"{operator}: pipeline must be a Pipeline, not {type(pipeline).__name__}.")
+    return pipeline
+
+
+def check_runnable(pipeline: object, *, operator: str) -> Pipeline:
+    """:raises DefinitionError: if it is no pipeline, or one that says not how its sources become one table."""
+    checked = check_pipeline(pipeline, operator=operator)
+    if checked.transform is None and len(checked.sources) > 1:
+        raise DefinitionError(
+            f"{operator}: pipeline {checked.name!r} has several sources, so it needs a transform that combines them."
+        )
+    return checked
+
+
+class MicroBatchOperator(BaseOperator):
+    """Plan the next micro-batch of a pipeline, run it by ``spark-submit``, publish it and commit it.
+
+    A batch that an earlier run planned and did not commit is continued. Nothing new is a skip. The return value in
+    XCom is the batch's summary.
+
+    :param pipeline: what to run.
+    :param conn_id: connection of type ``spark``. (templated)
+    :param conf: Spark settings; they never show up in a rendered field, a log or an argument list.
+    :param packages: Maven coordinates, comma-separated. (templated)
+    :param exclude_packages: Maven coordinates to leave out, comma-separated.
+    :param repositories: Maven repositories, comma-separated.
+    :param jars: jars for driver and executors, comma-separated. (templated)
+    :param driver_class_path: class path of the driver.
+    :param files: further files for the working folders, comma-separated.
+    :param archives: archives to unpack there, comma-separated.
+    :param env_vars: environment of the driver.
+    :param properties_file: a properties file in place of ``spark-defaults.conf``.
+    :param spark_binary: name of the spark-submit program; overrides the connection's.
+    :param deploy_mode: ``client`` or ``cluster``; overrides the connection's.
+    :param driver_memory: memory of the driver, such as ``1g``.
+    :param executor_memory: memory of an executor, such as ``2g``.
+    :param executor_cores: cores of an executor.
+    :param num_executors: executors to start.
+    :param total_executor_cores: cores of all executors on a standalone cluster.
+    :param keytab: Kerberos keytab.
+    :param principal: Kerberos principal.
+    :param proxy_user: user to impersonate.
+    :param yarn_queue: queue of YARN; overrides the connection's.
+    :param verbose: have spark-submit print what it does.
+    :param max_active_tis_per_dag: 1: batches of a pipeline are serial, and a second task would wait in vain.
+    :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · 1,000 rows``.
+    """
+
+    template_fields: Sequence[str] = ("conn_id", "packages", "jars")
+    ui_color = "#e2d9f3"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        conn_id: str = "spark_default",
+        conf: Mapping[str, Any] | None = None,
+        packages: str | None = None,
+        exclude_packages: str | None = None,
+        repositories: str | None = None,
+        jars: str | None = None,
+        driver_class_path: str | None = None,
+        files: str | None = None,
+        archives: str | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        properties_file: str | None = None,
+        spark_binary: str | None = None,
+        deploy_mode: str | None = None,
+        driver_memory: str | None = None,
+        executor_memory: str | None = None,
+        executor_cores: int | None = None,
+        num_executors: int | None = None,
+        total_executor_cores: int | None = None,
+        keytab: str | None = None,
+        principal: str | None = None,
+        proxy_user: str | None = None,
+        yarn_queue: str | None = None,
+        verbose: bool = False,
+        max_active_tis_per_dag: int | None = 1,
+        map_index_template: str | None = LABEL,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, map_index_template=map_index_template, **kwargs)
+        self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        self.conn_id = conn_id
+        self.packages = packages
+        self.jars = jars
+        self._engine_arguments: dict[str, Any] = {
+            "conf": conf,
+            "properties_file": properties_file,
+            "deploy_mode": deploy_mode,
+            "env_vars": env_vars,
+            "files": files,
+            "spark_binary": spark_binary,
+        }
+        self._hook_arguments: dict[str, Any] = {
+            "exclude_packages": exclude_packages,
+            "repositories": repositories,
+            "driver_class_path": driver_class_path,
+            "archives": archives,
+            "driver_memory": driver_memory,
+            "executor_memory": executor_memory,
+            "executor_cores": executor_cores,
+            "num_executors": num_executors,
+            "total_executor_cores": total_executor_cores,
+            "keytab": keytab,
+            "principal": principal,
+            "proxy_user": proxy_user,
+            "yarn_queue": yarn_queue,
+            "verbose": verbose,
+        }
+        self._running: StoppableEngine | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Make one batch.
+
+        :return: its summary.
+        :raises AirflowSkipException: if there is nothing new.
+        """
+        run = identity_of(context)
+        code, transform = self.code(context)
+        execution = open_execution(self.pipeline)
+        engine = self._running = StoppableEngine(self.engine())
+        try:
+            summary = execution.run(
+                run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
+            )
+        except Exception:
+            set_label(context, planned_label(execution))
+            raise
+        if summary is None:
+            raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
+        set_label(context, summary.label)
+        return summary.to_dict()
+
+    def on_kill(self) -> None:
+        """Stop Spark. ``execute`` goes on, finds that it was stopped, and publishes nothing."""
+        if self._running is not None:
+            self._running.stop()
+
+    def code(self, context: Context) -> tuple[Code, Transform | None]:
+        """The files that travel, and the function to call."""
+        return code_of(self.pipeline, context)
+
+    def engine(self) -> Engine:
+        """What runs the batch."""
+        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+
+        hook_arguments = {**self._hook_arguments, "packages": self.packages, "jars": self.jars}
+        return SparkSubmitEngine(conn_id=self.conn_id, **self._engine_arguments, hook_arguments=hook_arguments)
+
+
+def set_label(context: Context, label: str | None) -> None:
+    """Make ``batch_label`` known to ``map_index_template``, which Airflow renders after ``execute``."""
+    if label is not None:
+        context["batch_label"] = label  # type: ignore[typeddict-unknown-key]
+
+
+def planned_label(execution: Execution) -> str | None:
+    """Label of the batch that a failed task has left planned; None if there is none, or the log cannot be read."""
+    try:
+        tail = execution.checkpoint.lane(LIVE).tail()
+    except (MicroBatchError, OSError):
+        return None
+    return None if tail.offset_id == tail.commit_id else f"batch {tail.offset_id}"

@@ -1,0 +1,94 @@
+"""What a task knows of itself, in the words of the layers below."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.job import Transform
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+BACKFILL = "backfill"
+"""``run_type`` of the runs of Airflow's own backfill."""
+
+
+def open_execution(pipeline: Pipeline) -> Execution:
+    """The pipeline beside its checkpoint. Touches nothing yet.
+
+    :raises CheckpointError: if no store exists for the checkpoint's address.
+    """
+    checkpoint = Checkpoint(open_store(pipeline.checkpoint), sources=list(pipeline.sources))
+    return Execution(pipeline=pipeline, checkpoint=checkpoint)
+
+
+def identity_of(context: Context) -> RunIdentity:
+    """Who is running: what the log entries record."""
+    ti: Any = context["ti"]
+    dag_run: Any = context["dag_run"]
+    return RunIdentity(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=-1 if ti.map_index is None else ti.map_index,
+        ti_id=str(ti.id),
+        try_number=ti.try_number,
+        clear_number=dag_run.clear_number or 0,
+        logical_date=_iso(dag_run.logical_date),
+        partition_key=dag_run.partition_key,
+        partition_date=_iso(dag_run.partition_date),
+    )
+
+
+def is_backfill(context: Context) -> bool:
+    """True in a run that Airflow's backfill made."""
+    run_type: Any = context["dag_run"].run_type
+    return str(getattr(run_type, "value", run_type)) == BACKFILL
+
+
+def is_running(run: RunIdentity, context: Context) -> bool:
+    """Whether Airflow says that the DAG run is running now; one that it does not know any more is not."""
+    ti: Any = context["ti"]
+    try:
+        return bool(ti.get_dagrun_state(dag_id=run.dag_id, run_id=run.run_id) == "running")
+    except AirflowRuntimeError:
+        return False
+
+
+def code_of(pipeline: Pipeline, context: Context) -> tuple[Code, Transform | None]:
+    """Find the pipeline's code in the DAG bundle of the running task.
+
+    :raises DefinitionError: if a file is missing or cannot be used; nothing was written then.
+    """
+    from airflow_provider_microbatch.engines.code import resolve_code
+
+    name, version, folder = bundle_of(context)
+    return resolve_code(
+        pipeline.transform,
+        base=folder,
+        py_files=pipeline.py_files,
+        bundle_name=name,
+        bundle_version=version,
+    )
+
+
+def bundle_of(context: Context) -> tuple[str | None, str | None, Path]:
+    """Name, version and folder of the DAG bundle; ``dag.test()`` has none, so there it is the DAG file's folder."""
+    bundle: Any = getattr(context["ti"], "bundle_instance", None)
+    if bundle is None:
+        return None, None, Path(context["dag"].fileloc).parent
+    return bundle.name, bundle.version, Path(bundle.path)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()

@@ -1,0 +1,280 @@
+"""The steps of a micro-batch as tasks of their own, for those who put tasks between them.
+
+``plan`` passes the batch's key, ``submit`` opens an attempt and leaves its stage, ``commit`` publishes the attempt that
+submit names. Between plan and commit there may be one run only: the batch is taken up by the next run's plan, and two
+runs at once would fence each other's attempts. :func:`micro_batch_steps` refuses a DAG that allows more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator, TaskGroup, XComArg, task
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import (
+    AttemptCanceledError,
+    BrokenLogError,
+    DefinitionError,
+    EngineError,
+)
+from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.operators.micro_batch import LABEL, check_pipeline, check_runnable, set_label
+from airflow_provider_microbatch.operators.run_context import code_of, identity_of, is_running, open_execution
+from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PlanMicroBatchOperator(BaseOperator):
+    """Write the next batch's offsets into the log, or take up the batch that is planned already. Nothing new is a skip.
+
+    XCom: the batch's key, such as ``live/5``.
+
+    :param pipeline: what to plan.
+    :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
+    :param map_index_template: label in the grid; ``batch_label`` is ``batch 5``.
+    """
+
+    ui_color = "#e2d9f3"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        max_active_tis_per_dag: int | None = 1,
+        map_index_template: str | None = LABEL,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, map_index_template=map_index_template, **kwargs)
+        self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+
+    def execute(self, context: Context) -> str:
+        """:return: the key of the batch that this run works on."""
+        # The code is looked for here, so that a missing file is found before anything is planned.
+        code_of(self.pipeline, context)
+        run = identity_of(context)
+        execution = open_execution(self.pipeline)
+        planned = execution.plan(run)
+        if planned is None:
+            raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
+        # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
+        holder = execution.holder(planned.key)
+        if not planned.committed and holder is not None and not holder.same_work(run) and is_running(holder, context):
+            raise AirflowSkipException(
+                f"batch {planned.key} is between plan and commit of run {holder.run_id!r} of DAG {holder.dag_id!r}."
+            )
+        set_label(context, f"batch {planned.key.id}")
+        return str(planned.key)
+
+
+class SubmitMicroBatchOperator(SparkSubmitOperator):
+    """Begin the planned batch's next attempt and run it by ``spark-submit``. Its stage is left for audits.
+
+    XCom: ``{"key": "live/5", "epoch": 2, "stage": path, "format": "parquet"}``. Run again (a retry or a clear) it
+    begins another attempt, and the one before is stopped and its stage dropped.
+
+    The arguments of :class:`~airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator` are taken but
+    for ``application``, ``application_args``, ``py_files``, ``java_class`` and ``name``, which are the batch's own.
+
+    :param pipeline: what to run.
+    :param key: the batch, as plan passes it. (templated)
+    :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
+    :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · attempt 2``.
+    """
+
+    # Not conf and env_vars, as the parent has it: rendered fields are shown to everybody who may see the task.
+    template_fields: Sequence[str] = ("key", "conn_id", "packages", "jars")
+    ui_color = "#e2d9f3"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        key: str | XComArg,
+        conn_id: str = "spark_default",
+        max_active_tis_per_dag: int | None = 1,
+        map_index_template: str | None = LABEL,
+        **kwargs: Any,
+    ) -> None:
+        # durable reconnects a retry to the job before, by a note that survives a clear: here each try is an attempt.
+        super().__init__(
+            conn_id=conn_id,
+            durable=False,
+            max_active_tis_per_dag=max_active_tis_per_dag,
+            map_index_template=map_index_template,
+            **kwargs,
+        )
+        given = [name for name in ("application", "application_args", "py_files") if getattr(self, name)]
+        if given:
+            raise DefinitionError(
+                f"task {self.task_id!r}: {', '.join(given)} cannot be given: the batch's own application runs. Name "
+                "your code in the pipeline: transform=…, py_files=…."
+            )
+        self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        self.key: Any = key
+        self.conn_id = conn_id
+        self._running: StoppableEngine | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """:return: which attempt it was and where its stage is."""
+        key = BatchKey.parse(self.key)
+        code, transform = code_of(self.pipeline, context)
+        execution = open_execution(self.pipeline)
+        execution.load(key)
+        engine = self._running = StoppableEngine(self.engine())
+        set_label(context, f"batch {key.id}")
+        attempt = execution.open_attempt(key=key, run=identity_of(context), code=code, engine=engine)
+        set_label(context, f"batch {key.id} · attempt {attempt.epoch}")
+        sink = self.pipeline.sink
+        try:
+            job = execution.job(attempt, transform)
+            execution.run_attempt(attempt=attempt, job=job, engine=engine, code=code)
+            if sink.manifest(key, attempt.epoch) is None:
+                raise EngineError(f"batch {key} attempt {attempt.epoch}: Spark ended well but left no manifest.")
+            if engine.stopped:
+                raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped; its stage is dropped.")
+        except BaseException as error:
+            state = "canceled" if engine.stopped else "failed"
+            execution.abandon(attempt, state=state, error=error, engine=engine)
+            raise
+        stage = sink.stage(key, attempt.epoch).arguments
+        return {
+            "key": str(key),
+            "epoch": attempt.epoch,
+            "stage": stage.get("path"),
+            "format": stage.get("format"),
+        }
+
+    def on_kill(self) -> None:
+        """Stop Spark. ``execute`` goes on, finds that it was stopped, and leaves no stage."""
+        if self._running is not None:
+            self._running.stop()
+
+    def engine(self) -> Engine:
+        """What runs the batch."""
+        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+
+        return SparkSubmitEngine(
+            conn_id=self.conn_id,
+            conf=self.conf,
+            properties_file=self.properties_file,
+            deploy_mode=self._deploy_mode,
+            env_vars=self.env_vars,
+            files=self.files,
+            spark_binary=self._spark_binary,
+            hook_arguments={
+                "archives": self._archives,
+                "driver_class_path": self.driver_class_path,
+                "jars": self.jars,
+                "packages": self.packages,
+                "exclude_packages": self.exclude_packages,
+                "repositories": self._repositories,
+                "total_executor_cores": self._total_executor_cores,
+                "executor_cores": self._executor_cores,
+                "executor_memory": self._executor_memory,
+                "driver_memory": self._driver_memory,
+                "keytab": self.keytab,
+                "principal": self.principal,
+                "proxy_user": self.proxy_user,
+                "num_executors": self._num_executors,
+                "verbose": self._verbose,
+                "yarn_queue": self._yarn_queue,
+                "use_krb5ccache": self._use_krb5ccache,
+            },
+        )
+
+
+class CommitMicroBatchOperator(BaseOperator):
+    """Publish the attempt that submit names, and commit the batch. Run again it only says commit again.
+
+    XCom: the batch's summary.
+
+    :param pipeline: what to commit.
+    :param submitted: what submit returned. (templated)
+    :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
+    :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · 1,000 rows``.
+    """
+
+    template_fields: Sequence[str] = ("submitted",)
+    ui_color = "#e2d9f3"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        submitted: Mapping[str, Any] | XComArg,
+        max_active_tis_per_dag: int | None = 1,
+        map_index_template: str | None = LABEL,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, map_index_template=map_index_template, **kwargs)
+        self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        self.submitted: Any = submitted
+        self._stopped = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """:return: the batch's summary."""
+        key, epoch = BatchKey.parse(self.submitted["key"]), int(self.submitted["epoch"])
+        execution = open_execution(self.pipeline)
+        set_label(context, f"batch {key.id}")
+        attempt = execution.checkpoint.attempts.get(key, epoch)
+        if attempt is None:
+            raise BrokenLogError(
+                f"batch {key} has no attempt {epoch} in {execution.checkpoint.location}. Clear the submit task."
+            )
+        manifest = execution.publish(attempt, should_stop=lambda: self._stopped)
+        execution.commit(key=key, manifest=manifest, run=identity_of(context))
+        summary = summarize(execution.checkpoint, key)
+        set_label(context, summary.label)
+        return summary.to_dict()
+
+    def on_kill(self) -> None:
+        """Publish nothing from here on; what is published is committed."""
+        self._stopped = True
+
+
+def micro_batch_steps(
+    pipeline: Pipeline,
+    *,
+    audit: Callable[..., Any] | Iterable[Callable[..., Any]] = (),
+    group_id: str = "micro_batch",
+    **submit_arguments: Any,
+) -> TaskGroup:
+    """A task group of plan, submit, the audits and commit.
+
+    :param pipeline: what to run.
+    :param audit: one callable or several. Each is called once, while the DAG is parsed, with submit's XCom
+        (``{"key", "epoch", "stage", "format"}``) and returns tasks; a plain function becomes a ``@task``. All run
+        between submit and commit. One that raises leaves the batch planned: nothing is published, and the stage is kept
+        until the batch's next attempt begins.
+    :param group_id: name of the group.
+    :param submit_arguments: further arguments of :class:`SubmitMicroBatchOperator`, such as ``conn_id`` and ``conf``.
+    :raises DefinitionError: if the DAG allows more than one run at once.
+    """
+    dag = DagContext.get_current()
+    if dag is not None and dag.max_active_runs != 1:
+        raise DefinitionError(
+            f"DAG {dag.dag_id!r} has max_active_runs={dag.max_active_runs}, but only one run may be between plan and "
+            f"commit of pipeline {check_pipeline(pipeline, operator=group_id).name!r}. Write max_active_runs=1."
+        )
+    with TaskGroup(group_id=group_id) as group:
+        plan = PlanMicroBatchOperator(task_id="plan", pipeline=pipeline)
+        submit = SubmitMicroBatchOperator(task_id="submit", pipeline=pipeline, key=plan.output, **submit_arguments)
+        commit = CommitMicroBatchOperator(task_id="commit", pipeline=pipeline, submitted=submit.output)
+        for check in [audit] if callable(audit) else audit:
+            submit >> _audit_tasks(check, submit.output) >> commit
+    return group
+
+
+def _audit_tasks(check: Callable[..., Any], staged: Any) -> list[Any]:
+    decorated = check if hasattr(check, "operator_class") else task(check)
+    made = decorated(staged)
+    return list(made) if isinstance(made, (list, tuple)) else [made]

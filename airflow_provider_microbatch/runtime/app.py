@@ -1,0 +1,196 @@
+"""Runs one job: read the planned ranges, call the transform, write the stage and its manifest.
+
+The same code serves every engine, so it uses only what Spark Connect has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.batch import Batch, Frames
+from airflow_provider_microbatch.runtime.counting import RowCount
+from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.session import open_session, pin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("microbatch")
+
+
+class Stopwatch:
+    """Milliseconds by phase, as Spark's progress has them."""
+
+    def __init__(self) -> None:
+        self.duration_ms: dict[str, int] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to ``name``."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            elapsed = round((time.monotonic() - started) * 1000)
+            self.duration_ms[name] = self.duration_ms.get(name, 0) + elapsed
+
+
+def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
+    """Run a job in a session of any kind. On failure the reason is written to the stage before this raises.
+
+    :return: the result, as it stands in the manifest.
+    :raises BatchFailure: if the batch cannot go on.
+    """
+    try:
+        with failing_as("runtime"):
+            return _run(spark, job)
+    except BatchFailure as failure:
+        log.error("batch %s/%s failed in %s: %s", job.lane, job.batch_id, failure.origin, failure.error)
+        try:
+            report.write_error(spark, job.stage.report, failure.report())
+        except Exception:
+            log.exception("the failure could not be written to %s", job.stage.report)
+        raise
+
+
+def _run(spark: SparkSession, job: Job) -> dict[str, Any]:
+    watch = Stopwatch()
+    with watch.phase("total"):
+        pin(spark, job.conf)
+        with watch.phase("read"):
+            frames, counts, learned = _read(spark, job)
+        batch = Batch(
+            id=job.batch_id,
+            lane=job.lane,
+            epoch=job.epoch,
+            timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
+            sources=frames,
+            spark=spark,
+        )
+        with watch.phase("transform"):
+            frame = _transform(job, batch)
+        for count in counts.values():
+            count.spoil()
+        rows_out = RowCount()
+        with watch.phase("write"), failing_as("write"):
+            log.info("writing the stage %s", job.stage.report)
+            listing = _load(job.stage.writer)(rows_out.on(frame), job.stage.arguments)
+    written = rows_out.get()
+    result = {
+        "batchId": job.batch_id,
+        "epoch": job.epoch,
+        "numInputRows": {name: count.get(patience=1.0) for name, count in counts.items()},
+        "numOutputRows": written,
+        "durationMs": watch.duration_ms,
+        "learned": learned,
+        "requiresAnotherBatch": batch.requires_another_batch,
+        "sparkVersion": spark.version,
+    }
+    with failing_as("write"):
+        report.write_manifest(spark, job.stage.report, result, listing)
+    seconds = watch.duration_ms["total"] / 1000
+    rate = f", {written / seconds:,.0f} rows a second" if written and seconds else ""
+    log.info("batch %s/%s staged: %s rows in %.1f s%s", job.lane, job.batch_id, written, seconds, rate)
+    return result
+
+
+def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], dict[str, Any]]:
+    frames, counts, learned = Frames(), {}, {}
+    for name, read in job.sources.items():
+        with failing_as("read", where=f"source {name!r}"):
+            log.info("reading source %s%s", name, _files(read.arguments))
+            found = _load(read.reader)(spark, read.arguments)
+            counts[name] = RowCount()
+            frames[name] = counts[name].on(found.frame)
+            if found.learned:
+                learned[name] = dict(found.learned)
+    return frames, counts, learned
+
+
+def _files(arguments: Mapping[str, Any]) -> str:
+    groups = arguments.get("groups", [arguments])
+    count = sum(len(group["paths"]) for group in groups if "paths" in group)
+    return f", {count} files" if count else ""
+
+
+def _transform(job: Job, batch: Batch) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    if job.transform is None:
+        (frame,) = batch.sources.values()
+        name = "the source"
+    else:
+        name = f"{job.transform.module}.{job.transform.function}"
+        log.info("calling %s", name)
+        with failing_as("transform"):
+            # Imported only now: with Spark Connect, a module's top level may need the session.
+            frame = _load(f"{job.transform.module}:{job.transform.function}")(batch)
+    if not isinstance(frame, DataFrame):
+        raise BatchFailure(
+            "transform",
+            f"{name} returned {type(frame).__name__ if frame is not None else 'None'}, not a DataFrame; end it with "
+            "'return <the frame to write>'",
+        )
+    ours = {column.casefold() for column in job.stage.reserved_columns}
+    with failing_as("transform"):  # where Spark Connect looks at the query for the first time
+        taken = [column for column in frame.columns if column.casefold() in ours]
+    if taken:
+        raise BatchFailure(
+            "transform",
+            f"{name} returned the column {', '.join(taken)}, which this package adds by the table's folders; rename or "
+            "drop it",
+        )
+    return frame
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module_name, _, name = path.partition(":")
+    module = importlib.import_module(module_name)
+    if not callable(getattr(module, name, None)):
+        raise AttributeError(f"module {module_name!r} ({module.__file__}) has no function {name!r}")
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+def find_job(argument: str) -> Path:
+    """The job file: where spark-submit was given it, else in the working directory, where ``--files`` puts it on YARN
+    and Kubernetes.
+
+    :raises FileNotFoundError: if it is in neither place.
+    """
+    for path in (Path(argument), Path(Path(argument).name)):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the job file is neither at {argument} nor in {Path.cwd()}; was it given to --files?")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry of the application that spark-submit runs.
+
+    :param arguments: the path of the job file.
+    :return: the exit status; 0 only if the stage is complete.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    for name in (log.name, __name__.rpartition(".")[0]):
+        logging.getLogger(name).setLevel(logging.INFO)
+    job = Job.from_json(find_job(arguments[0]).read_text(encoding="utf-8"))
+    log.info("pipeline %s: batch %s/%s attempt %s", job.pipeline, job.lane, job.batch_id, job.epoch)
+    spark = open_session()
+    try:
+        run_job(spark, job)
+    except BatchFailure as failure:
+        sys.stderr.write(failure.traceback or f"{failure.error}\n")
+        return 1
+    finally:
+        spark.stop()
+    return 0

@@ -1,0 +1,49 @@
+"""What the user's transform gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Frames(dict[str, "DataFrame"]):
+    """Frames by source name; an unknown name is answered with the names there are."""
+
+    def __missing__(self, name: str) -> DataFrame:
+        known = ", ".join(repr(known) for known in self) or "none"
+        raise KeyError(f"this pipeline has no source {name!r}; its sources are: {known}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One micro-batch, as ``transform(batch)`` sees it. A replay sees the same id, timestamp and rows.
+
+    :param id: number of the batch in its lane.
+    :param lane: ``live``, or the name of a backfill's lane.
+    :param epoch: the attempt; differs between tries, so rows must not depend on it.
+    :param timestamp: the batch's time, aware, UTC, pinned in the offset log. Use it instead of the clock.
+    :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new.
+    :param spark: the session.
+    """
+
+    id: int
+    lane: str
+    epoch: int
+    timestamp: datetime
+    sources: Mapping[str, DataFrame]
+    spark: SparkSession
+    _requests: list[str] = field(default_factory=list, repr=False)
+
+    def require_another_batch(self) -> None:
+        """Ask for one more batch after this one even if no new data comes (Spark's no-data batch)."""
+        self._requests.append("another")
+
+    @property
+    def requires_another_batch(self) -> bool:
+        """Whether :meth:`require_another_batch` was called."""
+        return bool(self._requests)

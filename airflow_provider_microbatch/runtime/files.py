@@ -1,0 +1,114 @@
+"""Reads exactly the files of a plan. Runs where Spark runs: Spark Connect's API only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_NO_LISTING_JOB = str(2**31 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadResult:
+    """What a reader returns.
+
+    :param frame: the range's rows.
+    :param learned: JSON values for the source's planning half, such as an inferred schema; it pins them.
+    """
+
+    frame: DataFrame
+    learned: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
+    """Read the files of one range of a file source.
+
+    :param spark: the session.
+    :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
+        ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
+        and ``base_path``, one set of partition columns a group) and ``ignore_missing``.
+    :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
+        or ``partitions`` when they were not known before and a file was read.
+    :raises ValueError: naming the source, for a schema that does not parse, or new partition columns.
+    """
+    declared = _declared(spark, arguments)
+    pinned = _struct(arguments.get("partitions_json"))
+    known = None if declared is None else _with_fields(declared, pinned)
+    frame: DataFrame | None = None
+    for group in arguments["groups"]:
+        part = _read_group(spark, arguments, group, known)
+        frame = part if frame is None else frame.unionByName(part, allowMissingColumns=True)
+    if frame is None:
+        if known is None:
+            raise ValueError(f"source {arguments['name']!r}: no file to read and no schema. Give it a schema.")
+        return ReadResult(frame=spark.createDataFrame([], known))
+    if known is None or declared is None:
+        return ReadResult(frame=frame, learned={"schema": frame.schema.json()})
+    found = frame.schema
+    added = [column for column in found.fields if column.name not in set(known.fieldNames())]
+    if added and pinned is not None:
+        names = ", ".join(column.name for column in added)
+        raise ValueError(
+            f"source {arguments['name']!r}: partition column(s) {names} appeared that earlier batches did not have. "
+            "Name them in the source's schema."
+        )
+    learned = {"partitions": type(found)(added).json()} if added else {}
+    return ReadResult(frame=_ordered(frame, [*known.fieldNames(), *(column.name for column in added)]), learned=learned)
+
+
+def _read_group(
+    spark: SparkSession, arguments: Mapping[str, Any], group: Mapping[str, Any], schema: StructType | None
+) -> DataFrame:
+    # A threshold below the number of paths makes Spark start a job only to list files that are known already.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", _NO_LISTING_JOB)
+    reader = spark.read.format(arguments["format"])
+    if schema is not None:
+        reader = reader.schema(schema)
+    for key, value in arguments["options"].items():
+        reader = reader.option(key, value)
+    # Without this, a '[' or '*' in a file's name would be taken for a glob, and other files be read.
+    reader = reader.option("__globPaths__", "false")
+    if arguments["ignore_missing"]:
+        reader = reader.option("ignoreMissingFiles", "true")
+    if group["base_path"] is None:
+        reader = reader.option("recursiveFileLookup", "true")
+    else:
+        reader = reader.option("basePath", "file://" + group["base_path"])
+    return reader.load(["file://" + path for path in group["paths"]])
+
+
+def _declared(spark: SparkSession, arguments: Mapping[str, Any]) -> StructType | None:
+    if arguments.get("schema") is None:
+        return _struct(arguments.get("schema_json"))
+    try:
+        return spark.createDataFrame([], arguments["schema"]).schema
+    except Exception as error:
+        raise ValueError(
+            f"source {arguments['name']!r}: schema {arguments['schema']!r} cannot be understood: {error}"
+        ) from error
+
+
+def _struct(text: str | None) -> StructType | None:
+    from pyspark.sql.types import StructType
+
+    return None if text is None else StructType.fromJson(json.loads(text))
+
+
+def _with_fields(schema: StructType, more: StructType | None) -> StructType:
+    from pyspark.sql.types import StructType
+
+    names = set(schema.fieldNames())
+    return StructType([*schema.fields, *(extra for extra in (more or StructType()).fields if extra.name not in names)])
+
+
+def _ordered(frame: DataFrame, names: list[str]) -> DataFrame:
+    """The frame's columns in this order: Spark moves partition columns to the end, in batches that have them."""
+    if frame.columns == names:
+        return frame
+    return frame.select(*("`" + name.replace("`", "``") + "`" for name in names))

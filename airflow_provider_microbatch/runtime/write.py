@@ -1,0 +1,46 @@
+"""Writing a stage of files, and listing what was written. Spark's own file system does both, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
+    """Write the rows of a batch as files.
+
+    :param frame: what the transform returned.
+    :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``.
+    :return: one column ``value`` of JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file.
+    :raises ValueError: if a column to partition by is missing.
+    """
+    path, partition_by = arguments["path"], list(arguments.get("partition_by", ()))
+    present = {column.casefold() for column in frame.columns}
+    missing = [column for column in partition_by if column.casefold() not in present]
+    if missing:
+        raise ValueError(
+            f"partition_by names {', '.join(missing)}, which the transform's result does not have; its columns are: "
+            f"{', '.join(frame.columns)}"
+        )
+    writer = frame.write.format(arguments["format"]).mode("error")
+    # The batch's own manifest says that a stage is complete; an empty marker file would be published with it.
+    writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    writer = writer.options(**arguments.get("options", {}))
+    if partition_by:
+        writer = writer.partitionBy(*partition_by)
+    writer.save(path)
+    return _listing(frame, path)
+
+
+def _listing(frame: DataFrame, path: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    files = frame.sparkSession.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    # Spark returns absolute paths in its own spelling of the URL; the last components of the stage (lane, batch,
+    # attempt) are spelled alike everywhere and cannot come again below it.
+    stage = "/" + "/".join(path.rstrip("/").split("/")[-3:]) + "/"
+    relative = F.substring_index(F.col("path"), stage, -1)
+    return files.select(F.to_json(F.struct(relative.alias("file"), F.col("length").alias("bytes"))).alias("value"))

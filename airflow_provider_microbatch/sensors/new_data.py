@@ -1,0 +1,117 @@
+"""Waits until a pipeline has a batch to make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, conf
+from airflow.sdk.exceptions import AirflowException
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.micro_batch import check_pipeline
+from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill
+from airflow_provider_microbatch.triggers.new_data import FAILED, NOT_IMPORTABLE, NewDataTrigger, decide
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_TRIGGER = f"{NewDataTrigger.__module__}.{NewDataTrigger.__qualname__}"
+_OF_A_DAG_FILE = ("unusual_prefix_", "__main__")
+"""How the names of modules begin that no other process can import."""
+
+
+class NewDataSensor(BaseSensorOperator):
+    """Wait until there is a batch to finish, or anything newer than the offset log. No JVM, and it writes nothing.
+
+    It fires at once when a batch is planned and not committed, when its own run has planned one already, and when the
+    run is a backfill.
+
+    Deferrable, it starts in the triggerer and ends there: no worker is used at all. A source whose code the triggerer
+    cannot import is polled by workers instead, which are free between two polls.
+
+    :param pipeline: the pipeline to watch.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks at the sources, also in the triggerer.
+    :param end_from_trigger: end the task in the triggerer. Airflow emits no asset events then, so a sensor with
+        ``outlets`` ends in a worker whatever is said here.
+    :param mode: how a worker waits; ``reschedule`` frees it between two looks.
+    """
+
+    ui_color = "#d9e8f3"
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: timedelta | float = 10,
+        end_from_trigger: bool = True,
+        mode: str = "reschedule",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, mode=mode, **kwargs)
+        self.pipeline = check_pipeline(pipeline, operator=f"task {self.task_id!r}")
+        self.end_from_trigger = end_from_trigger and not self.outlets
+        definition = self.pipeline.to_dict()
+        self.deferrable = deferrable and not any(path.startswith(_OF_A_DAG_FILE) for path in _classes(definition))
+        if self.deferrable:
+            self.start_from_trigger = True
+            self.start_trigger_args = StartTriggerArgs(
+                trigger_cls=_TRIGGER,
+                trigger_kwargs={
+                    "pipeline": definition,
+                    "poll_interval": self.poke_interval,
+                    "end_from_trigger": self.end_from_trigger,
+                },
+                next_method=self.execute_complete.__name__,
+                timeout=timedelta(seconds=self.timeout),
+            )
+
+    def execute(self, context: Context) -> Any:
+        """Look; when there is nothing yet, go on waiting. Deferrable, a worker gets here by ``dag.test()`` only."""
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            run = dataclasses.asdict(identity_of(context))
+            trigger = NewDataTrigger(pipeline=self.pipeline.to_dict(), poll_interval=self.poke_interval, run=run)
+            self.defer(
+                trigger=trigger,
+                method_name=self.execute_complete.__name__,
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return None
+
+    def poke(self, context: Context) -> bool:
+        """One look at logs and sources."""
+        decision = decide(self.pipeline, identity_of(context), backfill=is_backfill(context))
+        self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
+        return decision.fire
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Called in a worker with the trigger's event.
+
+        :raises AirflowException: with the text of the trigger's error.
+        """
+        if event["status"] == NOT_IMPORTABLE:
+            self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
+            return super().execute(context)
+        if event["status"] == FAILED:
+            raise AirflowException(f"pipeline {self.pipeline.name!r} cannot be watched: {event['reason']}")
+        self.log.info("Fires: %s", event["reason"])
+        return event["reason"]
+
+
+def _classes(value: Any) -> Iterator[str]:
+    """Class paths in a definition's plain form."""
+    if isinstance(value, Mapping):
+        if "class" in value and "arguments" in value:
+            yield str(value["class"])
+        for item in value.values():
+            yield from _classes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _classes(item)

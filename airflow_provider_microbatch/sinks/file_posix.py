@@ -1,0 +1,118 @@
+"""What publishing needs of a POSIX file system: a rename that never replaces, an exchange, a lock, and durability."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+@functools.cache
+def _renameat2() -> Callable[..., int] | None:
+    """``renameat2(2)`` of glibc 2.28 and newer; None elsewhere."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    function.restype = ctypes.c_int
+    called: Callable[..., int] = function
+    return called
+
+
+def _rename_with(flags: int, source: Path, target: Path) -> None:
+    rename = _renameat2()
+    if rename is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
+    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+def rename_new(source: Path, target: Path) -> bool:
+    """Rename the folder ``source`` to ``target`` unless something is there.
+
+    Without ``renameat2`` (not Linux, or a file system such as NFS that knows no flags) the plain rename does as well:
+    POSIX lets it replace a folder only if that is empty, and whatever this package publishes holds ``_manifest``.
+
+    :return: False if something is at ``target``; both are left as they are.
+    """
+    try:
+        _rename_with(_RENAME_NOREPLACE, source, target)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return _rename_plain(source, target)
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def _rename_plain(source: Path, target: Path) -> bool:
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step: nobody ever finds either name missing.
+
+    :return: False if this system cannot; nothing is changed then.
+    """
+    try:
+        _rename_with(_RENAME_EXCHANGE, one, other)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise
+    return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``. The kernel frees it when its holder dies, so it is never stale. The file stays:
+    two holders could otherwise lock two files of one name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sync(path: Path) -> None:
+    """fsync a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """fsync everything below ``root`` and ``root`` itself: Spark leaves its files to the page cache, and a publish that
+    outlives its data would be a batch of empty files after a power cut."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            sync(Path(folder, name))
+        sync(Path(folder))
+
+
+def make_folders(path: Path) -> None:
+    """Create ``path`` and its parents, durably."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)

@@ -1,0 +1,91 @@
+"""Reading what a job left in its stage: ``_manifest`` and ``_error``, folders of JSON lines (``runtime.report``)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.sinks import Manifest
+
+
+def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
+    """The manifest in ``folder``, None if there is none.
+
+    :raises SinkError: if it is there and cannot be what this package wrote for ``key``.
+    """
+    result: Mapping[str, Any] | None = None
+    files: dict[str, int] = {}
+    try:
+        for line in _lines(folder / MANIFEST):
+            if "result" in line:
+                result = line["result"]
+            else:
+                files[line["file"]] = int(line["bytes"])
+        if result is None:
+            return None
+        epoch, batch_id = int(result["epoch"]), int(result["batchId"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SinkError(
+            f"{folder / MANIFEST} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
+            f"look at {folder} and move it away if it is not needed."
+        ) from error
+    if batch_id != key.id:
+        raise SinkError(f"{folder} should hold batch {key}, but its manifest says batch {batch_id}. Move it away.")
+    return Manifest(key=key, epoch=epoch, files=files, result=result)
+
+
+def read_error(folder: Path) -> Mapping[str, Any] | None:
+    """The failure in ``folder``; None if there is none, or none that can be read: it is only told, never acted upon."""
+    try:
+        return next(_lines(folder / ERROR), None)
+    except ValueError:
+        return None
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """The data files in ``folder`` are those of the manifest, with the same sizes.
+
+    :raises SinkError: if one is missing, has changed or is not listed: rows would be lost or doubled.
+    """
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in _data_files(folder)}
+    if found == dict(manifest.files):
+        return
+    missing = sorted(manifest.files.keys() - found.keys())
+    extra = sorted(found.keys() - manifest.files.keys())
+    changed = sorted(name for name in found.keys() & manifest.files.keys() if found[name] != manifest.files[name])
+    told = "; ".join(
+        f"{what}: {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+        for what, names in (("missing", missing), ("not in the manifest", extra), ("of another size", changed))
+        if names
+    )
+    raise SinkError(
+        f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} is not what its job wrote ({told}). It "
+        "was not published; run the batch again, as a new attempt."
+    )
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if _is_data(name)]
+        yield from (Path(parent, name) for name in names if _is_data(name))
+
+
+def _is_data(name: str) -> bool:
+    # Spark's own rule, so that this sees what its readers see: partition folders may begin with an underscore.
+    return not name.startswith(".") and (not name.startswith("_") or "=" in name)
+
+
+def _lines(folder: Path) -> Iterator[Any]:
+    """JSON objects of the finished files in a folder that Spark wrote."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.glob("part-*")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line:
+                yield json.loads(line)

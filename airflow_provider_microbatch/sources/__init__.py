@@ -1,0 +1,114 @@
+"""Sources: the planning half, which needs neither Airflow nor a JVM. One module per system, loaded when used.
+
+A :class:`Source` is what the user writes down. Opened with a :class:`SourceContext` it becomes an
+:class:`OpenSource`, which answers questions of the planner. The reading half of a source is a function of the
+``runtime`` that Spark calls with the arguments of a :class:`~airflow_provider_microbatch.runtime.job.Read`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.runtime.job import Read
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceContext:
+    """What a source may use of its surroundings.
+
+    :param name: name of the source in its pipeline.
+    :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
+    :param state: the store, scoped to what this source keeps for itself beside Spark's folders (pinned schema, index).
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    name: str
+    log: Store
+    state: Store
+    clock_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lag:
+    """How far a position is behind the source's head. None where the source cannot tell cheaply."""
+
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+
+
+class Source(Definition, ABC):
+    """Definition of a source. Constructors check types and values and touch nothing."""
+
+    @abstractmethod
+    def open(self, context: SourceContext) -> OpenSource:
+        """The source in the surroundings of one checkpoint. Touches nothing yet."""
+
+    def location(self) -> str:
+        """The address a person would recognise, for messages and tables."""
+        return type(self).__name__
+
+
+class OpenSource(ABC):
+    """A source beside its checkpoint. Offsets are JSON texts; None is "before anything".
+
+    All methods may raise :class:`~airflow_provider_microbatch.exceptions.SourceError`.
+    """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise if the source cannot be used at all (a path that is missing or may not be read). Writes nothing."""
+
+    @abstractmethod
+    def has_new(self, position: Offset | None) -> bool:
+        """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
+
+    @abstractmethod
+    def latest_offset(self, start: Offset | None) -> Offset | None:
+        """Plan: the end of the next range, within the source's own limits. None if there has never been data; the
+        same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again after a
+        crash it returns what it wrote."""
+
+    @abstractmethod
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """What the runtime has to read for ``(start, end]``; ``end == start`` is an empty range with a schema.
+
+        :raises SourceChangedError: if what was planned is no longer there as it was.
+        """
+
+    def verify(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
+        """Called after Spark has read the range and before publish: raise SourceChangedError if the range changed
+        while it was read."""
+
+    def learned(self, facts: dict[str, Any]) -> None:  # noqa: B027
+        """Take what the runtime's reader learned (such as an inferred schema) and pin it in the checkpoint.
+        Called before publish; idempotent."""
+
+    def commit(self, end: Offset) -> None:  # noqa: B027
+        """The batch that ends here is committed. Idempotent; said again if it may have been missed."""
+
+    def finished(self, position: Offset | None) -> bool:
+        """True if nothing will ever come after ``position`` (a bounded source that was read)."""
+        return False
+
+    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        """None if the committed range can be read again, else the reason why not."""
+        return None
+
+    def lag(self, position: Offset | None) -> Lag:
+        """How much lies after ``position``."""
+        return Lag()
+
+    def describe(self, start: Offset | None, end: Offset | None) -> dict[str, Any]:
+        """Figures about a range known without reading it, such as ``{"files": 3, "bytes": 1200}``."""
+        return {}
+
+    def offsets_for_time(self, start_ms: int, end_ms: int) -> tuple[Offset | None, Offset | None] | None:
+        """The range whose source time is in ``[start_ms, end_ms)``; None if the source has no clock."""
+        return None

@@ -1,0 +1,187 @@
+"""Files landing in a folder, as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.file_listing import Listing
+from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, local_path
+
+FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
+
+_PLANNED_HERE = {
+    "path": "path",
+    "basepath": "path",
+    "recursivefilelookup": "recursive",
+    "pathglobfilter": "file_name_pattern",
+    "maxfilespertrigger": "max_files",
+    "maxbytespertrigger": "max_bytes",
+    "maxfileage": "max_file_age",
+    "latestfirst": "latest_first",
+    "cleansource": "clean_source",
+    "sourcearchivedir": "archive_dir",
+    "ignoremissingfiles": "on_missing",
+    "modifiedbefore": "min_file_age",
+    "modifiedafter": "max_file_age",
+    "__globpaths__": "path",
+}
+"""Spark's options that decide which files are read. Given to Spark beside a plan, they would drop planned files."""
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """Files under a path; each is read once, by the batch that planned it.
+
+    A file is known by its path: what is written again under a planned path is not read again. Files must appear whole
+    (written elsewhere and renamed into place, or under a hidden name: ``.x``, ``_x``, ``x._COPYING_``); where the
+    writer cannot do that, ``min_file_age`` keeps files back until they have been quiet for a while.
+
+    :param path: absolute local path or ``file:`` URL of a folder, a file, or a Hadoop glob over these; taken as it is,
+        not percent-decoded. Below a folder, files and ``key=value`` folders are read; the latter become columns,
+        counted from the part of the path that holds no glob.
+    :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` or ``avro`` (Spark needs its avro package).
+    :param schema: as DDL (``"id long, ts timestamp"``). None: inferred from the first batch's files, then pinned in the
+        checkpoint; fields that only come later are then not read.
+    :param options: reader options of Spark for the format (``multiLine``, ``mode``, ``sep``, …).
+    :param max_files: at most so many files in a batch.
+    :param max_bytes: at most so many bytes in a batch, but always one file.
+    :param min_file_age: seconds since a file's last change before it is planned. Compares this machine's clock with the
+        file server's: add what they may differ by.
+    :param max_file_age: seconds; files older than the newest planned file by more than this are left out for good. The
+        first batch takes all, as Spark's does.
+    :param latest_first: newest files first; else oldest first. Ties go by path.
+    :param recursive: enter all folders below ``path``. As in Spark, there are no partition columns then.
+    :param file_name_pattern: a glob that file names (not folders) must match.
+    :param clean_source: after the commit, ``archive`` moves the batch's files to ``archive_dir``, ``delete`` removes
+        them. A file that changed after it was planned is left alone. Replays read archived files from the archive.
+    :param archive_dir: absolute local folder on the same file system, outside of ``path``. A file keeps its path below
+        the part of ``path`` that holds no glob (Spark would keep the full path).
+    :param bounded: finished after what is there at the first plan that finds a file; files that are too young then do
+        not count. Limits apply as they were at that plan.
+    :param on_missing: a planned file that is gone: ``fail``, or ``skip`` it.
+    :param on_changed: a planned file whose size or mtime is another: ``fail``, or ``read`` it as it is now.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    path: str
+    _: KW_ONLY
+    format: str = "json"
+    schema: str | None = None
+    options: Mapping[str, str | bool | int | float] = field(default_factory=dict)
+    max_files: int | None = None
+    max_bytes: int | None = None
+    min_file_age: float | None = None
+    max_file_age: float | None = None
+    latest_first: bool = False
+    recursive: bool = False
+    file_name_pattern: str | None = None
+    clean_source: str | None = None
+    archive_dir: str | None = None
+    bounded: bool = False
+    on_missing: str = "fail"
+    on_changed: str = "fail"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not self.path:
+            raise DefinitionError(f"FileSource: path must be a path or file: URL, not {self.path!r}.")
+        where = f"FileSource({self.path!r})"
+        pattern = local_path(self.path, field=f"{where}: path")
+        for component in [part for one in expand_braces(pattern) for part in one.split("/")]:
+            component_regex(component)
+        self._check_choice("format", FORMATS)
+        self._check_choice("clean_source", (None, "archive", "delete"))
+        self._check_choice("on_missing", ("fail", "skip"))
+        self._check_choice("on_changed", ("fail", "read"))
+        for name in ("latest_first", "recursive", "bounded"):
+            if not isinstance(getattr(self, name), bool):
+                raise DefinitionError(f"{where}: {name} must be True or False, not {getattr(self, name)!r}.")
+        for name in ("max_files", "max_bytes"):
+            self._check_limit(name, int)
+        for name in ("min_file_age", "max_file_age"):
+            self._check_limit(name, (int, float))
+        for name in ("schema", "file_name_pattern"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise DefinitionError(f"{where}: {name} must be a text that is not empty, or None; not {value!r}.")
+        if self.file_name_pattern is not None:
+            for one in expand_braces(self.file_name_pattern):
+                component_regex(one)
+        if self.max_file_age is not None and self.latest_first and (self.max_files or self.max_bytes):
+            raise DefinitionError(
+                f"{where}: max_file_age with latest_first and a limit would drop the older files for good. "
+                "Leave out one of the three."
+            )
+        self._check_options()
+        self._check_archive(Listing(pattern).base)
+
+    def open(self, context: SourceContext) -> OpenSource:
+        """The source in the surroundings of one checkpoint."""
+        from airflow_provider_microbatch.sources.file_open import OpenFileSource
+
+        return OpenFileSource(self, context)
+
+    def location(self) -> str:
+        """The path as written."""
+        return self.path
+
+    def listing(self) -> Listing:
+        """The walk over the files of this source."""
+        return Listing(
+            local_path(self.path, field="path"), recursive=self.recursive, file_name_pattern=self.file_name_pattern
+        )
+
+    def archive_path(self) -> str | None:
+        """The archive's absolute local path; None without one."""
+        return None if self.archive_dir is None else local_path(self.archive_dir, field="archive_dir")
+
+    def _check_choice(self, name: str, choices: tuple[str | None, ...]) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, (str, type(None))) or value not in choices:
+            known = ", ".join(map(repr, choices))
+            raise DefinitionError(f"FileSource({self.path!r}): {name} must be one of {known}; not {value!r}.")
+
+    def _check_limit(self, name: str, types: Any) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        if not isinstance(value, types) or isinstance(value, bool) or not 0 < value < float("inf"):
+            raise DefinitionError(
+                f"FileSource({self.path!r}): {name} must be a number above 0, or None for no limit; not {value!r}."
+            )
+
+    def _check_options(self) -> None:
+        where = f"FileSource({self.path!r}): options"
+        if not isinstance(self.options, Mapping):
+            raise DefinitionError(f"{where} must be a dict, not {self.options!r}.")
+        for key, value in self.options.items():
+            if not isinstance(key, str) or not isinstance(value, (str, bool, int, float)):
+                raise DefinitionError(f"{where}: {key!r}: {value!r} must be a text and a text, number or bool.")
+            field_name = _PLANNED_HERE.get(key.lower())
+            if field_name is not None:
+                raise DefinitionError(
+                    f"{where}: {key!r} decides which files are read, which is the plan's business; "
+                    f"use the parameter {field_name} of FileSource."
+                )
+
+    def _check_archive(self, base: str) -> None:
+        where = f"FileSource({self.path!r})"
+        if (self.clean_source == "archive") != (self.archive_dir is not None):
+            raise DefinitionError(f"{where}: clean_source='archive' and archive_dir go together; give both or neither.")
+        if self.archive_dir is None:
+            return
+        if not isinstance(self.archive_dir, str) or not self.archive_dir:
+            raise DefinitionError(f"{where}: archive_dir must be a path, not {self.archive_dir!r}.")
+        archive = local_path(self.archive_dir, field=f"{where}: archive_dir")
+        if _inside(archive, base) or _inside(base, archive):
+            raise DefinitionError(
+                f"{where}: archive_dir {self.archive_dir!r} and the source {base!r} lie in each other; archived files "
+                "would be read again. Use a folder beside the source."
+            )
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

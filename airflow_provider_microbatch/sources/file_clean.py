@@ -1,0 +1,81 @@
+"""What happens to a batch's files after its commit: nothing, archive or delete.
+
+``cleaned/<log id>`` in the source's state says that an entry and all before it are done. Markers are written in order,
+so the highest marker tells all, and saying a commit again costs one look.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog
+from airflow_provider_microbatch.sources.file_present import archived_path
+
+log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """Archives or deletes the files of committed ranges.
+
+    :param source_log: the entries to clean.
+    :param state: the source's own state.
+    :param base: the source's base.
+    :param archive: the folder to move files to; None deletes them.
+    """
+
+    def __init__(self, source_log: SourceLog, state: Store, *, base: str, archive: str | None) -> None:
+        self._log = source_log
+        self._state = state
+        self._base = base
+        self._archive = archive
+
+    def clean(self, end: int) -> None:
+        """Clean every entry up to ``end`` that is not cleaned yet. Files that are gone, or are no longer the ones that
+        were planned, are left alone. All files are tried before an error is raised.
+
+        :raises SourceError: if a file cannot be moved or removed; the next call tries again.
+        """
+        errors: list[str] = []
+        for number in range(self._cleaned(end) + 1, end + 1):
+            for file in self._log.range(number - 1, number):
+                try:
+                    self._one(file)
+                except OSError as error:
+                    errors.append(f"{file.path!r}: {error.strerror or error}")
+            if not errors:
+                self._state.put_if_absent(f"cleaned/{number}", b"v1")
+        if errors:
+            how = "delete" if self._archive is None else f"archive to {self._archive!r}"
+            raise SourceError(
+                f"cannot {how} {len(errors)} file(s), first {errors[0]}. Mend it; the next commit tries again."
+            )
+
+    def _cleaned(self, end: int) -> int:
+        """The highest log id up to ``end`` that is done; -1 if none is."""
+        if self._state.get(f"cleaned/{end}") is not None:
+            return end
+        if end == 0 or self._state.get(f"cleaned/{end - 1}") is not None:
+            return end - 1
+        done = [int(name) for name in self._state.list("cleaned") if name.isdecimal() and int(name) <= end]
+        return max(done, default=NOTHING)
+
+    def _one(self, file: PlannedFile) -> None:
+        try:
+            status = Path(file.path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not file.is_as_planned(status.st_size, status.st_mtime_ns):
+            log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
+            return
+        if self._archive is None:
+            Path(file.path).unlink()
+            return
+        target = Path(archived_path(file.path, base=self._base, archive=self._archive))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(target):
+            raise FileExistsError(0, f"{str(target)!r} exists already")
+        Path(file.path).rename(target)

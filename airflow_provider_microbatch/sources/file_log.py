@@ -1,0 +1,200 @@
+"""The file source's log, in Spark's own format (``FileStreamSourceLog``).
+
+Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
+(URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
+(bytes) and ``mtime_ns``. Spark ignores keys it does not know. ``N.compact`` is written by Spark only: all files of
+entries 0 to N.
+Entries are put-if-absent and never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.sources.file_listing import FoundFile
+from airflow_provider_microbatch.sources.file_path import from_url, to_url
+
+NOTHING = -1
+"""The log id before the first, as a number."""
+
+_VERSION = "v1"
+_NAME = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file of the source log.
+
+    :param path: absolute local path.
+    :param timestamp_ms: mtime, milliseconds since the epoch.
+    :param log_id: the ``logOffset`` that the file belongs to.
+    :param size: bytes; None in entries that Spark wrote.
+    :param mtime_ns: nanoseconds since the epoch; None in entries that Spark wrote.
+    """
+
+    path: str
+    timestamp_ms: int
+    log_id: int
+    size: int | None = None
+    mtime_ns: int | None = None
+
+    def is_as_planned(self, size: int, mtime_ns: int) -> bool:
+        """True if a file of this size (bytes) and mtime is the one that was planned, as far as the entry tells."""
+        if self.size is not None and self.size != size:
+            return False
+        if self.mtime_ns is not None:
+            return self.mtime_ns == mtime_ns
+        return self.timestamp_ms == mtime_ns // 1_000_000
+
+
+def log_id(offset: Offset | None) -> int:
+    """The number in ``{"logOffset":N}``; -1 for None.
+
+    :raises CorruptEntryError: if the text is no offset of a file source.
+    """
+    if offset is None:
+        return NOTHING
+    try:
+        value = json.loads(offset)
+        number = value["logOffset"] if isinstance(value, dict) else value
+    except (ValueError, KeyError):
+        number = None
+    if not isinstance(number, int) or isinstance(number, bool) or number < NOTHING:
+        raise CorruptEntryError(f'{offset!r} is not an offset of a file source; expected {{"logOffset":N}}.')
+    return number
+
+
+def offset_of(number: int) -> Offset | None:
+    """The offset text of a log id, in Spark's bytes; None for "before anything"."""
+    return None if number == NOTHING else f'{{"logOffset":{number}}}'
+
+
+def encode(number: int, files: Iterable[FoundFile]) -> bytes:
+    """Entry ``number`` of the log as bytes."""
+    lines = [_VERSION]
+    for file in files:
+        fields = {
+            "path": to_url(file.path),
+            "timestamp": file.mtime_ns // 1_000_000,
+            "batchId": number,
+            "size": file.size,
+            "mtime_ns": file.mtime_ns,
+        }
+        lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+    return "\n".join(lines).encode()
+
+
+def decode(data: bytes, *, where: str) -> list[PlannedFile]:
+    """The files of an entry.
+
+    :raises CorruptEntryError: if it is empty, torn, of another version, or holds what is no file; names ``where``.
+    """
+    try:
+        version, *lines = data.decode().rstrip("\n").split("\n")
+        if version != _VERSION:
+            raise ValueError(f"its first line is {version[:20]!r}, not {_VERSION!r}")
+        if not lines:
+            raise ValueError("it names no file")
+        return [_file(json.loads(line)) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptEntryError(
+            f"source log entry {where} cannot be read: {error}. Restore it from a backup of the checkpoint."
+        ) from error
+
+
+def _file(fields: dict[str, Any]) -> PlannedFile:
+    return PlannedFile(
+        path=from_url(fields["path"]),
+        timestamp_ms=int(fields["timestamp"]),
+        log_id=int(fields["batchId"]),
+        size=fields.get("size"),
+        mtime_ns=fields.get("mtime_ns"),
+    )
+
+
+@dataclass(frozen=True)
+class LogNames:
+    """What a folder of the log holds.
+
+    :param entries: log ids with an entry of their own, sorted.
+    :param compacted: log ids up to which Spark wrote a ``.compact``, sorted.
+    """
+
+    entries: Sequence[int]
+    compacted: Sequence[int]
+
+    @property
+    def latest(self) -> int:
+        """The highest log id; -1 if there is none."""
+        return max([NOTHING, *self.entries[-1:], *self.compacted[-1:]])
+
+
+class SourceLog:
+    """Reads the log, Spark's compacted entries included, and appends to it.
+
+    :param store: scoped to the folder of the log.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def location(self) -> str:
+        """The folder, for messages."""
+        return self._store.location
+
+    def names(self) -> LogNames:
+        """One listing. Spark's ``.crc`` and temporary files are no entries."""
+        entries: list[int] = []
+        compacted: list[int] = []
+        for name in self._store.list(""):
+            match = _NAME.fullmatch(name)
+            if match:
+                (compacted if match[2] else entries).append(int(match[1]))
+        return LogNames(sorted(entries), sorted(compacted))
+
+    def add(self, number: int, files: Iterable[FoundFile]) -> bool:
+        """Append entry ``number``, put-if-absent."""
+        return self._store.put_if_absent(str(number), encode(number, files))
+
+    def entry(self, number: int) -> list[PlannedFile] | None:
+        """What lies at ``number`` itself; None if nothing does (it may be part of a ``.compact``)."""
+        return self._read(str(number))
+
+    def compact(self, number: int) -> list[PlannedFile] | None:
+        """What Spark compacted up to and including ``number``."""
+        return self._read(f"{number}.compact")
+
+    def range(self, start: int, end: int) -> list[PlannedFile]:
+        """The files after log id ``start``, up to and including ``end``, in the order they were planned.
+
+        :raises CorruptEntryError: if an id of the range is neither there nor compacted.
+        """
+        files: list[PlannedFile] = []
+        number = end
+        while number > start:
+            own = self.entry(number)
+            if own is not None:
+                files[:0] = own
+                number -= 1
+                continue
+            covering = [id for id in self.names().compacted if id >= number]
+            if not covering:
+                raise CorruptEntryError(
+                    f"the source log {self.location} has no entry {number}, which the offset log refers to. Restore "
+                    "it from a backup of the checkpoint."
+                )
+            files[:0] = [file for file in self.compact(covering[0]) or [] if start < file.log_id <= number]
+            break
+        return files
+
+    def _read(self, name: str) -> list[PlannedFile] | None:
+        data = self._store.get(name)
+        return None if data is None else decode(data, where=f"{self.location}/{name}")

@@ -1,0 +1,299 @@
+"""The file source beside its checkpoint: plans ranges into the source log and says how to read them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import Lag, OpenSource, SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_clean import Cleaner
+from airflow_provider_microbatch.sources.file_listing import FoundFile
+from airflow_provider_microbatch.sources.file_log import NOTHING, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file_path import check_readable
+from airflow_provider_microbatch.sources.file_present import Located, locate, partition_groups, usable
+from airflow_provider_microbatch.sources.file_seen import SeenFiles
+
+READER = "airflow_provider_microbatch.runtime.files:read"
+
+_BOUND = "bound"
+_SCHEMA = "schema"
+_PARTITIONS = "partitions"
+_LEARNED = (_SCHEMA, _PARTITIONS)
+
+
+class OpenFileSource(OpenSource):
+    """Offsets are Spark's ``{"logOffset":N}``; range ``(a, b]`` is the source log's entries a+1 to b.
+
+    A plan lists, leaves out what the log holds, and appends one entry by put-if-absent before the offset log is
+    written. Two planners, or one that died after its append, therefore agree: whoever finds an entry after its start
+    takes it as it is. A file that appears while the listing runs is planned now or the next time, never twice, since
+    "new" means "not in the log", whatever its mtime.
+    """
+
+    def __init__(self, source: FileSource, context: SourceContext) -> None:
+        self._source = source
+        self._name = context.name
+        self._clock_ms = context.clock_ms
+        self._state = context.state
+        self._log = SourceLog(context.log)
+        self._seen = SeenFiles(self._log)
+        self._listing = source.listing()
+        self._archive = source.archive_path()
+
+    def check(self) -> None:
+        """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
+        base = Path(self._listing.base)
+        try:
+            self._check_folder(base)
+            if self._archive is not None:
+                self._check_archive(Path(self._archive), base.stat().st_dev)
+        except OSError as error:
+            raise self._error(
+                f"cannot look at {error.filename!r}: {error.strerror}. Give this user the right."
+            ) from error
+
+    def _check_folder(self, base: Path) -> None:
+        folder = base if base.is_dir() else base.parent
+        if not base.exists():
+            raise self._error(f"path {str(base)!r} does not exist. Create it or correct the path.")
+        if not _may(base, os.R_OK) or not _may(folder, os.R_OK | os.X_OK):
+            raise self._error(f"path {str(base)!r} may not be read by this user. Give it read and search rights.")
+        if (base / "_spark_metadata").is_dir():
+            raise self._error(
+                f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
+                "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
+            )
+        if self._source.clean_source is not None and not _may(folder, os.W_OK | os.X_OK):
+            raise self._error(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
+
+    def _check_archive(self, archive: Path, device: int) -> None:
+        existing = archive
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir() or not _may(existing, os.W_OK | os.X_OK):
+            raise self._error(f"archive_dir {str(archive)!r} cannot be written by this user. Give it write rights.")
+        if existing.stat().st_dev != device:
+            raise self._error(
+                f"archive_dir {str(archive)!r} is on another file system; a rename cannot move files there."
+            )
+
+    def has_new(self, position: Offset | None) -> bool:
+        """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
+        self._seen.refresh()
+        start = self._checked(position)
+        bound = self._bound()
+        if bound is not None:
+            return start < bound
+        return self._seen.latest > start or next(self._eligible(), None) is not None
+
+    def latest_offset(self, start: Offset | None) -> Offset | None:
+        """Append the next entry to the source log, or take the one that is there."""
+        self._seen.refresh()
+        begin = self._checked(start)
+        bound = self._bound()
+        if bound is None and self._source.bounded:
+            bound = self._pin_bound()
+        if bound is not None:
+            return offset_of(begin + 1) if begin < bound else start
+        if self._seen.latest > begin:
+            return offset_of(begin + 1)
+        batch = next(self._batches(), None)
+        if batch is None:
+            return start
+        self._log.add(begin + 1, batch)
+        return offset_of(begin + 1)
+
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """Paths grouped by their partition columns, and the schema as far as it is known."""
+        files = self._usable(start, end)
+        pinned = {name: data.decode() for name in _LEARNED if (data := self._state.get(name)) is not None}
+        if not files and self._source.schema is None and _SCHEMA not in pinned:
+            raise self._error(
+                "there is no file to infer a schema from, and the range is empty. Give it a schema: "
+                "FileSource(…, schema='id long, …')."
+            )
+        return Read(
+            reader=READER,
+            arguments={
+                "name": self._name,
+                "format": self._source.format,
+                "schema": self._source.schema,
+                "schema_json": None if self._source.schema is not None else pinned.get(_SCHEMA),
+                "partitions_json": pinned.get(_PARTITIONS),
+                "options": dict(self._source.options),
+                "groups": partition_groups(files, partitioned=not self._source.recursive),
+                "ignore_missing": self._source.on_missing == "skip",
+            },
+        )
+
+    def verify(self, start: Offset | None, end: Offset | None) -> None:
+        """The check of :meth:`read` once more, after Spark has read."""
+        self._usable(start, end)
+
+    def learned(self, facts: dict[str, Any]) -> None:
+        """Pin an inferred schema, and partition columns that the schema does not name.
+
+        :raises SourceError: if another attempt has pinned something else.
+        """
+        for name in _LEARNED:
+            value = facts.get(name)
+            if value is None or self._state.put_if_absent(name, value.encode()):
+                continue
+            pinned = self._state.get(name)
+            if pinned is None or json.loads(pinned) != json.loads(value):
+                raise self._error(
+                    f"another attempt inferred and pinned another schema ({name}). Run the batch again: "
+                    "it will use the pinned one."
+                )
+
+    def commit(self, end: Offset) -> None:
+        """Archive or delete the files up to ``end``, if the source is to be cleaned."""
+        if self._source.clean_source is not None:
+            cleaner = Cleaner(self._log, self._state, base=self._listing.base, archive=self._archive)
+            try:
+                cleaner.clean(log_id(end))
+            except SourceError as error:
+                raise self._error(str(error)) from error
+
+    def finished(self, position: Offset | None) -> bool:
+        """True for a bounded source whose first listing is read."""
+        if not self._source.bounded:
+            return False
+        bound = self._bound()
+        return bound is not None and log_id(position) >= bound
+
+    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Files that ``clean_source`` deletes cannot be read again."""
+        if self._source.clean_source == "delete" and log_id(start) != log_id(end):
+            return f"source {self._name!r}: deleted by clean_source"
+        return None
+
+    def lag(self, position: Offset | None) -> Lag:
+        """Files and bytes that no batch up to ``position`` has: planned ahead of it, or not planned. Lists all.
+
+        Entries that Spark wrote hold no sizes; if one lies ahead, bytes are None.
+        """
+        self._seen.refresh()
+        ahead = self._log.range(self._checked(position), self._seen.latest)
+        sizes: list[int | None] = [file.size for file in ahead]
+        if self._bound() is None:
+            sizes += [found.size for found in self._eligible()]
+        return Lag(files=len(sizes), bytes=_total(sizes))
+
+    def describe(self, start: Offset | None, end: Offset | None) -> dict[str, Any]:
+        """``files``, and ``bytes`` where the log has sizes."""
+        sizes = [file.size for file in self._log.range(log_id(start), log_id(end))]
+        total = _total(sizes)
+        return {"files": len(sizes)} if total is None else {"files": len(sizes), "bytes": total}
+
+    def offsets_for_time(self, start_ms: int, end_ms: int) -> tuple[Offset | None, Offset | None] | None:
+        """None: an entry of the log is not split, and its files' mtimes may lie in several windows."""
+        return None
+
+    def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
+        files = self._log.range(log_id(start), log_id(end))
+        base = self._listing.base
+        return usable(
+            (locate(file, base=base, archive=self._archive) for file in files),
+            source=self._name,
+            on_missing=self._source.on_missing,
+            on_changed=self._source.on_changed,
+        )
+
+    def _checked(self, position: Offset | None) -> int:
+        """The position's log id, which the log must reach: else files that were read would be planned again."""
+        number = log_id(position)
+        if number > self._seen.latest:
+            raise CorruptEntryError(
+                f"source {self._name!r}: the offset log is at {position}, but the source log {self._log.location} ends "
+                f"at {self._seen.latest}. Restore the missing entries from a backup of the checkpoint."
+            )
+        return number
+
+    def _eligible(self) -> Iterator[FoundFile]:
+        """Files that may be planned now, in no order. As in Spark, the newest planned file is what age counts from."""
+        source = self._source
+        youngest = oldest = None
+        if source.min_file_age is not None:
+            youngest = self._clock_ms() * 1_000_000 - int(source.min_file_age * 1e9)
+        if source.max_file_age is not None and self._seen.newest_ms is not None:
+            oldest = self._seen.newest_ms - int(source.max_file_age * 1000)
+        for found in self._new():
+            if youngest is not None and found.mtime_ns > youngest:
+                continue
+            if oldest is not None and found.mtime_ns // 1_000_000 < oldest:
+                continue
+            yield found
+
+    def _new(self) -> Iterator[FoundFile]:
+        try:
+            yield from self._listing.files(lambda path: not self._seen.contains(path))
+        except (SourceError, OSError) as error:
+            raise self._error(str(error)) from error
+
+    def _check_readable(self, path: str) -> None:
+        try:
+            check_readable(path)
+        except SourceError as error:
+            raise self._error(str(error)) from error
+
+    def _batches(self) -> Iterator[list[FoundFile]]:
+        """What is eligible now, in order, cut by the limits; each batch has at least one file."""
+        files = sorted(
+            self._eligible(), key=lambda found: (found.mtime_ns, found.path), reverse=self._source.latest_first
+        )
+        batch: list[FoundFile] = []
+        size = 0
+        for file in files:
+            full = self._source.max_files is not None and len(batch) >= self._source.max_files
+            heavy = self._source.max_bytes is not None and size + file.size > self._source.max_bytes
+            if batch and (full or heavy):
+                yield batch
+                batch, size = [], 0
+            self._check_readable(file.path)
+            batch.append(file)
+            size += file.size
+        if batch:
+            yield batch
+
+    def _bound(self) -> int | None:
+        """The last log id of a bounded source; None if it is not bounded, or not pinned yet."""
+        if not self._source.bounded:
+            return None
+        data = self._state.get(_BOUND)
+        return None if data is None else log_id(data.decode())
+
+    def _pin_bound(self) -> int | None:
+        """Append all that is there now to the log, entry by entry, then pin where it ends. None if nothing is there.
+
+        Without the pin, a later call takes up entries of a call that died and adds what is there by then; two calls
+        at once share entries. The first pin holds.
+        """
+        for batch in self._batches():
+            if not self._log.add(self._seen.latest + 1, batch):
+                self._seen.refresh()
+                return self._pin_bound()
+            self._seen.refresh()
+        if self._seen.latest == NOTHING:
+            return None
+        self._state.put_if_absent(_BOUND, str(offset_of(self._seen.latest)).encode())
+        return self._bound()
+
+    def _error(self, text: str) -> SourceError:
+        return SourceError(f"source {self._name!r}: {text}")
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _total(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -1,0 +1,186 @@
+"""Paths as the user writes them, as the file system has them, and as Spark's source log holds them.
+
+* The user's path is what Spark's reader takes: a local path or a ``file:`` URL that is **not** percent-decoded, with
+  Hadoop's globs (``*``, ``?``, ``[a-c]``, ``[^a]``, ``{a,b}``; a backslash takes the next character literally).
+* The source log holds ``SparkPath.urlEncoded``: ``java.net.URI``'s own quoting, which leaves non-ASCII letters alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from urllib.parse import unquote
+
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_GLOB_CHARACTERS = frozenset("*?[{\\")
+_NEVER_QUOTED = re.compile(r"[A-Za-z0-9_\-!.~'()*;/:@&=+$,]*")
+"""The characters that ``java.net.URI`` leaves as they are in a path."""
+
+
+def local_path(location: str, *, field: str) -> str:
+    """The absolute local path behind what the user wrote, without a trailing slash. Looks at no file.
+
+    :raises DefinitionError: for a relative path, another host, or a scheme that is not supported.
+    """
+    path = location
+    scheme = _SCHEME.match(location)
+    if scheme:
+        if scheme[1] != "file":
+            raise DefinitionError(
+                f"{field} {location!r}: scheme {scheme[1]!r} is not supported; "
+                "use an absolute local path or a file: URL (file:///landing/orders)."
+            )
+        path = location[len("file:") :]
+        if path.startswith("//") and not path.startswith("///"):
+            raise DefinitionError(f"{field} {location!r} names a host; write file:///… with three slashes.")
+    if not path.startswith("/"):
+        raise DefinitionError(
+            f"{field} {location!r} is relative; scheduler, worker and Spark run in different folders, so write an "
+            "absolute path."
+        )
+    return "/" + os.path.normpath(path).lstrip("/")
+
+
+def check_readable(path: str) -> None:
+    """Refuse a file whose name Spark cannot read, before it is planned.
+
+    :raises SourceError: for a name that is not UTF-8 (the JVM cannot name it), or holds a colon (Hadoop's local file
+        system takes what is before it for a scheme when it looks for the checksum).
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(f"the name {os.fsencode(path)!r} is not UTF-8: Spark cannot read it. Rename it.") from error
+    if ":" in path.rpartition("/")[2]:
+        raise SourceError(f"the file name of {path!r} has a colon: Spark cannot read it. Rename it.")
+
+
+def to_url(path: str) -> str:
+    """A local path as Spark writes it into its source log: ``/a b/é`` becomes ``file:///a%20b/é``."""
+    if _NEVER_QUOTED.fullmatch(path):
+        return "file://" + path
+    return "file://" + "".join(map(_quote, path))
+
+
+def _quote(character: str) -> str:
+    if _NEVER_QUOTED.fullmatch(character):
+        return character
+    # URI keeps "other" characters: not ASCII, no ISO control, no space separator.
+    if character >= "\x80" and unicodedata.category(character) not in ("Cc", "Zs", "Zl", "Zp"):
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8"))
+
+
+def from_url(url: str) -> str:
+    """The local path behind an entry of the source log.
+
+    :raises SourceError: if it lies on another file system.
+    """
+    if not url.startswith("file:/"):
+        raise SourceError(f"the source log names {url!r}; only local files (file:///…) can be read.")
+    path = "/" + url[len("file:") :].lstrip("/")
+    return unquote(path) if "%" in path else path
+
+
+def is_glob(text: str) -> bool:
+    """True if ``text`` holds a character that a glob gives a meaning to."""
+    return not _GLOB_CHARACTERS.isdisjoint(text)
+
+
+def literal_prefix(path: str) -> str:
+    """The longest leading part of a path whose components hold no wildcard and no brace, escapes taken away."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if has_wildcard(part, "*?[{"):
+            break
+        kept.append(unescape(part))
+    return "/".join(kept) or "/"
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """All patterns that the ``{a,b}`` groups of a pattern stand for, without duplicates, in order.
+
+    :raises DefinitionError: if a brace is not closed.
+    """
+    opened = _find_open(pattern)
+    if opened is None:
+        return [pattern]
+    depth, start, alternatives, position = 0, opened + 1, [], opened
+    while position < len(pattern):
+        character = pattern[position]
+        if character == "\\":
+            position += 1
+        elif character == "{":
+            depth += 1
+        elif character == "," and depth == 1:
+            alternatives.append(pattern[start:position])
+            start = position + 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                alternatives.append(pattern[start:position])
+                break
+        position += 1
+    else:
+        raise DefinitionError(f"glob {pattern!r}: a '{{' is not closed; write '\\{{' for the character itself.")
+    head, tail = pattern[:opened], pattern[position + 1 :]
+    expanded = [found for choice in alternatives for found in expand_braces(head + choice + tail)]
+    return list(dict.fromkeys(expanded))
+
+
+def _find_open(pattern: str) -> int | None:
+    position = 0
+    while position < len(pattern):
+        if pattern[position] == "\\":
+            position += 1
+        elif pattern[position] == "{":
+            return position
+        position += 1
+    return None
+
+
+def unescape(component: str) -> str:
+    """The literal text of a component that holds no glob but backslashes."""
+    return re.sub(r"\\(.)", r"\1", component)
+
+
+def has_wildcard(component: str, wildcards: str = "*?[") -> bool:
+    """True if a component can match more than one name: it holds one of ``wildcards`` that is not escaped."""
+    return not frozenset(wildcards).isdisjoint(re.sub(r"\\.", "", component))
+
+
+def component_regex(component: str) -> re.Pattern[str]:
+    """A component of a Hadoop glob, braces expanded, as a regular expression.
+
+    :raises DefinitionError: for a ``[`` that is not closed.
+    """
+    out: list[str] = []
+    position = 0
+    while position < len(component):
+        character = component[position]
+        if character == "\\" and position + 1 < len(component):
+            position += 1
+            out.append(re.escape(component[position]))
+        elif character == "*":
+            out.append(".*")
+        elif character == "?":
+            out.append(".")
+        elif character == "[":
+            closed = component.find("]", position + 2)
+            if closed < 0:
+                raise DefinitionError(f"glob {component!r}: a '[' is not closed; write '\\[' for the character itself.")
+            inner = component[position + 1 : closed]
+            negated = inner[0] in "^!"
+            inner = (inner[1:] if negated else inner).replace("\\", "").replace("[", "\\[").replace("^", "\\^")
+            out.append(f"[{'^' if negated else ''}{inner}]")
+            position = closed
+        else:
+            out.append(re.escape(character))
+        position += 1
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error as error:
+        raise DefinitionError(f"glob {component!r} cannot be understood: {error}.") from error

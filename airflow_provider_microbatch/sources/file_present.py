@@ -1,0 +1,141 @@
+"""Find a planned file again: where it was, or in the archive, and whether it is still what was planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.file_listing import is_partition
+from airflow_provider_microbatch.sources.file_log import PlannedFile
+
+_NAMED = 5
+"""So many files of each kind a message names."""
+
+
+class Presence(Enum):
+    """What became of a planned file."""
+
+    AS_PLANNED = "as planned"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A planned file and where it is now.
+
+    :param planned: from the source log.
+    :param presence: what became of it.
+    :param base: the source's base, or the archive, whichever ``path`` lies under.
+    :param path: where it is now; None if it is gone.
+    :param found: what is there now, for messages.
+    """
+
+    planned: PlannedFile
+    presence: Presence
+    base: str
+    path: str | None = None
+    found: str = ""
+
+
+def archived_path(path: str, *, base: str, archive: str) -> str:
+    """Where the archive keeps a file: below ``archive`` as it lay below ``base``; by its name if it is the base."""
+    relative = os.path.relpath(path, base)
+    return str(Path(archive, Path(path).name if relative == "." else relative))
+
+
+def locate(file: PlannedFile, *, base: str, archive: str | None) -> Located:
+    """Look for the file where it was planned and, failing that, in the archive.
+
+    :param base: the source's base.
+    :param archive: the archive folder, None without one.
+    """
+    places = [(base, file.path)]
+    if archive is not None:
+        places.append((archive, archived_path(file.path, base=base, archive=archive)))
+    changed: Located | None = None
+    for root, path in places:
+        try:
+            status = Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise SourceError(f"cannot look at {path!r}: {error.strerror}. Give this user the right to it.") from error
+        if file.is_as_planned(status.st_size, status.st_mtime_ns):
+            return Located(file, Presence.AS_PLANNED, root, path)
+        changed = changed or Located(file, Presence.CHANGED, root, path, _difference(file, status))
+    return changed or Located(file, Presence.GONE, base)
+
+
+def _difference(file: PlannedFile, status: os.stat_result) -> str:
+    if file.size is not None and file.size != status.st_size:
+        return f"{file.size} bytes were planned, {status.st_size} are there"
+    return f"mtime {file.timestamp_ms} ms was planned, {status.st_mtime_ns // 1_000_000} ms is there"
+
+
+def usable(located: Iterable[Located], *, source: str, on_missing: str, on_changed: str) -> list[Located]:
+    """The files that may be read.
+
+    :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
+    """
+    found, gone, changed = [], [], []
+    for one in located:
+        if one.presence is Presence.GONE:
+            gone.append(one)
+        else:
+            found.append(one)
+            if one.presence is Presence.CHANGED:
+                changed.append(one)
+    problems = []
+    if gone and on_missing == "fail":
+        problems.append(
+            f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
+            "or set on_missing='skip' to go on without them."
+        )
+    if changed and on_changed == "fail":
+        problems.append(
+            f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
+            "on_changed='read' to read what is there now; min_file_age keeps files back that are still being written."
+        )
+    if problems:
+        raise SourceChangedError(f"source {source!r}: " + " ".join(problems))
+    return found
+
+
+def _names(files: Sequence[Located]) -> str:
+    named = ", ".join(f"{one.planned.path!r}" + (f" ({one.found})" if one.found else "") for one in files[:_NAMED])
+    return named + (f" and {len(files) - _NAMED} more" if len(files) > _NAMED else "")
+
+
+def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[dict[str, object]]:
+    """The files as the runtime reads them: ``{"base_path": …, "paths": […]}``, each group with one set of partition
+    columns.
+
+    Spark drops files whose folder has fewer partition columns than another's without a word, and refuses several
+    roots; read apart, each group is whole. ``base_path`` is None for files without partition columns.
+
+    :param partitioned: False for recursive sources, whose folders mean nothing.
+    """
+    groups: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
+    for one in located:
+        if one.path is None:
+            continue
+        root, keys = _partition_root(str(Path(one.path).parent), one.base) if partitioned else ("", ())
+        groups.setdefault((root if keys else None, keys), []).append(one.path)
+    return [{"base_path": root, "paths": paths} for (root, _), paths in groups.items()]
+
+
+def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
+    """The folder that the ``key=value`` folders at the end of a path lie in, not above ``base``, and their keys."""
+    keys: list[str] = []
+    while folder != base and len(folder) > len(base):
+        parent, name = os.path.split(folder)
+        if not is_partition(name):
+            break
+        keys.append(name.partition("=")[0])
+        folder = parent
+    return folder, tuple(reversed(keys))

@@ -1,0 +1,1 @@
+"""Stage tables, catalogs, job status hooks and the janitor."""

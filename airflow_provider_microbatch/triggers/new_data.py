@@ -1,0 +1,109 @@
+"""Waits in the triggerer until a pipeline has something to do."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.plan import FireDecision
+from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill, open_execution
+
+FIRED = "fired"
+FAILED = "failed"
+NOT_IMPORTABLE = "not importable"
+
+
+class NewDataTrigger(BaseTrigger):
+    """Asks every ``poll_interval`` seconds whether the pipeline has a batch to make. Never writes.
+
+    Events: ``{"status": "fired", "reason": …}``; ``failed`` with the error's text; or ``not importable``, if the
+    triggerer lacks the code of a source, so that a worker has to ask.
+
+    :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.execution.pipeline.Pipeline.to_dict` gives it.
+    :param poll_interval: seconds between two questions.
+    :param end_from_trigger: end the task in the triggerer, without a worker.
+    :param run: identity of the asking run; None where the task started from its trigger: then it is taken from the task
+        instance that the triggerer provides.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: dict[str, Any],
+        poll_interval: float,
+        end_from_trigger: bool = False,
+        run: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pipeline = pipeline
+        self.poll_interval = poll_interval
+        self.end_from_trigger = end_from_trigger
+        self._run = run
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "pipeline": self.pipeline,
+                "poll_interval": self.poll_interval,
+                "end_from_trigger": self.end_from_trigger,
+                "run": self._run,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event."""
+        try:
+            # Importing a source's module and listing its files block, and this loop is shared by all triggers.
+            pipeline = await asyncio.to_thread(Pipeline.from_dict, self.pipeline)
+        except DefinitionError as error:
+            yield _event(NOT_IMPORTABLE, str(error))
+            return
+        try:
+            run, backfill = self._who()
+            while not (decision := await asyncio.to_thread(decide, pipeline, run, backfill=backfill)).fire:
+                self.log.debug("Not yet: %s", decision.reason)
+                await asyncio.sleep(self.poll_interval)
+        except Exception as error:
+            # Raised from here, all that the task's log would say is that the trigger failed.
+            yield _event(FAILED, f"{type(error).__name__}: {error}")
+            return
+        self.log.info("Fires: %s", decision.reason)
+        if self.end_from_trigger:
+            yield TaskSuccessEvent(xcoms={"return_value": decision.reason})
+        else:
+            yield _event(FIRED, decision.reason)
+
+    def _who(self) -> tuple[RunIdentity | None, bool]:
+        if self._run is not None:
+            return RunIdentity(**self._run), False
+        ti: Any = self.task_instance
+        if ti is None:
+            return None, False
+        context = ti.get_template_context()
+        run = identity_of(context)
+        # The triggerer is not told the run's clear number. A later try may come of a clear, and the question for such a
+        # run is only dearer: the whole log is searched for a batch of its own.
+        return dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1)), is_backfill(context)
+
+
+def decide(pipeline: Pipeline, run: RunIdentity | None, *, backfill: bool) -> FireDecision:
+    """Whether a sensor fires now. Blocks, and writes nothing.
+
+    :param backfill: the run is of Airflow's own backfill: its data is of the past, so there is nothing to wait for.
+    """
+    if backfill:
+        return FireDecision(fire=True, reason="the run is a backfill")
+    return open_execution(pipeline).should_fire(run)
+
+
+def _event(status: str, reason: str) -> TriggerEvent:
+    return TriggerEvent({"status": status, "reason": reason})  # type: ignore[no-untyped-call]

@@ -1,0 +1,162 @@
+"""``make demo``: a real Airflow and a real Spark take order files to a table, while one task is killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_microbatch.cli.table import batch_table
+from airflow_provider_microbatch.execution.summary import summaries
+from demo.drive import Drive
+from demo.local_airflow import LocalAirflow, LocalAirflowError
+from demo.orders import Till
+from demo.proof import (
+    check_is_clean,
+    compare_rows,
+    lake_rows,
+    landed_rows,
+    no_java_left,
+    no_process_left,
+    no_stage_left,
+    verdict,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+DAGS = ROOT / "dags"
+DAG_ID = "orders_continuous"
+FEWEST_BATCHES = 3
+INTERRUPTED = 130
+"""Exit status after Ctrl-C before the end, as shells have it."""
+
+_SPARK_DEFAULTS = """\
+spark.driver.memory 512m
+spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+spark.ui.enabled false
+spark.sql.shuffle.partitions 4
+"""
+
+
+class Story:
+    """Prints events with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """One event, one line."""
+        print(f"[{time.monotonic() - self._started:6.1f} s] {line}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo.
+
+    :return: 0 if everything it claims held, 1 if anything was off, 130 when it was stopped before its end.
+    """
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--batches", type=_batches, default=5, help="how many micro-batches (default: %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with landing, lake, checkpoint and logs")
+    options = parser.parse_args(arguments)
+    if subprocess.run([ROOT / "scripts" / "check-java"], check=False, stdin=subprocess.DEVNULL).returncode != 0:
+        return 1
+    _stop_once()
+    home = Path(tempfile.mkdtemp(prefix="microbatch-demo-"))
+    status = 1
+    try:
+        status = _demo(home, batches=options.batches)
+    except LocalAirflowError as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        print("\nStopped.")
+    finally:
+        if options.keep or status == 1:
+            print(f"Landing, lake, checkpoint and logs are kept in {home}")
+        else:
+            shutil.rmtree(home, ignore_errors=True)
+    return status
+
+
+def _demo(home: Path, *, batches: int) -> int:
+    story = Story()
+    landing, table, checkpoint = home / "landing" / "orders", home / "lake" / "orders", home / "checkpoints" / "orders"
+    till = Till(landing)
+    airflow = LocalAirflow(home=home / "airflow", dags=DAGS, env=_environment(home))
+    status = INTERRUPTED
+    try:
+        story.say("starting Airflow: scheduler, DAG processor, triggerer, API server")
+        with airflow:
+            story.say(f"Airflow is up, its logs are in {airflow.home / 'logs'}")
+            airflow.unpause(DAG_ID)
+            story.say(f"DAG {DAG_ID} runs; watch it at {airflow.grid_url(DAG_ID)}")
+            drive = Drive(airflow=airflow, dag_id=DAG_ID, checkpoint=checkpoint, till=till, say=story.say)
+            killed = drive.run(batches=batches, kill=batches // 2)
+            print(f"\n{batch_table(summaries(drive.checkpoint), run_header='DAG run')}\n")
+            status = verdict(
+                [
+                    compare_rows(landed_rows(landing), lake_rows(table)),
+                    drive.recovered(killed),
+                    drive.runs_ended_well(),
+                    no_stage_left(table),
+                    no_java_left(airflow.processes()),
+                    check_is_clean(checkpoint),
+                ]
+            )
+            print(f"\nGrid view: {airflow.grid_url(DAG_ID)}")
+            print(f"Batches with their rows: {airflow.grid_url(DAG_ID)}/tasks/micro_batch/task_instances", flush=True)
+            if sys.stdout.isatty():
+                print("It stays up until you press Ctrl-C.", flush=True)
+                signal.pause()
+    except KeyboardInterrupt:
+        # It may have come in the middle of a stop that had begun already.
+        airflow.stop()
+        if status == INTERRUPTED:
+            raise
+    story.say("Airflow is stopped")
+    return max(status, verdict([no_process_left(airflow.processes())]))
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """What the DAG and its tasks need: where the data lies, which Spark, and a Spark that fits a laptop."""
+    conf = home / "spark"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
+    return {
+        "MICROBATCH_HOME": str(home),
+        "SPARK_CONF_DIR": str(conf),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+        "PYTHONPATH": os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part),
+    }
+
+
+def _stop_once() -> None:
+    """Ctrl-C, SIGTERM and a closed terminal end the demo in one way; a second one does not disturb the stop."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, frame: object) -> None:
+        for each in signals:
+            signal.signal(each, lambda number, frame: None)
+        raise KeyboardInterrupt
+
+    for each in signals:
+        signal.signal(each, stop)
+
+
+def _batches(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_BATCHES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: at least {FEWEST_BATCHES}, so that one in the middle can be killed"
+        )
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

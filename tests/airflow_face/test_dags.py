@@ -1,0 +1,19 @@
+"""The DAGs that ship as examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+
+@pytest.mark.airflow
+def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MICROBATCH_HOME", str(tmp_path / "not-there"))
+    bag = DagBag(dag_folder=DAGS, bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {"orders_continuous", "orders_scheduled", "orders_steps"}
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,225 @@
+"""NewDataSensor and its trigger: when they fire, what they never do."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
+from tests.airflow_face.support import context, tree
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.landing()
+    return world
+
+
+def triggered(world: World, given: Any = None, **kwargs: Any) -> NewDataTrigger:
+    """The trigger as the triggerer makes it: from its serialised form, with the task instance set."""
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True, poke_interval=0.05, **kwargs)
+    assert sensor.start_trigger_args is not None
+    arguments = json.loads(json.dumps(sensor.start_trigger_args.trigger_kwargs))
+    path, again = NewDataTrigger(**arguments).serialize()
+    assert path == sensor.start_trigger_args.trigger_cls
+    trigger = NewDataTrigger(**json.loads(json.dumps(again)))
+    given = given or context(world.root)
+    trigger._task_instance = SimpleNamespace(get_template_context=lambda: given)  # type: ignore[assignment]
+    return trigger
+
+
+def event(trigger: NewDataTrigger, *, timeout: float = 5.0) -> TriggerEvent:
+    async def first() -> TriggerEvent:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), timeout)  # type: ignore[arg-type]
+
+    return asyncio.run(first())
+
+
+def fires(trigger: NewDataTrigger) -> bool:
+    """Whether it fires within a few looks."""
+    try:
+        fired = event(trigger, timeout=0.4)
+    except TimeoutError:
+        return False
+    assert isinstance(fired, TaskSuccessEvent), fired
+    return True
+
+
+def leave_planned(world: World) -> None:
+    def die(job: Job) -> None:
+        raise EngineError("the worker is gone")
+
+    with pytest.raises(EngineError):
+        world.run(1, InlineEngine(before_stage=die))
+
+
+def test_it_waits_while_nothing_is_new_and_fires_when_a_file_lands(world: World) -> None:
+    async def wait_then_land() -> tuple[bool, TriggerEvent]:
+        waiting = asyncio.ensure_future(anext(aiter(triggered(world).run())))  # type: ignore[arg-type]
+        await asyncio.sleep(0.3)
+        early = waiting.done()
+        world.land(1)
+        return early, await asyncio.wait_for(waiting, 5)
+
+    early, fired = asyncio.run(wait_then_land())
+    assert not early
+    assert isinstance(fired, TaskSuccessEvent)
+    assert fired.xcoms == {"return_value": "new data in orders"}
+
+
+def test_it_fires_at_once_when_a_batch_is_planned_and_not_committed(world: World) -> None:
+    world.land(1)
+    leave_planned(world)
+    assert fires(triggered(world, context(world.root, number=2)))
+
+
+def test_it_fires_at_once_when_its_own_run_planned_one_already(world: World) -> None:
+    world.land(1)
+    world.run(1)
+    assert not fires(triggered(world, context(world.root, number=2)))
+    assert fires(triggered(world, context(world.root, number=1)))
+
+
+def test_a_cleared_run_finds_its_batch_behind_newer_ones(world: World) -> None:
+    for number in (1, 2, 3):
+        world.land(number)
+        world.run(number)
+    # Started from its trigger it is not told the clear number; the try number says that it may be a clear.
+    assert fires(triggered(world, context(world.root, number=1, try_number=2)))
+
+
+def test_it_fires_at_once_in_a_backfill(world: World) -> None:
+    assert fires(triggered(world, context(world.root, run_type="backfill")))
+
+
+def test_it_never_writes(world: World) -> None:
+    world.land(1)
+    before = tree(world.root)
+    assert fires(triggered(world))
+    assert tree(world.root) == before
+    leave_planned(world)
+    before = tree(world.root)
+    assert fires(triggered(world))
+    world.run(1)
+    before = tree(world.root)
+    assert not fires(triggered(world, context(world.root, number=2)))
+    assert tree(world.root) == before
+
+
+def test_an_error_fails_the_sensor_with_its_text(world: World) -> None:
+    world.landing().rmdir()
+    told = event(triggered(world))
+    assert told.payload["status"] == "failed"
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True)
+    with pytest.raises(AirflowException, match="landing"):
+        sensor.execute_complete(context(world.root), told.payload)
+
+
+def test_asset_events_need_a_worker_so_a_sensor_with_outlets_ends_in_one(world: World) -> None:
+    world.land(1)
+    told = event(triggered(world, outlets=[Asset("orders")]))
+    assert not isinstance(told, TaskSuccessEvent)
+    assert told.payload == {"status": "fired", "reason": "new data in orders"}
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True)
+    assert sensor.execute_complete(context(world.root), told.payload) == "new data in orders"
+
+
+def test_what_the_triggerer_cannot_import_is_polled_by_a_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class ShippedSource(FileSource):
+        """Lives in a module that only this process has."""
+
+    here = ModuleType("only_on_the_worker")
+    here.ShippedSource = ShippedSource  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_on_the_worker", here)
+    ShippedSource.__module__, ShippedSource.__qualname__ = "only_on_the_worker", "ShippedSource"
+    world.sources = {"orders": ShippedSource(str(world.landing()), schema="id long")}
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True)
+    trigger = triggered(world)
+    monkeypatch.delitem(sys.modules, "only_on_the_worker")
+    told = event(trigger)
+    assert told.payload["status"] == "not importable"
+    given = context(world.root)
+    given["ti"].get_first_reschedule_date = lambda context: None
+    with pytest.raises(AirflowRescheduleException):
+        sensor.execute_complete(given, told.payload)
+    world.land(1)
+    sensor.execute_complete(given, told.payload)
+
+
+def test_a_source_class_in_the_dag_file_never_reaches_the_triggerer(world: World) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class InTheDagFile(FileSource):
+        """A DAG file's module has a name that no other process knows."""
+
+    InTheDagFile.__module__ = "unusual_prefix_0123_orders"
+    world.sources = {"orders": InTheDagFile(str(world.landing()), schema="id long")}
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True)
+    assert not sensor.start_from_trigger
+    assert sensor.mode == "reschedule"
+    given = context(world.root)
+    given["ti"].get_first_reschedule_date = lambda context: None
+    with pytest.raises(AirflowRescheduleException):
+        sensor.execute(given)
+
+
+def test_not_deferrable_it_polls_in_a_worker(world: World) -> None:
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=False)
+    assert not sensor.start_from_trigger
+    assert not sensor.poke(context(world.root))
+    world.land(1)
+    assert sensor.poke(context(world.root))
+    assert sensor.poke(context(world.root, run_type="backfill"))
+
+
+PRINT_DAG = """
+import sys
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+import json
+sources = {name: FileSource(f"/nowhere/{name}", options={"a": 1, "b": 2}) for name in ("one", "two")}
+pipeline = Pipeline("p", checkpoint="/nowhere/c", sources=sources, sink=FileSink("/nowhere/t"), transform="a.py:f")
+with DAG("d", schedule="@continuous", max_active_runs=1) as dag:
+    NewDataSensor(task_id="s", pipeline=pipeline, deferrable=True) >> MicroBatchOperator(task_id="m", pipeline=pipeline)
+text = json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
+print("said:" + text)
+"""
+
+
+def test_the_serialised_dag_is_small_and_the_same_at_every_parse() -> None:
+    # What differs between parses makes Airflow store a new version of the DAG every few seconds.
+    said = []
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", PRINT_DAG],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        assert run.returncode == 0, run.stderr
+        said.append(next(line for line in run.stdout.splitlines() if line.startswith("said:")))
+    assert said[0] == said[1]
+    assert len(said[0]) < 10_000

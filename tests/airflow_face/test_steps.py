@@ -1,0 +1,228 @@
+"""Plan, submit and commit as tasks of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import (
+    AttemptCanceledError,
+    AttemptFencedError,
+    BrokenLogError,
+    DefinitionError,
+    SinkError,
+    TransformError,
+)
+from airflow_provider_microbatch.operators.steps import (
+    CommitMicroBatchOperator,
+    PlanMicroBatchOperator,
+    SubmitMicroBatchOperator,
+    micro_batch_steps,
+)
+from airflow_provider_microbatch.runtime.job import Job
+from tests.airflow_face.support import InlineSubmit, context, transform_file
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+KEY = BatchKey("live", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    transform_file(tmp_path / "bundle")
+    world = World(tmp_path)
+    world.landing()
+    return world
+
+
+def plan(world: World, **kwargs: Any) -> str:
+    given = context(world.root / "bundle", task_id="plan", **kwargs)
+    return PlanMicroBatchOperator(task_id="plan", pipeline=world.pipeline).execute(given)
+
+
+def submit(world: World, key: str, engine: InlineEngine | None = None, **kwargs: Any) -> dict[str, Any]:
+    given = context(world.root / "bundle", task_id="submit", **kwargs)
+    task = InlineSubmit(task_id="submit", pipeline=world.pipeline, key=key, inline=engine or InlineEngine())
+    return task.execute(given)
+
+
+def commit(world: World, submitted: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    given = context(world.root / "bundle", task_id="commit", **kwargs)
+    return CommitMicroBatchOperator(task_id="commit", pipeline=world.pipeline, submitted=submitted).execute(given)
+
+
+def test_the_steps_make_a_batch_and_audits_find_the_stage(world: World) -> None:
+    world.land(1, 2)
+    key = plan(world)
+    assert key == "live/0"
+    submitted = submit(world, key)
+    assert (submitted["key"], submitted["epoch"], submitted["format"]) == ("live/0", 1, "json")
+    staged = Path(submitted["stage"].removeprefix("file://"))
+    assert list(staged.glob("*.json"))
+    assert world.table() == {}
+    summary = commit(world, submitted)
+    assert world.table() == {0: [1, 2]}
+    assert (summary["state"], summary["rows_out"]) == ("committed", 2)
+
+
+def test_nothing_new_skips_all_steps_at_plan(world: World) -> None:
+    with pytest.raises(AirflowSkipException):
+        plan(world)
+
+
+def test_plan_finds_a_missing_transform_before_it_writes(world: World) -> None:
+    world.land(1)
+    (world.root / "bundle" / "jobs" / "orders.py").unlink()
+    with pytest.raises(DefinitionError):
+        plan(world)
+    assert world.files() == {}
+
+
+def test_clearing_submit_begins_the_next_attempt_and_drops_the_stage_before(world: World) -> None:
+    world.land(1)
+    first = submit(world, plan(world))
+    second = submit(world, "live/0", clear_number=1)
+    assert (first["epoch"], second["epoch"]) == (1, 2)
+    assert world.stages() == ["live/0 attempt 2"]
+    with pytest.raises((AttemptFencedError, SinkError)):
+        commit(world, first)
+    assert world.table() == {}
+    commit(world, second)
+    assert world.table() == {0: [1]}
+
+
+def test_a_refused_batch_keeps_its_stage_until_the_next_run_takes_it_up(world: World) -> None:
+    world.land(1)
+    submit(world, plan(world))
+    world.land(2)
+    assert world.stages() == ["live/0 attempt 1"]
+    key = plan(world, number=2)
+    assert key == "live/0"
+    submitted = submit(world, key, number=2)
+    assert world.stages() == ["live/0 attempt 2"]
+    commit(world, submitted, number=2)
+    assert world.table() == {0: [1]}
+
+
+def test_plan_leaves_a_batch_to_the_running_run_that_is_at_it(world: World) -> None:
+    world.land(1)
+    submitted = submit(world, plan(world))
+    with pytest.raises(AirflowSkipException, match="live/0 is between plan and commit of run 'run-1'"):
+        plan(world, number=2, running=("run-1",))
+    commit(world, submitted)
+    assert world.table() == {0: [1]}
+
+
+def test_clearing_commit_only_says_commit_again(world: World) -> None:
+    world.land(1)
+    submitted = submit(world, plan(world))
+    first = commit(world, submitted)
+    before = world.files()
+    assert commit(world, submitted, clear_number=1) == first
+    assert world.files() == before
+    assert world.table() == {0: [1]}
+
+
+def test_clearing_all_steps_replays_the_batch(world: World) -> None:
+    world.land(1)
+    commit(world, submit(world, plan(world)))
+    world.land(2)
+    key = plan(world, clear_number=1)
+    assert key == "live/0"
+    double = InlineEngine(transform=lambda sources: [{"id": row["id"] * 10} for row in sources["orders"]])
+    commit(world, submit(world, key, double, clear_number=1), clear_number=1)
+    assert world.table() == {0: [10]}
+
+
+def test_commit_without_a_stage_publishes_nothing(world: World) -> None:
+    world.land(1)
+    plan(world)
+    with pytest.raises(BrokenLogError, match="no attempt 3"):
+        commit(world, {"key": "live/0", "epoch": 3})
+    assert world.checkpoint.commit_log.latest_id() is None
+
+
+def test_a_submit_that_fails_leaves_no_stage(world: World) -> None:
+    def broken(sources: Any) -> Any:
+        raise ValueError("no such column")
+
+    world.land(1)
+    key = plan(world)
+    with pytest.raises(TransformError, match="no such column"):
+        submit(world, key, InlineEngine(transform=broken))
+    assert world.stages() == []
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "failed"
+
+
+def test_on_kill_of_submit_leaves_no_stage(world: World) -> None:
+    world.land(1)
+    engine = InlineEngine()
+    task = InlineSubmit(task_id="submit", pipeline=world.pipeline, key=plan(world), inline=engine)
+
+    def kill(job: Job) -> None:
+        task.on_kill()
+
+    engine.after_stage = kill
+    with pytest.raises(AttemptCanceledError):
+        task.execute(context(world.root / "bundle"))
+    assert world.stages() == []
+
+
+def test_on_kill_of_commit_publishes_nothing(world: World) -> None:
+    world.land(1)
+    submitted = submit(world, plan(world))
+    task = CommitMicroBatchOperator(task_id="commit", pipeline=world.pipeline, submitted=submitted)
+    task.on_kill()
+    with pytest.raises(AttemptCanceledError):
+        task.execute(context(world.root / "bundle"))
+    assert world.table() == {}
+
+
+def test_submit_of_a_batch_that_was_never_planned_opens_no_attempt(world: World) -> None:
+    with pytest.raises(BrokenLogError):
+        submit(world, "live/0")
+    assert world.checkpoint.attempts.all(KEY) == []
+
+
+def test_submit_is_never_resumed_by_airflow(world: World) -> None:
+    # durable=True skips the submission after a clear, since its note of the job's success survives that.
+    assert SubmitMicroBatchOperator(task_id="s", pipeline=world.pipeline, key="live/0").durable is False
+
+
+@pytest.mark.parametrize("argument", ["application", "py_files"])
+def test_submit_refuses_an_application_of_the_users_own(world: World, argument: str) -> None:
+    with pytest.raises(DefinitionError, match=argument):
+        SubmitMicroBatchOperator(task_id="s", pipeline=world.pipeline, key="live/0", **{argument: "job.py"})
+
+
+def test_the_group_puts_the_audits_between_submit_and_commit(world: World) -> None:
+    @task
+    def decorated(staged: dict[str, Any]) -> None: ...
+
+    def plain(staged: dict[str, Any]) -> None: ...
+
+    with DAG("d", schedule=None, max_active_runs=1) as dag:
+        micro_batch_steps(world.pipeline, audit=[decorated, plain], executor_memory="2g")
+    assert dag.get_task("micro_batch.submit").downstream_task_ids == {
+        "micro_batch.decorated",
+        "micro_batch.plain",
+        "micro_batch.commit",
+    }
+    assert dag.get_task("micro_batch.commit").upstream_task_ids == {
+        "micro_batch.decorated",
+        "micro_batch.plain",
+        "micro_batch.submit",
+    }
+    assert dag.get_task("micro_batch.plan").downstream_task_ids == {"micro_batch.submit"}
+
+
+def test_the_group_refuses_a_dag_that_lets_two_runs_be_between_plan_and_commit(world: World) -> None:
+    with DAG("d", schedule=None, max_active_runs=2), pytest.raises(DefinitionError, match="max_active_runs=1"):
+        micro_batch_steps(world.pipeline)

@@ -1,0 +1,144 @@
+"""What is special about files: durability, leftovers of Spark, and file systems that cannot be used."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.exceptions import CheckpointError
+
+
+def test_bytes_and_every_new_folder_are_synced_before_put_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def recording_fsync(descriptor: int) -> None:
+        calls.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(str(tmp_path)))
+        fsync(descriptor)
+
+    def recording_link(source: Path, target: Path) -> None:
+        calls.append("link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "link", recording_link)
+    PosixStore(tmp_path / "a" / "b").put_if_absent("offsets/0", b"x")
+    file_sync = next(position for position, call in enumerate(calls) if call.endswith(".tmp"))
+    assert set(calls[:file_sync]) == {"", "/a", "/a/b"}, "the folders above each folder that was made"
+    assert calls[file_sync + 1 :] == ["link", "/a/b/offsets"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "offsets").mkdir()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"offsets/0.*No space left"):
+        PosixStore(tmp_path).put_if_absent("offsets/0", b"x")
+    assert list((tmp_path / "offsets").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(CheckpointError, match="cannot make hard links"):
+        PosixStore(tmp_path).put_if_absent("offsets/0", b"x")
+    assert list((tmp_path / "offsets").iterdir()) == []
+
+
+def test_unfinished_writes_and_hadoop_checksums_are_not_listed(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"x")
+    for name in (".0.crc", ".1.0f3c.tmp", ".2.tmp"):
+        (tmp_path / "offsets" / name).write_bytes(b"")
+    assert store.list("offsets") == ["0"]
+
+
+def test_a_checksum_of_a_former_entry_does_not_outlive_it(tmp_path: Path) -> None:
+    """Spark verifies ``.N.crc`` where there is one and refuses an entry that does not fit it."""
+    store = PosixStore(tmp_path)
+    checksum = tmp_path / "offsets" / ".0.crc"
+    store.put_if_absent("offsets/0", b"x")
+    checksum.write_bytes(b"old")
+    store.delete("offsets/0")
+    assert not checksum.exists()
+    checksum.write_bytes(b"older")
+    store.put_if_absent("offsets/0", b"y")
+    assert not checksum.exists()
+
+
+def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    store = PosixStore(tmp_path / "file")
+    for call in (lambda: store.list(""), lambda: store.get("a"), lambda: store.put_if_absent("a", b"")):
+        with pytest.raises(CheckpointError, match=r"/file.*Not a directory.*choose another path"):
+            call()
+
+
+@pytest.fixture
+def not_root() -> Iterator[None]:
+    """Root may read everything, so these tests are somebody else."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+def test_missing_permission_says_who_and_what(locked: Path, not_root: None) -> None:
+    store = PosixStore(locked)
+    for call in (
+        lambda: store.list("offsets"),
+        lambda: store.get("offsets/0"),
+        lambda: store.put_if_absent("a/0", b""),
+    ):
+        with pytest.raises(CheckpointError, match=rf"{locked}.* user id {os.geteuid()} has no permission"):
+            call()
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Path]:
+    """A checkpoint that nobody may read or write."""
+    folder = tmp_path / "checkpoint"
+    PosixStore(folder).put_if_absent("offsets/0", b"x")
+    (folder / "offsets").chmod(0)
+    folder.chmod(0)
+    yield folder
+    folder.chmod(0o700)
+    (folder / "offsets").chmod(0o700)
+
+
+@pytest.mark.parametrize("form", ["{0}", "file://{0}", "file:{0}", "file://localhost{0}", "{0}/"])
+def test_the_forms_of_a_local_location(tmp_path: Path, form: str) -> None:
+    location = tmp_path / "a b%20é"
+    open_store(form.format(location)).put_if_absent("metadata", b"x")
+    assert (location / "metadata").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("s3://bucket/x", "no checkpoint store for s3://"),
+        ("relative/path", "not absolute"),
+        ("file:relative", "not absolute"),
+        ("file://host/x", "names host 'host'"),
+        ("", "not absolute"),
+    ],
+)
+def test_other_locations_are_refused(location: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_store(location)

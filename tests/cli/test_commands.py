@@ -1,0 +1,228 @@
+"""What people see of a checkpoint: real pipelines made it, only Spark is stood in for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import TransformError
+from airflow_provider_microbatch.execution.summary import summarize
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three batches: 0 and 1 committed, 2 planned, its one attempt failed in the transform."""
+    world = World(tmp_path)
+    for number in range(2):
+        world.land(10 * number, 10 * number + 1, 10 * number + 2)
+        world.run(number)
+    world.land(20)
+
+    def fail(_: object) -> list[dict[str, object]]:
+        raise ValueError("no such column: amuont")
+
+    with pytest.raises(TransformError):
+        world.run(2, InlineEngine(transform=fail))
+    return world
+
+
+def microbatch(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_log_tells_every_batch_on_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = microbatch(capsys, "log", world.pipeline.checkpoint)
+    header, _, *lines = out.splitlines()
+    assert status == 0
+    assert header.split() == ["batch", "state", "attempt", "offsets", "files", "rows", "seconds", "run"]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    assert [cell[:6] for cell in cells] == [
+        ["0", "committed", "1", "orders - → 0", "1 → 1", "3 → 3"],
+        ["1", "committed", "1", "orders 0 → 1", "1 → 1", "3 → 3"],
+        ["2", "planned", "1", "orders 1 → 2", "-", "-"],
+    ]
+    assert [cell[-1] for cell in cells] == ["run-0", "run-1", "run-2"]
+
+
+def test_log_as_json_is_the_summary_that_grid_and_xcom_show(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = microbatch(capsys, "log", world.pipeline.checkpoint, "--json", "-n", 2)
+    expected = [summarize(world.checkpoint, BatchKey("live", number)).to_dict() for number in (1, 2)]
+    assert json.loads(out) == json.loads(json.dumps(expected))
+
+
+def test_log_shows_the_newest_and_at_most_the_count(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = microbatch(capsys, "log", world.pipeline.checkpoint, "-n", "1")
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["2"]
+
+
+def test_log_of_a_pipeline_that_never_planned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    empty = World(tmp_path / "empty")
+    empty.checkpoint.claim(pipeline="orders", sources=["orders"], format="v2")
+    assert microbatch(capsys, "log", empty.pipeline.checkpoint)[:2] == (
+        0,
+        f"No batch was planned yet in lane live of {empty.pipeline.checkpoint}.\n",
+    )
+
+
+def test_show_tells_ranges_attempt_commit_and_progress(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = microbatch(capsys, "show", world.pipeline.checkpoint, 1)
+    assert status == 0
+    (attempt,) = world.checkpoint.attempts.all(BatchKey("live", 1))
+    for expected in (
+        "batch live/1 of pipeline orders in ",
+        'orders: {"logOffset":0} → {"logOffset":1}, 3 rows',
+        "spark.sql.session.timeZone",
+        attempt.handle["tag"],
+        "jobs/orders.py:transform",
+        "succeeded",
+        "numOutputRows",
+        "run-1",
+    ):
+        assert expected in out
+
+
+def test_show_tells_why_the_attempt_failed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = microbatch(capsys, "show", world.pipeline.checkpoint, 2)
+    assert "no such column: amuont" in out
+    assert "none: the batch is not committed" in out
+
+
+def test_show_as_json_has_every_attempt_with_its_end(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.run(2, try_number=2)
+    _, out, _ = microbatch(capsys, "show", world.pipeline.checkpoint, 2, "--json")
+    shown = json.loads(out)
+    assert [(attempt["epoch"], attempt["end"]["state"]) for attempt in shown["attempts"]] == [
+        (1, "failed"),
+        (2, "succeeded"),
+    ]
+    assert shown["commit"]["epoch"] == 2
+    assert shown["state"] == "committed"
+
+
+def test_show_of_a_batch_that_is_not_there_names_those_that_are(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = microbatch(capsys, "show", world.pipeline.checkpoint, 7)
+    assert (status, out) == (2, "")
+    assert "no batch 7" in err
+    assert "batches 0 to 2" in err
+
+
+def test_check_of_a_sound_checkpoint(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = microbatch(capsys, "check", world.pipeline.checkpoint)
+    assert (status, out) == (0, f"{world.pipeline.checkpoint}: nothing wrong (live: 3 planned, 2 committed)\n")
+    assert microbatch(capsys, "check", world.pipeline.checkpoint, "--json")[:2] == (0, "[]\n")
+
+
+def test_check_says_what_is_wrong_and_how_to_repair_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    torn = Path(world.pipeline.checkpoint) / "offsets" / "0"
+    torn.write_text("v2")
+    status, out, _ = microbatch(capsys, "check", world.pipeline.checkpoint)
+    assert status == 1
+    assert str(torn) in out
+    assert "repair: " in out
+    status, out, _ = microbatch(capsys, "check", world.pipeline.checkpoint, "--json")
+    (finding,) = json.loads(out)
+    assert (status, finding["kind"], finding["where"]) == (1, "unreadable", str(torn))
+    assert finding["repair"]
+
+
+@pytest.mark.parametrize("command", ["log", "check"])
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda folder: folder / "nowhere", "is not a checkpoint"),
+        (lambda folder: folder, "is not a checkpoint"),
+        (lambda folder: folder / "file", "A checkpoint needs a folder"),
+        (lambda folder: "s3://bucket/checkpoint", "no checkpoint store for s3://"),
+    ],
+    ids=["missing", "no-checkpoint", "a-file", "scheme"],
+)
+def test_a_location_that_is_no_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, make: object, says: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    status, out, err = microbatch(capsys, command, make(tmp_path))  # type: ignore[operator]
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_lane_that_is_not_there(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = microbatch(capsys, "log", world.pipeline.checkpoint, "--lane", "backfill")
+    assert status == 2
+    assert "no lane 'backfill'; it has live" in err
+
+
+@pytest.mark.parametrize("arguments", [["log"], ["show", "x", "-3"], ["log", "x", "-n", "0"], ["polish", "x"], []])
+def test_wrong_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_relative_path_and_a_file_url_are_locations(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.root)
+    expected = microbatch(capsys, "log", world.pipeline.checkpoint)
+    assert microbatch(capsys, "log", "checkpoint") == expected
+    assert microbatch(capsys, "log", f"file://{world.pipeline.checkpoint}") == expected
+
+
+def test_a_checkpoint_that_spark_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = microbatch(capsys, "log", GOLDEN / "spark-4.2.0-v2")
+    assert status == 0
+    assert "committed" in out
+    assert microbatch(capsys, "check", GOLDEN / "spark-4.2.0-v2")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["log", "check"])
+def test_a_v1_checkpoint_that_spark_wrote_needs_names(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    location = GOLDEN / "spark-4.1.3-v1"
+    status, out, err = microbatch(capsys, command, location)
+    assert (status, out) == (2, "")
+    assert "Name them with --sources" in err
+    assert microbatch(capsys, command, location, "--sources", "orders")[0] == 2
+    assert microbatch(capsys, command, location, "--sources", "orders,returns")[0] == 0
+
+
+def test_nothing_is_written(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    before = world.files()
+    for arguments in (["log"], ["check"], ["check", "--json"]):
+        microbatch(capsys, arguments[0], world.pipeline.checkpoint, *arguments[1:])
+    microbatch(capsys, "show", world.pipeline.checkpoint, 0)
+    assert world.files() == before
+
+
+def test_the_command_starts_without_airflow_and_spark() -> None:
+    code = (
+        "import sys, airflow_provider_microbatch.cli.main; "
+        "print(sorted({'airflow', 'pyspark', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(world: World) -> None:
+    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "log", world.pipeline.checkpoint]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

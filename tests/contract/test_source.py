@@ -1,0 +1,231 @@
+"""What every source must do, whatever it reads. A new source adds a factory to ``FACTORIES``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+
+
+class System(Protocol):
+    """A system that a source reads, and data that arrives in it."""
+
+    source: Source
+
+    def arrive(self) -> None:
+        """One more unit of data."""
+
+    def break_it(self) -> None:
+        """Take away what the source reads, as an outage does."""
+
+
+class Files:
+    """Small JSON files, at most two a batch."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "landing"
+        self._folder.mkdir()
+        self._number = itertools.count()
+        self.source: Source = FileSource(str(self._folder), schema="id long", max_files=2)
+
+    def arrive(self) -> None:
+        number = next(self._number)
+        (self._folder / f"{number}.json").write_text(f'{{"id": {number}}}\n')
+
+    def break_it(self) -> None:
+        self._folder.rename(self._folder.with_name("elsewhere"))
+
+
+FACTORIES: dict[str, Callable[[Path], System]] = {"file": Files}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
+    return FACTORIES[request.param](tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+@pytest.fixture
+def reopen(system: System, checkpoint: Path) -> Callable[[], OpenSource]:
+    """The source as a new process sees it."""
+
+    def reopen() -> OpenSource:
+        store = PosixStore(checkpoint)
+        context = SourceContext(
+            name="orders",
+            log=store.scoped("sources/orders"),
+            state=store.scoped("source_state/orders"),
+            clock_ms=lambda: 1_795_000_000_000,
+        )
+        return system.source.open(context)
+
+    return reopen
+
+
+def entries(checkpoint: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+
+
+def test_the_definition_travels_as_json(system: System) -> None:
+    assert Definition.from_dict(json.loads(json.dumps(system.source.to_dict()))) == system.source
+
+
+def test_opening_touches_nothing(system: System, checkpoint: Path, reopen: Callable[[], OpenSource]) -> None:
+    system.break_it()
+    reopen()
+    assert not checkpoint.exists()
+
+
+def test_check_names_what_is_missing(system: System, checkpoint: Path, reopen: Callable[[], OpenSource]) -> None:
+    reopen().check()
+    system.break_it()
+    with pytest.raises(SourceError, match="orders"):
+        reopen().check()
+    assert not checkpoint.exists()
+
+
+def test_nothing_yet(reopen: Callable[[], OpenSource]) -> None:
+    source = reopen()
+    assert source.has_new(None) is False
+    assert source.latest_offset(None) is None
+    assert source.finished(None) is False
+
+
+def test_has_new_sees_data_and_writes_nothing(
+    system: System, checkpoint: Path, reopen: Callable[[], OpenSource]
+) -> None:
+    polled = reopen()
+    assert not polled.has_new(None)
+    system.arrive()
+    assert polled.has_new(None)
+    assert polled.has_new(None)
+    assert not checkpoint.exists()
+
+    position = reopen().latest_offset(None)
+    before = entries(checkpoint)
+    assert polled.has_new(None)
+    assert not polled.has_new(position)
+    system.arrive()
+    assert polled.has_new(position)
+    assert reopen().has_new(position)
+    assert entries(checkpoint) == before
+
+
+def test_an_offset_is_one_line_of_json(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    offset = reopen().latest_offset(None)
+    assert offset is not None
+    assert "\n" not in offset
+    assert offset != "-"
+    json.loads(offset)
+
+
+def test_a_plan_that_was_not_written_down_is_made_again_as_it_was(
+    system: System, reopen: Callable[[], OpenSource]
+) -> None:
+    system.arrive()
+    planned = reopen().latest_offset(None)
+    read = reopen().read(None, planned)
+    system.arrive()
+    assert reopen().has_new(None)
+    assert reopen().latest_offset(None) == planned
+    assert reopen().read(None, planned) == read
+
+
+def test_two_planners_at_once_agree(system: System, reopen: Callable[[], OpenSource]) -> None:
+    one, other = reopen(), reopen()
+    system.arrive()
+    planned = one.latest_offset(None)
+    system.arrive()
+    assert other.latest_offset(None) == planned
+
+
+def test_nothing_new_is_the_same_offset(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    position = reopen().latest_offset(None)
+    assert reopen().latest_offset(position) == position
+    assert not reopen().has_new(position)
+
+
+def test_ranges_follow_each_other_and_a_recorded_one_reads_the_same_later(
+    system: System, reopen: Callable[[], OpenSource]
+) -> None:
+    position = None
+    reads = []
+    for _ in range(5):
+        system.arrive()
+        start, position = position, reopen().latest_offset(position)
+        assert position != start
+        reads.append((start, position, reopen().read(start, position)))
+    for start, end, read in reads:
+        assert reopen().read(start, end) == read
+        assert reopen().not_replayable(start, end) is None
+        reopen().verify(start, end)
+
+
+def test_an_empty_range_can_be_read(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    position = reopen().latest_offset(None)
+    empty = reopen().read(position, position)
+    assert empty.reader == reopen().read(None, position).reader
+    assert reopen().read(None, None).reader == empty.reader
+
+
+def test_a_read_is_json_values_and_names_an_importable_reader(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    read = reopen().read(None, reopen().latest_offset(None))
+    assert json.loads(json.dumps(read.arguments)) == read.arguments
+    module, _, function = read.reader.partition(":")
+    assert callable(getattr(__import__(module, fromlist=[function]), function))
+
+
+def test_lag_falls_to_nothing_when_all_is_planned(system: System, reopen: Callable[[], OpenSource]) -> None:
+    for _ in range(5):
+        system.arrive()
+    position, lags = None, [reopen().lag(None)]
+    while (end := reopen().latest_offset(position)) != position:
+        position = end
+        lags.append(reopen().lag(position))
+    known = [[figure for figure in (lag.rows, lag.files, lag.bytes) if figure is not None] for lag in lags]
+    assert known == sorted(known, reverse=True)
+    assert not any(known[-1])
+
+
+def test_a_commit_can_be_said_twice_and_takes_nothing_away(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    position = reopen().latest_offset(None)
+    assert position is not None
+    reopen().commit(position)
+    system.arrive()
+    reopen().commit(position)
+    assert reopen().has_new(position)
+
+
+def test_facts_are_pinned_once_and_may_be_told_again(reopen: Callable[[], OpenSource]) -> None:
+    reopen().learned({})
+    reopen().learned({})
+
+
+def test_an_outage_is_an_error_and_not_an_absence_of_data(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    position = reopen().latest_offset(None)
+    system.arrive()
+    system.break_it()
+    with pytest.raises(SourceError, match="orders"):
+        reopen().has_new(position)
+    with pytest.raises(SourceError, match="orders"):
+        reopen().latest_offset(position)

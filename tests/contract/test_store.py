@@ -1,0 +1,156 @@
+"""What every store must do. A new store is added to ``STORES`` and passes all of this unchanged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CheckpointError
+
+Make = Callable[[Path], Store]
+STORES: dict[str, Make] = {"posix": lambda folder: PosixStore(folder / "checkpoint")}
+SPAWN = multiprocessing.get_context("spawn")
+WHOLE = 200_000
+
+
+@pytest.fixture(params=STORES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind: str, tmp_path: Path) -> Store:
+    return STORES[kind](tmp_path)
+
+
+def test_nothing_is_there_and_reading_writes_nothing(store: Store, tmp_path: Path) -> None:
+    assert store.get("offsets/0") is None
+    assert store.list("offsets") == []
+    assert store.list("") == []
+    assert store.delete("offsets/0") is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_put_is_got(store: Store) -> None:
+    data = bytes(range(256))
+    assert store.put_if_absent("offsets/0", data) is True
+    assert store.get("offsets/0") == data
+
+
+def test_an_empty_entry_is_there(store: Store) -> None:
+    assert store.put_if_absent("offsets/0", b"") is True
+    assert store.get("offsets/0") == b""
+    assert store.put_if_absent("offsets/0", b"x") is False
+
+
+def test_the_first_put_wins_and_stays(store: Store) -> None:
+    store.put_if_absent("offsets/0", b"first")
+    assert store.put_if_absent("offsets/0", b"second") is False
+    assert store.get("offsets/0") == b"first"
+
+
+def test_list_names_files_and_folders_of_one_level(store: Store) -> None:
+    for path in ("attempts/live/0/1", "attempts/live/0/1.end", "attempts/live/12/1", "attempts/live/3"):
+        store.put_if_absent(path, b"x")
+    assert sorted(store.list("attempts/live")) == ["0", "12", "3"]
+    assert sorted(store.list("attempts/live/0")) == ["1", "1.end"]
+    assert store.list("") == ["attempts"]
+
+
+def test_delete_removes_one_entry_and_frees_its_name(store: Store) -> None:
+    store.put_if_absent("offsets/0", b"x")
+    store.put_if_absent("offsets/1", b"y")
+    assert store.delete("offsets/0") is True
+    assert store.delete("offsets/0") is False
+    assert store.list("offsets") == ["1"]
+    assert store.put_if_absent("offsets/0", b"again") is True
+
+
+def test_delete_leaves_a_folder_that_holds_something(store: Store) -> None:
+    store.put_if_absent("attempts/live/0/1", b"x")
+    store.delete("attempts/live/0")
+    assert store.get("attempts/live/0/1") == b"x"
+
+
+def test_a_scope_is_the_same_store_from_within(store: Store) -> None:
+    scoped = store.scoped("lanes/backfill").scoped("offsets")
+    assert scoped.put_if_absent("7", b"x") is True
+    assert store.get("lanes/backfill/offsets/7") == b"x"
+    assert scoped.list("") == ["7"]
+    assert store.put_if_absent("lanes/backfill/offsets/7", b"y") is False
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/", ".hidden", "a/.b", "a\0b"])
+def test_paths_that_leave_the_store_or_hide_in_it_are_refused(store: Store, path: str) -> None:
+    for call in (lambda: store.put_if_absent(path, b"x"), lambda: store.get(path), lambda: store.delete(path)):
+        with pytest.raises(CheckpointError, match="path of a checkpoint"):
+            call()
+
+
+def _race(make: Make, folder: Path, rounds: int, number: int, barrier: Any, wins: Any) -> None:
+    store = make(folder)
+    for turn in range(rounds):
+        barrier.wait()
+        if store.put_if_absent(f"offsets/{turn}", f"{number}".encode()):
+            wins.put((turn, number))
+    wins.put(None)
+
+
+def _make_posix(folder: Path) -> Store:
+    return STORES["posix"](folder)
+
+
+def test_of_many_processes_exactly_one_puts(kind: str, store: Store, tmp_path: Path) -> None:
+    workers, rounds = 4, 25
+    barrier, wins = SPAWN.Barrier(workers), SPAWN.Queue()
+    make = {"posix": _make_posix}[kind]
+    processes = [
+        SPAWN.Process(target=_race, args=(make, tmp_path, rounds, number, barrier, wins)) for number in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    won: list[tuple[int, int]] = []
+    ended = 0
+    while ended < workers:
+        message = wins.get(timeout=60)
+        ended += message is None
+        won += [message] if message else []
+    for process in processes:
+        process.join()
+    assert sorted(turn for turn, _ in won) == list(range(rounds)), "one winner a round"
+    assert all(store.get(f"offsets/{turn}") == str(number).encode() for turn, number in won)
+
+
+def _put_forever(make: Make, folder: Path, lane: int, started: Any) -> None:
+    store = make(folder)
+    number = 0
+    while True:
+        store.put_if_absent(f"lane-{lane}/{number}", f"{number:08d}".encode() * (WHOLE // 8))
+        number += 1
+        if number == 3:
+            started.set()
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(kind: str, store: Store, tmp_path: Path) -> None:
+    make = {"posix": _make_posix}[kind]
+    for lane in range(4):
+        started = SPAWN.Event()
+        process = SPAWN.Process(target=_put_forever, args=(make, tmp_path, lane, started))
+        process.start()
+        assert started.wait(timeout=60)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        names = store.list(f"lane-{lane}")
+        assert sorted(map(int, names)) == list(range(len(names))), "no gap, and no name of an unfinished write"
+        for name in names:
+            assert store.get(f"lane-{lane}/{name}") == f"{int(name):08d}".encode() * (WHOLE // 8)
+        assert store.put_if_absent(f"lane-{lane}/{len(names)}", b"x"), "what the dead writer left blocks nobody"

@@ -1,0 +1,103 @@
+"""Where a connection submits to, and what Spark refuses there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines import clusters
+from airflow_provider_microbatch.engines.masters import Target
+from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.engine import EngineState
+
+KEY = BatchKey("live", 5)
+
+
+@pytest.mark.parametrize(
+    ("connection", "master", "deploy_mode"),
+    [
+        ({"conn_type": "spark", "host": "local[*]"}, "local[*]", "client"),
+        ({"conn_type": "spark", "host": "spark://master", "port": 7077}, "spark://master:7077", "client"),
+        ({"conn_type": "spark", "host": "master", "port": 7077}, "spark://master:7077", "client"),
+        ({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}, "yarn", "cluster"),
+        ({"conn_type": "spark", "host": "k8s://https://a:6443", "extra": {"deploy-mode": "cluster"}},
+         "k8s://https://a:6443", "cluster"),
+    ],
+)  # fmt: skip
+def test_the_target_is_the_one_the_hook_submits_to(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, object], master: str, deploy_mode: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    handle = SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=2)
+    assert (handle["master"], handle["deploy_mode"]) == (master, deploy_mode)
+    assert handle["engine"] == "spark-submit"
+    assert handle["application"] == "orders batch live/5 attempt 2"
+    assert json.loads(json.dumps(handle)) == handle
+    assert SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=2)["tag"] != handle["tag"]
+
+
+@pytest.mark.parametrize(
+    ("connection", "said"),
+    [
+        (
+            {"conn_type": "spark", "host": "spark://m:7077", "extra": {"deploy-mode": "cluster"}},
+            "no Python application",
+        ),
+        ({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}, "no cluster"),
+        ({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cloud"}}, "'cloud'"),
+    ],
+)
+def test_what_spark_refuses_is_refused_before_an_attempt_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(EngineError, match=said):
+        SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=1)
+
+
+def test_nothing_secret_goes_to_the_command_line_of_a_cluster() -> None:
+    engine = SparkSubmitEngine(conf={"spark.yarn.tags": "theirs"}, env_vars={"TOKEN": "x"})
+    settings = engine._settings(Target(master="yarn", deploy_mode="cluster"), "microbatch-1")
+    assert settings["spark.yarn.appMasterEnv.TOKEN"] == "x"
+    assert settings["spark.yarn.tags"] == "theirs,microbatch-1"
+    assert settings["spark.yarn.maxAppAttempts"] == "1"
+    settings = engine._settings(Target(master="k8s://a", deploy_mode="cluster"), "microbatch-1")
+    assert settings["spark.kubernetes.driverEnv.TOKEN"] == "x"
+    assert settings["spark.kubernetes.driver.label.microbatch-tag"] == "microbatch-1"
+
+
+LISTING = """Total number of applications (application-types: [] and states: [RUNNING]):1
+                Application-Id      Application-Name        Application-Type
+application_1700000000000_0042  orders batch live/5 attempt 2                  SPARK
+"""
+
+
+def test_yarn_is_asked_by_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yarn = tmp_path / "yarn"
+    yarn.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ $2 = -list ] && cat {tmp_path}/listing\nexit 0\n')
+    yarn.chmod(0o755)
+    (tmp_path / "listing").write_text(LISTING)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    handle = {
+        "engine": "spark-submit", "host": "elsewhere", "tag": "microbatch-1", "application": "orders",
+        "master": "yarn", "deploy_mode": "cluster", "namespace": None,
+    }  # fmt: skip
+    engine = SparkSubmitEngine()
+    assert engine.poll(handle) is EngineState.RUNNING
+    assert engine.cancel(handle) is True
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert "-appTags microbatch-1" in calls[0]
+    assert calls[-1] == "application -kill application_1700000000000_0042"
+    (tmp_path / "listing").write_text(LISTING.splitlines()[0])
+    assert engine.poll(handle) is EngineState.UNKNOWN
+    assert engine.cancel(handle) is False
+
+
+def test_a_cluster_that_cannot_be_asked_is_an_error_not_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EngineError, match="yarn"):
+        clusters.yarn_applications("microbatch-1")

@@ -1,0 +1,105 @@
+"""What travels with a job."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.engines import packaging
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.runtime.jobs import make_job
+
+
+@pytest.fixture
+def tag() -> Iterator[str]:
+    name = f"microbatch-{uuid.uuid4()}"
+    yield name
+    packaging.unpack(name)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return make_job(FileSink(str(tmp_path / "lake")), "keep", ["/landing/ü.json"])
+
+
+def test_everything_lies_in_one_private_folder(tag: str, job: Job, tmp_path: Path) -> None:
+    code = tmp_path / "orders.py"
+    code.write_text("X = 1\n")
+    shipment = packaging.pack(tag=tag, job=job, code_files=[str(code)], conf={"spark.a": "b"}, base=None)
+    assert shipment.folder == Path(tempfile.gettempdir(), tag)
+    assert stat.S_IMODE(shipment.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shipment.properties.stat().st_mode) == 0o600
+    assert stat.S_IMODE(shipment.job.stat().st_mode) == 0o600
+    assert Job.from_json(shipment.job.read_text(encoding="utf-8")) == job
+    assert [path.name for path in shipment.py_files] == ["airflow_provider_microbatch_runtime.zip", "orders.py"]
+    packaging.unpack(tag)
+    assert not shipment.folder.exists()
+
+
+def test_the_runtime_zip_is_deterministic_and_stands_alone(tag: str, job: Job) -> None:
+    first = packaging.pack(tag=tag, job=job, code_files=[], conf={}, base=None).py_files[0]
+    content = first.read_bytes()
+    names = zipfile.ZipFile(first).namelist()
+    assert all(
+        name.startswith(("airflow_provider_microbatch/runtime/", "airflow_provider_microbatch/__init__"))
+        for name in names
+    )
+    check = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "import airflow_provider_microbatch.runtime.app as app, airflow_provider_microbatch.runtime.files,"
+        "airflow_provider_microbatch.runtime.write; assert '.zip' in app.__file__;"
+        "assert not {'airflow', 'pyspark', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", check, str(first)], check=True, timeout=60)
+    packaging.unpack(tag)
+    assert packaging.pack(tag=tag, job=job, code_files=[], conf={}, base=None).py_files[0].read_bytes() == content
+
+
+def test_a_file_that_cannot_be_read_leaves_nothing_behind(tag: str, job: Job, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"gone\.py"):
+        packaging.pack(tag=tag, job=job, code_files=[str(tmp_path / "gone.py")], conf={}, base=None)
+    assert not packaging.folder_of(tag).exists()
+
+
+def test_settings_follow_the_lines_that_were_there(tag: str, job: Job, tmp_path: Path) -> None:
+    base = tmp_path / "spark-defaults.conf"
+    base.write_text("spark.a  1\nspark.b 2")
+    shipment = packaging.pack(tag=tag, job=job, code_files=[], conf={"spark.b": "3"}, base=base)
+    assert shipment.properties.read_text() == "spark.a  1\nspark.b 2\nspark.b=3\n"
+
+
+def load_properties(text: str) -> dict[str, str]:
+    """``java.util.Properties.load`` of a line of ``key=value``, for texts without comments and continued lines."""
+    plain = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+    loaded = {}
+    for line in text.split("\n")[:-1]:
+        parts, escaped, split = ["", ""], False, 0
+        for sign in line:
+            if escaped:
+                parts[split] += plain.get(sign, sign)
+                escaped = False
+            elif sign == "\\":
+                escaped = True
+            elif split == 0 and sign in "=: ":
+                split = 1
+            else:
+                parts[split] += sign
+        loaded[parts[0]] = parts[1]
+    return loaded
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(), max_size=3))
+def test_any_setting_comes_back_from_a_properties_file(conf: dict[str, str]) -> None:
+    assert load_properties(packaging.render_properties(conf)) == conf

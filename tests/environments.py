@@ -1,0 +1,70 @@
+"""Python environments beside the locked one: a pyspark of another version, alone, made once and kept.
+
+pyspark of two versions cannot share an environment, and a checkpoint of the v2 format needs Spark 4.2.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = REPOSITORY / ".environments"
+
+
+def spark_environment(version: str) -> Path:
+    """The python of an environment with ``pyspark==version``, from ``requirements/pyspark-<version>.txt``.
+
+    The first call makes it, which takes some 20 seconds; parallel calls wait for each other. A marker is written
+    last, so that one that was interrupted is never taken for whole.
+
+    :param version: a version that a requirements file exists for.
+    """
+    requirements = REPOSITORY / "requirements" / f"pyspark-{version}.txt"
+    stamp = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    folder = ENVIRONMENTS / f"pyspark-{version}"
+    python = folder / "bin" / "python"
+    with (ENVIRONMENTS / f"pyspark-{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        marker = folder / "complete"
+        if marker.exists() and marker.read_text() == stamp and python.exists():
+            return python
+        shutil.rmtree(folder, ignore_errors=True)
+        uv = [sys.executable, "-m", "uv"]
+        for command in (
+            [*uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
+            [*uv, "pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(requirements)],
+        ):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        marker.write_text(stamp)
+    return python
+
+
+def run_spark_script(python: Path, script: Path, *arguments: str, timeout: float = 300) -> str:
+    """Run a script that uses pyspark and return what it printed.
+
+    :param python: the environment's python; its ``bin`` is put first on PATH, where pyspark looks for its scripts.
+    :param script: the file.
+    :param arguments: of the script.
+    :param timeout: seconds.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+    environment = {**kept, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"}
+    done = subprocess.run(
+        [str(python), str(script), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script.name} {arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

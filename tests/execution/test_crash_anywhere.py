@@ -1,0 +1,124 @@
+"""Runs, retries, clears and landings in any order, with the process dying at any step of the protocol: every landed row
+is in the table exactly once, the logs verify, and no stage is left."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file_log import SourceLog
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+STEPS: list[tuple[type, str]] = [
+    (SourceLog, "add"),
+    (MetadataLog, "add"),
+    (Attempts, "take"),
+    (Attempts, "end"),
+    (Replays, "request"),
+    (Replays, "complete"),
+    (InlineEngine, "start"),
+    (FileSink, "publish"),
+    (FileSink, "replace"),
+    (FileSink, "drop_stage"),
+    (Planner, "commit_sources"),
+]
+"""Everything that changes something outside of the process. Death may come just before and just after each."""
+
+
+class Killed(BaseException):
+    """The process is gone: cleanup code must not run, and no ``except Exception`` may hold it up."""
+
+
+@contextmanager
+def dying_at(moment: int | None) -> Iterator[None]:
+    """Die at the ``moment``-th chance, counted from 1; None never dies."""
+    chances = 0
+
+    def chance(name: str) -> None:
+        nonlocal chances
+        chances += 1
+        if chances == moment:
+            event(f"died {name}")
+            raise Killed
+
+    def wrapped(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            chance(f"before {name}")
+            value = real(*args, **kwargs)
+            chance(f"after {name}")
+            return value
+
+        return step
+
+    real_abandon = Execution.abandon
+
+    def abandon(self: Execution, attempt: Any, *, error: BaseException, **kwargs: Any) -> None:
+        if not isinstance(error, Killed):
+            real_abandon(self, attempt, error=error, **kwargs)
+
+    with ExitStack() as stack:
+        for owner, name in STEPS:
+            step = wrapped(getattr(owner, name), f"{owner.__name__}.{name}")
+            stack.enter_context(mock.patch.object(owner, name, step))
+        stack.enter_context(mock.patch.object(Execution, "abandon", abandon))
+        yield
+
+
+deaths = st.none() | st.integers(min_value=1, max_value=24)
+landing = st.tuples(st.just("land"), st.integers(min_value=1, max_value=3), st.none())
+running = st.tuples(st.just("run"), st.just(0), deaths)
+clearing = st.tuples(st.just("clear"), st.integers(min_value=0, max_value=4), deaths)
+
+
+def attempt_run(world: World, number: int, moment: int | None, clear_number: int) -> bool:
+    """One try of a task run; False if it died."""
+    try:
+        with dying_at(moment):
+            world.run(number, clear_number=clear_number)
+    except Killed:
+        return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(actions=st.lists(landing | running | clearing, max_size=12))
+def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, int | None]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        world.landing()
+        landed: list[int] = []
+        clears: dict[int, int] = {}
+        current = 0
+        for action, number, moment in actions:
+            if action == "land":
+                rows = list(range(len(landed), len(landed) + number))
+                world.land(*rows)
+                landed += rows
+            elif action == "run":
+                # A run that died is retried under its own name later; one that ended is followed by the next.
+                current += attempt_run(world, current, moment, clears.get(current, 0))
+            elif number < current:
+                clears[number] = clears.get(number, 0) + 1
+                while not attempt_run(world, number, moment, clears[number]):
+                    moment = None
+        for number in range(current, current + len(landed) + 2):
+            world.run(number, clear_number=clears.get(number, 0))
+        published = sorted(row for rows in world.table().values() for row in rows)
+        assert published == landed
+        assert verify_all(world.checkpoint) == []
+        assert world.stages() == []

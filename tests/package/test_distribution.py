@@ -1,0 +1,51 @@
+"""What `pip install airflow-provider-microbatch` brings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (built,) = out.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return message_from_string(wheel.read(name).decode())
+
+
+def test_every_module_and_the_type_marker_are_in_it(wheel: zipfile.ZipFile) -> None:
+    package = ROOT / "airflow_provider_microbatch"
+    modules = {str(path.relative_to(ROOT)) for path in package.rglob("*.py")}
+    assert modules | {"airflow_provider_microbatch/py.typed"} <= set(wheel.namelist())
+
+
+def test_nothing_else_is_in_it(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"airflow_provider_microbatch"}
+
+
+def test_airflow_lists_it_as_a_provider(metadata: Message) -> None:
+    assert "Framework :: Apache Airflow :: Provider" in metadata.get_all("Classifier", [])
+
+
+def test_an_extra_holds_something(metadata: Message) -> None:
+    needs = metadata.get_all("Requires-Dist", [])
+    for extra in metadata.get_all("Provides-Extra", []):
+        assert any(f"extra == '{extra}'" in need.replace('"', "'") for need in needs), extra

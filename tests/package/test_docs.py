@@ -1,0 +1,76 @@
+"""What README and docs say exists, exists; their examples are taken as they stand."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+from airflow_provider_microbatch.cli.main import build_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_is_python(page: Path) -> None:
+    for block in blocks(page):
+        ast.parse(block)
+
+
+@pytest.mark.airflow
+def test_the_example_dags_parse() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(ROOT / "README.md")[0], names)
+    assert isinstance(names["orders"], Pipeline)
+    from airflow.sdk import DAG, task
+
+    from airflow_provider_microbatch.operators.steps import micro_batch_steps
+
+    names |= {"DAG": DAG, "task": task, "micro_batch_steps": micro_batch_steps}
+    steps, decorated = blocks(ROOT / "docs" / "operators.md")
+    exec(steps, names)
+    exec(blocks(ROOT / "README.md")[1], names)
+    assert callable(names["transform"])
+    assert "@task.micro_batch(pipeline=orders)" in decorated
+
+
+def test_every_argument_of_the_tables_exists() -> None:
+    text = (ROOT / "docs" / "files.md").read_text()
+    source, sink = text.split("## FileSink")
+    fields = {field.name for kind in (FileSource, FileSink) for field in dataclasses.fields(kind)}
+    named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", source + sink)) - {"batch_id"}
+    assert named <= fields
+    undescribed = {field.name for field in dataclasses.fields(FileSource) if f"`{field.name}" not in source}
+    assert undescribed <= {"path", "format"}
+
+
+def test_every_command_exists() -> None:
+    parser = build_parser()
+    commands = re.findall(r"^    microbatch (\w+)\s+(\S+)(?: (\d+))?", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands
+    for command in commands:
+        parser.parse_args([part for part in command if part])
+
+
+def test_every_make_target_exists() -> None:
+    named = set(re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    asked = subprocess.run(["make", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True)
+    assert named <= {line.split()[0] for line in asked.stdout.splitlines() if line.strip()}

@@ -1,0 +1,61 @@
+"""The DAG processor imports operators again and again, and a worker that finds nothing new should not load Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("pyspark", "pandas", "pyarrow", "numpy", "grpc", "py4j", "duckdb")
+
+REPORT = "import sys, json; {}; print(json.dumps([name for name in sys.modules if '.' not in name]))"
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules that are loaded after a statement ran in a fresh Python."""
+    run = subprocess.run([sys.executable, "-c", REPORT.format(statement)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator",
+        "from airflow_provider_microbatch.sensors.new_data import NewDataSensor",
+        "from airflow_provider_microbatch.triggers.new_data import NewDataTrigger",
+        "from airflow_provider_microbatch.decorators.micro_batch import micro_batch_task",
+        "from airflow_provider_microbatch.plugins.microbatch import MicroBatchPlugin",
+        "from airflow_provider_microbatch import FileSink, FileSource, Pipeline",
+        "from airflow_provider_microbatch.execution.execution import Execution",
+        "from airflow_provider_microbatch.cli.main import main",
+    ],
+)
+def test_importing_the_face_loads_no_spark(statement: str) -> None:
+    assert not loaded_after(statement) & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import airflow_provider_microbatch",
+        "from airflow_provider_microbatch.get_provider_info import get_provider_info; get_provider_info()",
+        "from airflow_provider_microbatch import FileSink, FileSource, Pipeline",
+        "from airflow_provider_microbatch.execution.execution import Execution",
+        "from airflow_provider_microbatch.cli.main import main",
+    ],
+)
+def test_what_needs_no_airflow_loads_none(statement: str) -> None:
+    assert "airflow" not in loaded_after(statement)
+
+
+def test_provider_discovery_loads_only_the_info() -> None:
+    # Airflow calls it in every process, early.
+    ours = "airflow_provider_microbatch"
+    statement = (
+        f"from {ours}.get_provider_info import get_provider_info; get_provider_info(); "
+        f"assert {{n for n in sys.modules if n.startswith('{ours}.')}} == {{'{ours}.get_provider_info'}}"
+    )
+    loaded_after(statement)

@@ -1,0 +1,73 @@
+"""Transforms for tests of the runtime; imported by name, as a user's module is."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_provider_microbatch.runtime.batch import Batch
+
+
+def keep(batch: Batch) -> DataFrame:
+    return batch.sources["orders"]
+
+
+def raises(batch: Batch) -> DataFrame:
+    return broken_helper(batch)
+
+
+def broken_helper(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("no_such_column")
+
+
+def exits(batch: Batch) -> DataFrame:
+    raise SystemExit(0)
+
+
+def wrong_source(batch: Batch) -> DataFrame:
+    return batch.sources["order"]
+
+
+def returns_none(batch: Batch) -> None:
+    batch.sources["orders"].select("id")
+
+
+def takes_our_column(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].withColumn("Batch_ID", F.lit(1))
+
+
+def fails_in_a_udf(batch: Batch) -> DataFrame:
+    @F.udf("long")
+    def divide(number: int) -> int:
+        return number // 0
+
+    return batch.sources["orders"].select(divide("id").alias("id"))
+
+
+def ignores_its_input(batch: Batch) -> DataFrame:
+    return batch.spark.range(2).withColumn("note", F.lit("made"))
+
+
+def uses_it_twice(batch: Batch) -> DataFrame:
+    rows = batch.sources["orders"]
+    return rows.union(rows).union(rows.join(rows.select("id"), "id"))
+
+
+def counts_it_first(batch: Batch) -> DataFrame:
+    rows = batch.sources["orders"]
+    rows.first()
+    return rows
+
+
+def empties_it(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].where("id < 0")
+
+
+def wants_another(batch: Batch) -> DataFrame:
+    batch.require_another_batch()
+    assert batch.timestamp.tzinfo is not None
+    return batch.sources["orders"].withColumn("at", F.lit(batch.timestamp.isoformat()))
+
+
+def shows_the_files(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id", F.col("_metadata.file_name").alias("note"))

@@ -1,0 +1,125 @@
+"""The runtime uses nothing that Spark Connect lacks."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_microbatch.runtime as runtime
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.runtime.jobs import KEY, ROWS, land, make_job
+
+ONLY_CLASSIC = {"_jvm", "_jdf", "_jsparkSession", "_sc", "sparkContext", "SparkContext", "SparkFiles", "rdd", "RDD"}
+SOURCES = sorted(Path(runtime.__file__).parent.glob("*.py"))
+
+CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.job import Job
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+assert "connect" in type(spark).__module__
+for path in sys.argv[2:]:
+    try:
+        run_job(spark, Job.from_json(open(path, encoding="utf-8").read()))
+    except BatchFailure as failure:
+        print(failure.origin, failure.error)
+"""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SOURCES])
+def test_no_module_names_what_connect_lacks(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert not used & ONLY_CLASSIC
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.port": port,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
+    }
+    command = ["spark-submit", "--master", "local[1]"]
+    command += [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    with (tmp_path / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=tmp_path,
+        )
+    try:
+        deadline = time.monotonic() + 90
+        while True:
+            assert process.poll() is None, (tmp_path / "server.log").read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < deadline
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.spark
+def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, server: str) -> None:
+    orders = land(tmp_path / "landing")
+    arguments = []
+    expected = {1: ("keep", 3), 2: ("ignores_its_input", None), 3: ("counts_it_first", None), 4: ("empties_it", 3)}
+    sink = FileSink(str(tmp_path / "lake ü"), format="json", partition_by=("note",))
+    jobs = {epoch: make_job(sink, function, [orders], epoch=epoch) for epoch, (function, _) in expected.items()}
+    jobs[5] = make_job(sink, "raises", [orders], epoch=5)
+    for epoch, job in jobs.items():
+        path = tmp_path / f"{epoch}.json"
+        path.write_text(job.to_json(), encoding="utf-8")
+        arguments.append(str(path))
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, server, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    for epoch, (_, rows_in) in expected.items():
+        manifest = sink.manifest(KEY, epoch)
+        assert manifest is not None, done.stdout
+        assert manifest.result["numInputRows"] == {"orders": rows_in}
+    assert sink.manifest(KEY, 5) is None
+    failure = sink.failure(KEY, 5)
+    assert failure is not None
+    assert failure["origin"] == "transform"
+    assert "no_such_column" in failure["error"]
+
+    manifest = sink.publish(KEY, 1)
+    folder = sink.root / "lane=live" / "batch_id=0"
+    assert {name: (folder / name).stat().st_size for name in manifest.files} == dict(manifest.files)
+    ids = [json.loads(line)["id"] for name in manifest.files for line in (folder / name).read_text().splitlines()]
+    assert sorted(ids) == [row["id"] for row in ROWS]

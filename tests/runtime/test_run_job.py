@@ -1,0 +1,173 @@
+"""What ``run_job`` leaves behind, in a session of this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.runtime.jobs import KEY, ROWS, land, make_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-in-process")]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> str:
+    return land(tmp_path / "landing")
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "my lake ü%20"), format="json")
+
+
+def failure_of(spark: Any, sink: FileSink, function: str, paths: list[str], **changes: Any) -> dict[str, Any]:
+    with pytest.raises(BatchFailure):
+        run_job(spark, make_job(sink, function, paths, **changes))
+    assert sink.manifest(KEY, 1) is None
+    with pytest.raises(SinkError, match="no complete stage"):
+        sink.publish(KEY, 1)
+    reported = sink.failure(KEY, 1)
+    assert reported is not None
+    return dict(reported)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv", "orc"])
+def test_every_format_comes_back_as_it_went_in(spark: Any, tmp_path: Path, orders: str, format: str) -> None:
+    sink = FileSink(str(tmp_path / "lake"), format=format)
+    run_job(spark, make_job(sink, None, [orders]))
+    sink.publish(KEY, 1)
+    frame = spark.read.format(format).schema("id long, note string").load(str(sink.root))
+    assert sorted(row.id for row in frame.collect()) == [1, 2, 3]
+
+
+def test_partition_values_of_any_kind_are_listed_as_they_lie_on_disk(spark: Any, tmp_path: Path, orders: str) -> None:
+    sink = FileSink(str(tmp_path / "my lake ü%20"), format="parquet", partition_by=("note",))
+    run_job(spark, make_job(sink, "keep", [orders]))
+    manifest = sink.publish(KEY, 1)
+    folder = sink.root / "lane=live" / "batch_id=0"
+    assert len(manifest.files) == 3
+    assert {name: (folder / name).stat().st_size for name in manifest.files} == dict(manifest.files)
+    rows = spark.read.parquet(str(sink.root)).collect()
+    assert {(row.id, row.note, row.lane, row.batch_id) for row in rows} == {
+        (row["id"], row["note"], "live", 0) for row in ROWS
+    }
+
+
+@pytest.mark.parametrize("partition_by", [(), ("note",)])
+def test_a_batch_without_rows_is_published_too(
+    spark: Any, tmp_path: Path, orders: str, partition_by: tuple[str, ...]
+) -> None:
+    for number, (function, paths) in enumerate([("empties_it", [orders]), ("keep", [])]):
+        sink = FileSink(str(tmp_path / f"lake{number}"), partition_by=partition_by)
+        result = run_job(spark, make_job(sink, function, paths))
+        assert result["numOutputRows"] == 0
+        assert sink.publish(KEY, 1).result["numInputRows"] == {"orders": 3 if paths else 0}
+        assert sink.contains(KEY) is not None
+
+
+def test_rows_read_are_counted_once_however_often_a_source_is_used(spark: Any, sink: FileSink, orders: str) -> None:
+    result = run_job(spark, make_job(sink, "uses_it_twice", [orders]))
+    assert result["numInputRows"] == {"orders": 3}
+    assert result["numOutputRows"] == 9
+
+
+def test_a_source_that_is_not_used_does_not_hang_the_batch(spark: Any, sink: FileSink, orders: str) -> None:
+    result = run_job(spark, make_job(sink, "ignores_its_input", [orders]))
+    assert result["numInputRows"] == {"orders": None}
+    assert result["numOutputRows"] == 2
+
+
+def test_an_action_in_the_transform_leaves_no_wrong_count(spark: Any, sink: FileSink, orders: str) -> None:
+    result = run_job(spark, make_job(sink, "counts_it_first", [orders]))
+    assert result["numInputRows"] == {"orders": None}
+    assert result["numOutputRows"] == 3
+
+
+def test_the_batch_can_ask_for_another_and_has_the_pinned_time(spark: Any, sink: FileSink, orders: str) -> None:
+    result = run_job(spark, make_job(sink, "wants_another", [orders]))
+    assert result["requiresAnotherBatch"] is True
+    manifest = sink.publish(KEY, 1)
+    text = (sink.root / "lane=live" / "batch_id=0" / next(iter(manifest.files))).read_text()
+    assert json.loads(text.splitlines()[0])["at"] == "2023-11-14T22:13:20.123000+00:00"
+
+
+def test_the_hidden_metadata_column_is_still_there(spark: Any, sink: FileSink, orders: str) -> None:
+    run_job(spark, make_job(sink, "shows_the_files", [orders]))
+    assert sink.publish(KEY, 1).result["numOutputRows"] == 3
+
+
+def test_a_transform_that_raises_shows_its_own_frames_only(spark: Any, sink: FileSink, orders: str) -> None:
+    report = failure_of(spark, sink, "raises", [orders])
+    assert report["origin"] == "transform"
+    assert "no_such_column" in report["error"]
+    assert "in broken_helper" in report["traceback"]
+    assert "shop.py" in report["traceback"]
+    for noise in ("runtime/app.py", "pyspark/sql", "py4j"):
+        assert noise not in report["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("returns_none", "returned None, not a DataFrame"),
+        ("takes_our_column", "Batch_ID"),
+        ("wrong_source", "'orders'"),
+        ("exits", "SystemExit"),
+        ("fails_in_a_udf", "ZeroDivisionError"),
+        ("not_there", "has no function 'not_there'"),
+    ],
+)
+def test_what_a_transform_can_do_wrong(spark: Any, sink: FileSink, orders: str, function: str, said: str) -> None:
+    report = failure_of(spark, sink, function, [orders])
+    assert report["origin"] == "transform"
+    assert said in report["error"]
+
+
+def test_a_schema_that_does_not_parse_names_the_source(spark: Any, sink: FileSink, orders: str) -> None:
+    report = failure_of(spark, sink, "keep", [orders], schema="id lonk")
+    assert report["origin"] == "read"
+    assert "source 'orders'" in report["error"]
+
+
+def test_a_file_that_is_gone_is_a_failure_of_the_read(spark: Any, sink: FileSink, orders: str) -> None:
+    assert failure_of(spark, sink, "keep", [orders + ".gone"])["origin"] == "read"
+
+
+def test_a_column_to_partition_by_that_is_missing(spark: Any, tmp_path: Path, orders: str) -> None:
+    sink = FileSink(str(tmp_path / "lake"), partition_by=("day",))
+    report = failure_of(spark, sink, "keep", [orders])
+    assert report["origin"] == "write"
+    assert "partition_by names day" in report["error"]
+
+
+def test_settings_are_pinned_and_a_static_one_only_warns(
+    spark: Any, sink: FileSink, orders: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.warehouse.dir": "/nowhere"}
+    run_job(spark, make_job(sink, "keep", [orders], conf=conf))
+    assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert "spark.sql.warehouse.dir" in caplog.text
+    spark.conf.unset("spark.sql.session.timeZone")
+
+
+def test_a_stage_is_never_written_twice(spark: Any, sink: FileSink, orders: str) -> None:
+    run_job(spark, make_job(sink, "keep", [orders]))
+    with pytest.raises(BatchFailure, match="PATH_ALREADY_EXISTS"):
+        run_job(spark, make_job(sink, "keep", [orders]))

@@ -1,0 +1,75 @@
+"""One real Airflow for all tests here: scheduler, DAG processor, triggerer, API server, and spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.local_airflow import LocalAirflow
+from tests.scheduler.shop import Shop
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_SPARK = """\
+spark.driver.memory 512m
+spark.ui.enabled false
+spark.sql.shuffle.partitions 1
+"""
+
+_INLINE = '''
+"""The transform beside its task. Files in MICROBATCH_HOME tell it to fail, or to wait."""
+
+import os
+from airflow.sdk import DAG, task
+from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+
+HOME = os.environ["MICROBATCH_HOME"]
+pipeline = Pipeline(
+    "inline",
+    checkpoint=f"{HOME}/checkpoints/inline",
+    sources={"orders": FileSource(f"{HOME}/landing/inline", schema="id long, amount double")},
+    sink=FileSink(f"{HOME}/lake/inline"),
+)
+
+with DAG("inline", schedule=None, max_active_runs=1):
+
+    @task.micro_batch(pipeline=pipeline)
+    def micro_batch(batch):
+        import os
+        import time
+        from pathlib import Path
+
+        home = Path(os.environ["MICROBATCH_HOME"])
+        if (home / "inline_fails").exists():
+            raise ValueError("no such column: total")
+        while (home / "inline_waits").exists():
+            time.sleep(0.2)
+        return batch.sources["orders"].where("amount > 1")
+
+    micro_batch()
+'''
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Airflow with the DAGs that ship, as they are, and one of the tests' own."""
+    home = tmp_path_factory.mktemp("shop")
+    shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "dags" / "inline.py").write_text(_INLINE)
+    (home / "spark").mkdir()
+    (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
+    env = {
+        "MICROBATCH_HOME": str(home),
+        "SPARK_CONF_DIR": str(home / "spark"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "PYTHONPATH": os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part),
+    }
+    airflow = LocalAirflow(home=home / "airflow", dags=home / "dags", env=env)
+    with airflow:
+        yield Shop(home=home, airflow=airflow)
+    assert airflow.processes() == []

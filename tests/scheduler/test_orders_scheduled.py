@@ -1,0 +1,40 @@
+"""A batch a period, on a real scheduler and a real spark-submit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler.shop import SECONDS, Shop, order
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.xdist_group("scheduler")]
+
+DAG = "orders_scheduled"
+
+
+def test_the_period_makes_a_batch_an_idle_run_is_a_skip_and_a_clear_is_a_replay(shop: Shop) -> None:
+    shop.land("orders", "scheduled", [order(number) for number in range(1000, 1007)])
+    landed = sum(len(path.read_text().splitlines()) for path in (shop.home / "landing" / "orders").glob("*.json"))
+    shop.airflow.unpause(DAG)
+    batch = shop.wait_for_commit(DAG, 0)
+    assert batch.run is not None
+    run_id = batch.run.run_id
+    assert run_id.startswith("scheduled__")
+    assert shop.airflow.wait_for_run(DAG, run_id, timeout=SECONDS) == "success"
+    ids = shop.ids(DAG)
+    assert len(ids) == len(set(ids)) == landed
+    assert [path.name for path in (shop.home / "lake" / DAG / "lane=live" / "batch_id=0").glob("day=*")] == [
+        "day=2026-01-01"
+    ]
+
+    idle = shop.airflow.trigger(DAG)
+    assert shop.airflow.wait_for_run(DAG, idle, timeout=SECONDS) == "success"
+    assert shop.airflow.task_instances(DAG, idle)["micro_batch"]["state"] == "skipped"
+    assert shop.checkpoint(DAG).offset_log.latest_id() == 0
+
+    shop.airflow.clear(DAG, run_id)
+    assert shop.airflow.wait_for_run(DAG, run_id, timeout=SECONDS) == "success"
+    assert shop.airflow.xcom(DAG, run_id, "micro_batch")["key"] == "live/0"
+    manifest = shop.home / "lake" / DAG / "lane=live" / "batch_id=0" / "_manifest"
+    assert '"epoch": 2' in "".join(path.read_text() for path in manifest.glob("part-*.txt"))
+    assert shop.ids(DAG) == ids
+    shop.airflow.pause(DAG)

@@ -1,0 +1,278 @@
+"""The file sink: its table on disk, in every state that a crash can leave."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import file_posix
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.sinks.stages import KEY, folder_of, write_stage
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "table"), format="json")
+
+
+def target(sink: FileSink) -> Path:
+    return sink.root / "lane=live" / "batch_id=7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"path": "s3://bucket/x"}, "local"),
+        ({"path": "file://host/x"}, "local"),
+        ({"path": "lake/orders"}, "absolute"),
+        ({"path": ""}, "path"),
+        ({"path": None}, "path"),
+        ({"path": "/lake/[x]"}, "globs"),
+        ({"format": "delta"}, "format"),
+        ({"partition_by": "day"}, "list"),
+        ({"partition_by": ["lane"]}, "'lane'"),
+        ({"partition_by": ["Batch_Id"]}, "'Batch_Id'"),
+        ({"partition_by": [3]}, "3"),
+        ({"options": {"maxRecordsPerFile": 5}}, "maxRecordsPerFile"),
+    ],
+)
+def test_bad_arguments_are_named_where_they_are_written(arguments: dict[str, object], said: str) -> None:
+    given = {"path": "/lake/orders", **arguments}
+    path = given.pop("path")
+    with pytest.raises(DefinitionError, match=said):
+        FileSink(path, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/lake/orders", "file:/lake/orders", "file:///lake/orders/", "//lake/orders"])
+def test_a_path_and_a_file_url_are_the_same_table(path: str) -> None:
+    assert FileSink(path).location() == "file:///lake/orders"
+
+
+def test_check_names_what_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SinkError, match="not a folder"):
+        FileSink(str(tmp_path / "file" / "table")).check()
+
+
+def test_a_target_that_is_not_ours_is_an_error_and_stays(sink: FileSink) -> None:
+    write_stage(sink, 1)
+    target(sink).mkdir(parents=True)
+    (target(sink) / "theirs.json").write_text("{}")
+    for call in (lambda: sink.contains(KEY), lambda: sink.publish(KEY, 1), lambda: sink.replace(KEY, 1)):
+        with pytest.raises(SinkError, match="no manifest"):
+            call()
+    assert (target(sink) / "theirs.json").exists()
+    assert sink.stages() == [(KEY, 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]\n", '{"result": {"epoch": 1}}\n', '{"result": {"epoch": 1, "batchId": 6}}\n']
+)
+def test_a_published_manifest_that_somebody_changed_is_an_error(sink: FileSink, text: str) -> None:
+    write_stage(sink, 1)
+    sink.publish(KEY, 1)
+    (target(sink) / "_manifest" / "part-00000.txt").write_text(text)
+    with pytest.raises(SinkError, match="manifest"):
+        sink.contains(KEY)
+
+
+def test_a_manifest_that_spark_has_not_finished_is_none(sink: FileSink) -> None:
+    folder = write_stage(sink, 1)
+    manifest = folder / "_manifest" / "part-00000.txt"
+    unfinished = folder / "_manifest" / "_temporary" / "0"
+    unfinished.mkdir(parents=True)
+    manifest.rename(unfinished / manifest.name)
+    assert sink.manifest(KEY, 1) is None
+
+
+def test_a_stage_that_is_not_what_its_manifest_says_is_not_published(sink: FileSink) -> None:
+    folder = write_stage(sink, 1, files=2)
+    data = sorted(folder.glob("part-*"))
+    whole = data[0].read_text()
+    data[0].write_text(whole[:-5])
+    with pytest.raises(SinkError, match=r"of another size: part-00000-1\.json"):
+        sink.publish(KEY, 1)
+    data[0].unlink()
+    with pytest.raises(SinkError, match=r"missing: part-00000-1\.json"):
+        sink.publish(KEY, 1)
+    data[0].write_text(whole)
+    (folder / "part-late.json").write_text("{}")
+    with pytest.raises(SinkError, match=r"not in the manifest: part-late\.json"):
+        sink.publish(KEY, 1)
+    (folder / "part-late.json").unlink()
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "part-x").write_text("left over")
+    (folder / ".part-00000.crc").write_text("x")
+    assert sink.publish(KEY, 1).epoch == 1
+
+
+def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_stage(sink, 1)
+    removed: list[Path] = []
+    real = shutil.rmtree
+
+    def first_step_only(path: Path, ignore_errors: bool) -> None:
+        if not removed:
+            removed.append(path)
+            real(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr("shutil.rmtree", first_step_only)
+    with pytest.raises(SinkError, match="cannot be removed"):
+        sink.drop_stage(KEY, 1)
+    assert folder.exists()
+    assert sink.manifest(KEY, 1) is None
+
+
+def test_a_dropped_stage_leaves_no_folder_of_its_batch(sink: FileSink) -> None:
+    folder = write_stage(sink, 1, complete=False)
+    assert sink.drop_stage(KEY, 1)
+    assert not folder.parent.exists()
+    assert sink.drop_stage(KEY, 1) is False
+
+
+def test_strange_folders_in_staging_are_no_stages(sink: FileSink) -> None:
+    write_stage(sink, 2)
+    for name in ("lane=live/batch_id=x/attempt=1", "lane=live/batch_id=1/attempt=y", "lane=..x/batch_id=1/attempt=1"):
+        (sink.root / "_staging" / name).mkdir(parents=True)
+    assert sink.stages() == [(KEY, 2)]
+
+
+def test_without_renameat2_a_publish_still_never_replaces(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(flags: int, source: Path, target: Path) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(file_posix, "_rename_with", unsupported)
+    one, other = write_stage(sink, 1), write_stage(sink, 2)
+    assert sink.publish(KEY, 1).epoch == 1
+    assert not one.exists()
+    assert file_posix.rename_new(other, target(sink)) is False
+    assert other.exists()
+    with pytest.raises(SinkError, match="cannot exchange"):
+        sink.replace(KEY, 2)
+    found = sink.contains(KEY)
+    assert found is not None
+    assert found.epoch == 1
+
+
+def test_nothing_is_renamed_over_a_folder_that_happens_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "target").mkdir()
+    assert file_posix.rename_new(tmp_path / "stage", tmp_path / "target") is False
+    assert file_posix.rename_new(tmp_path / "stage", tmp_path / "other") is True
+
+
+def test_replaced_output_is_kept_aside_and_hidden(sink: FileSink) -> None:
+    write_stage(sink, 1, rows=1)
+    sink.publish(KEY, 1)
+    with (target(sink) / "part-00000-1.json").open() as reader:
+        write_stage(sink, 2, rows=2)
+        sink.replace(KEY, 2)
+        assert json.loads(reader.readline())["epoch"] == 1
+    kept = sink.root / "_replaced" / "lane=live" / "batch_id=7" / "attempt=1"
+    assert (kept / "part-00000-1.json").exists()
+    assert sink.stages() == []
+    assert [path.name for path in sink.root.glob("lane=*/batch_id=*/part-*")] == ["part-00000-2.json"]
+
+
+@pytest.mark.parametrize("finish", ["replace", "drop_stage"])
+def test_a_replay_cut_off_after_its_exchange_is_finished_by_saying_it_again(sink: FileSink, finish: str) -> None:
+    write_stage(sink, 1)
+    sink.publish(KEY, 1)
+    assert file_posix.exchange(write_stage(sink, 2), target(sink))
+    assert sink.manifest(KEY, 2) is None
+    getattr(sink, finish)(KEY, 2)
+    assert sink.stages() == []
+    assert (sink.root / "_replaced" / "lane=live" / "batch_id=7" / "attempt=1" / "part-00000-1.json").exists()
+    found = sink.contains(KEY)
+    assert found is not None
+    assert found.epoch == 2
+
+
+def test_of_many_publishing_at_once_exactly_one_wins(sink: FileSink) -> None:
+    epochs = range(1, 9)
+    for epoch in epochs:
+        write_stage(sink, epoch)
+    barrier = threading.Barrier(len(epochs))
+    winners: list[int] = []
+
+    def publish(epoch: int) -> None:
+        barrier.wait()
+        winners.append(sink.publish(KEY, epoch).epoch)
+
+    threads = [threading.Thread(target=publish, args=(epoch,)) for epoch in epochs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(winners) == len(epochs)
+    assert len(set(winners)) == 1
+    assert [path.name for path in target(sink).glob("part-*")] == [f"part-00000-{winners[0]}.json"]
+
+
+READER = """
+import json, pathlib, sys
+import pyarrow.dataset as dataset
+root = pathlib.Path(sys.argv[1])
+print("reading", flush=True)
+looks = 0
+while not (root / "_stop").exists():
+    looks += 1
+    for path in root.glob("lane=*/batch_id=*"):
+        try:
+            rows = [json.loads(line)["epoch"] for part in sorted(path.glob("part-*")) for line in part.open()]
+        except FileNotFoundError:
+            continue  # listed before an exchange, opened after it: the reader is told, and lists again
+        assert rows and len(set(rows)) == 1 and len(rows) == 30, (path, rows)
+    for path in dataset.dataset(root, format="json", partitioning="hive").files:
+        assert "_staging" not in path and "_replaced" not in path, path
+print(looks, flush=True)
+"""
+
+
+def test_a_reader_that_keeps_listing_sees_whole_batches_only(sink: FileSink) -> None:
+    write_stage(sink, 1, rows=10, files=3)
+    sink.publish(KEY, 1)
+    command = [sys.executable, "-c", READER, str(sink.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline().strip() == "reading"
+        for number in range(60):
+            key = BatchKey("live", 100 + number)
+            write_stage(sink, 1, key=key, rows=10, files=3)
+            sink.publish(key, 1)
+            write_stage(sink, number + 2, rows=10, files=3)
+            sink.replace(KEY, number + 2)
+            write_stage(sink, 9, key=BatchKey("live", 500), complete=False)
+            sink.drop_stage(BatchKey("live", 500), 9)
+        (sink.root / "_stop").touch()
+        output, errors = reader.communicate(timeout=60)
+    assert reader.returncode == 0, errors
+    assert int(output) > 1
+
+
+def test_a_replay_waits_for_the_lock_of_another(sink: FileSink) -> None:
+    write_stage(sink, 1)
+    sink.publish(KEY, 1)
+    write_stage(sink, 2)
+    done = threading.Event()
+
+    def replay() -> None:
+        sink.replace(KEY, 2)
+        done.set()
+
+    with file_posix.locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock"):
+        thread = threading.Thread(target=replay)
+        thread.start()
+        assert not done.wait(0.3)
+        assert folder_of(sink, 2).exists()
+    assert done.wait(10)
+    thread.join()

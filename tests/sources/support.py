@@ -1,0 +1,73 @@
+"""A landing folder, a checkpoint and a file source over them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+
+NOW_MS = 1_795_000_000_000
+
+
+@dataclass
+class World:
+    """``root/landing`` beside ``root/checkpoint``; the clock stands at ``now_ms`` until a test moves it."""
+
+    root: Path
+    now_ms: int = NOW_MS
+
+    @property
+    def landing(self) -> Path:
+        return self.root / "landing"
+
+    @property
+    def log(self) -> PosixStore:
+        return PosixStore(self.root / "checkpoint" / "sources" / "orders")
+
+    def land(self, name: str, text: str = '{"id": 1}\n', *, age: float = 3600) -> Path:
+        """Write a file that is ``age`` seconds old."""
+        path = self.landing / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        mtime_ns = self.now_ms * 1_000_000 - int(age * 1e9)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        return path
+
+    def open(self, path: str | None = None, **arguments: Any) -> OpenSource:
+        """A fresh process's view of the source."""
+        self.landing.mkdir(parents=True, exist_ok=True)
+        arguments.setdefault("schema", "id long")
+        state = PosixStore(self.root / "checkpoint" / "state" / "orders")
+        context = SourceContext(name="orders", log=self.log, state=state, clock_ms=lambda: self.now_ms)
+        return FileSource(path or str(self.landing), **arguments).open(context)
+
+    def names(self, read: Read) -> list[str]:
+        """Paths of a read, relative to the landing folder."""
+        return [os.path.relpath(path, self.landing) for path in paths(read)]
+
+    def drain(self, **arguments: Any) -> list[list[str]]:
+        """Plan until nothing is new; the names of each batch."""
+        batches: list[list[str]] = []
+        position = None
+        while True:
+            source = self.open(**arguments)
+            end = source.latest_offset(position)
+            if end == position:
+                return batches
+            batches.append(self.names(source.read(position, end)))
+            position = end
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Every file below the root with its bytes."""
+        return {str(path): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+
+def paths(read: Read) -> list[str]:
+    """All paths of a read."""
+    return [path for group in read.arguments["groups"] for path in group["paths"]]

@@ -1,0 +1,76 @@
+"""What a FileSource refuses, and that writing one touches nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sources.file import FileSource
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"path": ""}, "path"),
+        ({"path": None}, "path"),
+        ({"path": "landing/orders"}, "relative"),
+        ({"path": "s3://landing/orders"}, "'s3' is not supported"),
+        ({"path": "file://host/landing"}, "host"),
+        ({"path": "/landing/{a,b"}, "not closed"),
+        ({"path": "/landing/[ab"}, "not closed"),
+        ({"format": "xml"}, "format"),
+        ({"format": None}, "format"),
+        ({"schema": " "}, "schema"),
+        ({"max_files": 0}, "max_files"),
+        ({"max_files": -1}, "max_files"),
+        ({"max_files": 1.5}, "max_files"),
+        ({"max_files": True}, "max_files"),
+        ({"max_files": "10"}, "max_files"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"min_file_age": 0}, "min_file_age"),
+        ({"max_file_age": 0}, "max_file_age"),
+        ({"max_file_age": float("inf")}, "max_file_age"),
+        ({"latest_first": "yes"}, "latest_first"),
+        ({"recursive": 1}, "recursive"),
+        ({"bounded": None}, "bounded"),
+        ({"file_name_pattern": ""}, "file_name_pattern"),
+        ({"clean_source": "move"}, "clean_source"),
+        ({"clean_source": "archive"}, "archive_dir"),
+        ({"archive_dir": "/archive"}, "clean_source"),
+        ({"clean_source": "archive", "archive_dir": "/landing/orders/archive"}, "lie in each other"),
+        ({"clean_source": "archive", "archive_dir": "/landing/orders"}, "lie in each other"),
+        ({"clean_source": "archive", "archive_dir": "/landing"}, "lie in each other"),
+        ({"path": "/landing/*/in", "clean_source": "archive", "archive_dir": "/landing/archive"}, "lie in each other"),
+        ({"clean_source": "archive", "archive_dir": "archive"}, "relative"),
+        ({"on_missing": "ignore"}, "on_missing"),
+        ({"on_changed": "skip"}, "on_changed"),
+        ({"options": ["multiLine"]}, "options"),
+        ({"options": {"multiLine": None}}, "multiLine"),
+        ({"options": {"pathGlobFilter": "*.json"}}, "file_name_pattern"),
+        ({"options": {"recursiveFileLookup": True}}, "recursive"),
+        ({"options": {"maxFilesPerTrigger": 3}}, "max_files"),
+        ({"max_file_age": 60, "latest_first": True, "max_files": 1}, "max_file_age"),
+    ],
+)
+def test_a_wrong_value_is_refused_where_it_is_written(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        FileSource(**{"path": "/landing/orders", **arguments})
+
+
+def test_a_source_can_be_written_for_a_path_that_is_not_there_and_travels_as_json() -> None:
+    source = FileSource(
+        "file:///no/such/place/",
+        format="csv",
+        options={"header": True},
+        max_files=500,
+        min_file_age=0.5,
+        clean_source="archive",
+        archive_dir="/no/such/archive",
+    )
+    carried = json.loads(json.dumps(source.to_dict()))
+    assert Definition.from_dict(carried) == source
+    assert carried == source.to_dict()

@@ -1,0 +1,75 @@
+"""A work folder that a streaming query and this package take turns in: two landing folders, a checkpoint, an output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.sources import SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.environments import run_spark_script
+
+SOURCES = ("orders", "refunds")
+RUN = RunIdentity(dag_id="orders", run_id="run-1", task_id="micro_batch", ti_id="ti-1")
+
+
+class Lake:
+    """:param root: the work folder.
+    :param version: format of the checkpoint.
+    """
+
+    def __init__(self, root: Path, version: str) -> None:
+        self.root = root
+        self.version = version
+        for name in SOURCES:
+            (root / name).mkdir()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(open_store(str(self.root / "checkpoint")), sources=SOURCES)
+
+    def land(self, source: str, name: str, number: int) -> None:
+        """A file with one row, the id ``number``."""
+        (self.root / source / name).write_text(json.dumps({"id": number}))
+
+    def plan(self, batch_id: int) -> None:
+        """Plan a batch of what has landed, as the planner does."""
+        checkpoint = self.checkpoint
+        checkpoint.claim(pipeline="orders", sources=SOURCES, format=self.version)
+        before = checkpoint.offset_log.get(batch_id - 1) if batch_id else None
+        starts: dict[str, Offset | None] = {name: before.ends.get(name) if before else None for name in SOURCES}
+        ends: dict[str, Offset | None] = {}
+        for name in SOURCES:
+            context = SourceContext(
+                name=name, log=checkpoint.source_log(name), state=checkpoint.source_state(name), clock_ms=lambda: 0
+            )
+            source = FileSource(str(self.root / name), format="json", schema="id long").open(context)
+            ends[name] = source.latest_offset(starts[name])
+        entry = OffsetEntry(
+            ends=ends,
+            starts=starts,
+            batch_timestamp_ms=1_795_238_703_293 + batch_id,
+            conf={"spark.sql.shuffle.partitions": "1"},
+            run=RUN,
+            pipeline="orders",
+        )
+        assert checkpoint.offset_log.add(batch_id, entry)
+
+    def commit(self, batch_id: int) -> None:
+        """Commit a batch as the execution does."""
+        assert self.checkpoint.commit_log.add(batch_id, CommitEntry(epoch=1, run=RUN, committed_ms=1))
+
+    def stream(self, python: Path) -> dict[int, list[int]]:
+        """Run the streaming query until it has caught up; the ids of each batch that it ran, in this call alone."""
+        out = self.root / "out"
+        before = set(out.glob("*.json"))
+        run_spark_script(python, Path(__file__).with_name("query.py"), self.version, str(self.root))
+        ran: dict[int, list[int]] = {}
+        for path in set(out.glob("*.json")) - before:
+            batch_id = int(path.name.partition("-")[0])
+            assert batch_id not in ran, f"batch {batch_id} ran twice"
+            ran[batch_id] = json.loads(path.read_text())
+        return ran

@@ -1,0 +1,91 @@
+"""A real Structured Streaming query and this package go on from each other's checkpoint: v1 with the locked pyspark,
+v2 with pyspark 4.2.0 in an environment of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from tests.environments import spark_environment
+from tests.spark_exchange.lake import SOURCES, Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.exchange]
+
+
+@pytest.fixture(scope="module", params=["v1", "v2"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def python(version: str) -> Path:
+    """The python whose pyspark reads and writes this format."""
+    return Path(sys.executable) if version == "v1" else spark_environment("4.2.0")
+
+
+def offset(number: int) -> str:
+    return f'{{"logOffset":{number}}}'
+
+
+def test_spark_runs_our_planned_batch_and_goes_on(tmp_path: Path, version: str, python: Path) -> None:
+    lake = Lake(tmp_path, version)
+    lake.land("orders", "a b.json", 1)
+    lake.plan(0)
+    lake.commit(0)
+    lake.land("orders", "é%20+.json", 2)
+    lake.plan(1)
+    lake.land("orders", "late.json", 3)
+    lake.land("refunds", "first.json", 4)
+    assert hand_over(lake.checkpoint) == []
+    # Batch 0 is committed and does not run again; 1 is exactly what we planned; 2 has what came later, nothing twice.
+    assert lake.stream(python) == {1: [2], 2: [3, 4]}
+    assert verify_all(lake.checkpoint) == []
+
+
+def test_we_read_what_spark_wrote_and_spark_goes_on_after_us(tmp_path: Path, version: str, python: Path) -> None:
+    lake = Lake(tmp_path, version)
+    lake.land("orders", "a.json", 1)
+    assert lake.stream(python) == {0: [1]}
+
+    identity = lake.checkpoint.identity()
+    assert identity is not None
+    assert (identity.pipeline, identity.format) == (None, version)
+    entry = lake.checkpoint.offset_log.get(0)
+    assert entry is not None
+    assert {name: end for name, end in entry.ends.items() if end is not None} == {"orders": offset(0)}
+    assert lake.checkpoint.lane("live").tail().commit_id == 0
+    assert verify_all(lake.checkpoint) == []
+
+    # The checkpoint keeps its format, whatever the pipeline asks for.
+    claimed = lake.checkpoint.claim(pipeline="orders", sources=SOURCES, format="v2" if version == "v1" else "v1")
+    assert claimed.format == version
+    assert claimed.query_id == identity.query_id
+    lake.land("refunds", "b.json", 2)
+    lake.plan(1)
+    lake.commit(1)
+    lake.land("orders", "c.json", 3)
+    assert lake.stream(python) == {2: [3]}
+    last = lake.checkpoint.offset_log.get(2)
+    assert last is not None
+    assert last.ends == {"orders": offset(1), "refunds": offset(0)}
+    assert verify_all(lake.checkpoint) == []
+
+
+def test_spark_finds_every_file_of_a_long_source_log(tmp_path: Path, version: str, python: Path) -> None:
+    lake = Lake(tmp_path, version)
+    for batch in range(23):
+        lake.land("orders", f"{batch:02d}.json", batch)
+        lake.plan(batch)
+        if batch < 22:
+            lake.commit(batch)
+    [written] = hand_over(lake.checkpoint)
+    assert written.endswith("/19.compact")
+    assert hand_over(lake.checkpoint) == [], "said again it writes nothing"
+    lake.land("orders", "new.json", 100)
+    # Were a file missing from the log, it would be read again here.
+    assert lake.stream(python) == {22: [22], 23: [100]}
+    assert verify_all(lake.checkpoint) == []

@@ -1,0 +1,100 @@
+"""An engine for tests of the state machine: runs a job in this process, without Spark, on JSON lines.
+
+It reads the very files of the job and leaves a stage as the runtime does, so that real sources, sinks and logs are
+under test. Faults are injected by hooks at named points.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.runtime.job import Job
+
+Rows = list[dict[str, Any]]
+
+
+def local(path: str) -> Path:
+    """The local path of a plain path or ``file:`` URL."""
+    return Path(urlsplit(path).path if path.startswith("file:") else path)
+
+
+class InlineEngine:
+    """:param transform: rows of all sources → rows out.
+    :param before_stage: called with the job before anything is written; raise here to crash before the stage.
+    :param after_stage: called with the job when the stage is complete; raise here to crash between stage and publish.
+    """
+
+    name = "inline"
+
+    def __init__(
+        self,
+        *,
+        transform: Callable[[dict[str, Rows]], Rows] | None = None,
+        before_stage: Callable[[Job], None] = lambda job: None,
+        after_stage: Callable[[Job], None] = lambda job: None,
+    ) -> None:
+        self.transform = transform or (lambda sources: [row for rows in sources.values() for row in rows])
+        self.before_stage = before_stage
+        self.after_stage = after_stage
+        self.jobs: list[Job] = []
+        self.cancelled: list[str] = []
+        self._failures: dict[str, EngineError] = {}
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        return {"engine": self.name, "tag": uuid.uuid4().hex}
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        self.jobs.append(job)
+        self.before_stage(job)
+        sources = {
+            name: self._rows([path for group in read.arguments["groups"] for path in group["paths"]])
+            for name, read in job.sources.items()
+        }
+        stage = local(job.stage.arguments["path"])
+        try:
+            rows = self.transform(sources)
+        except Exception as error:
+            report = {"origin": "transform", "error": str(error), "traceback": f"Traceback: {error!r}"}
+            self._write(stage / "_error" / "part-0.txt", [report])
+            self._failures[handle["tag"]] = EngineError("spark-submit ended with 1")
+            return
+        self._write(stage / "part-0.json", rows)
+        counted = {name: len(found) for name, found in sources.items()}
+        result = {
+            "numInputRows": counted,
+            "numOutputRows": len(rows),
+            "durationMs": {"total": 1},
+            "batchId": job.batch_id,
+            "epoch": job.epoch,
+        }
+        size = (stage / "part-0.json").stat().st_size
+        self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, {"file": "part-0.json", "bytes": size}])
+        self.after_stage(job)
+
+    def result(self, handle: Handle) -> None:
+        if handle["tag"] in self._failures:
+            raise self._failures[handle["tag"]]
+
+    def poll(self, handle: Handle) -> EngineState:
+        return EngineState.UNKNOWN
+
+    def cancel(self, handle: Handle) -> bool:
+        self.cancelled.append(handle["tag"])
+        return False
+
+    @staticmethod
+    def _rows(paths: list[str]) -> Rows:
+        return [json.loads(line) for path in paths for line in local(path).read_text().splitlines()]
+
+    @staticmethod
+    def _write(path: Path, rows: Rows) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
