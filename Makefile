@@ -23,7 +23,7 @@ MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup check-java test lint imports demo lock clean
+.PHONY: help setup check-java test lint imports demo bench lock clean
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -63,6 +63,9 @@ demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take the
 
 # Made into environments of their own by tests/environments.py.
 OTHER_SPARKS := $(patsubst requirements/pyspark-%.txt,%,$(wildcard requirements/pyspark-*.txt))
+bench: setup ## Measure ratios against peers in the same run (ROW=P7 for one row).
+	@$(BIN)/python -m benchmarks $(ROW)
+
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock: $(MADE) ## Resolve requirements/*.txt again (UPGRADE=--upgrade for newer versions).
 	$(COMPILE) $(UPGRADE) requirements/bootstrap.in -o requirements/bootstrap.txt

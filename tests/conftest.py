@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,33 @@ _HOME = _isolate()
 def pytest_unconfigure() -> None:
     """The session's Airflow home goes with it."""
     shutil.rmtree(_HOME, ignore_errors=True)
+
+
+AIRFLOW_SCOPE = "airflow"
+"""Tests that run DAGs share a worker, whatever their file: two Airflows at once starve each other on two cores, and the
+one that they share, a session each, would be started twice."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs."""
+    path = nodeid.partition("::")[0]
+    return AIRFLOW_SCOPE if path.startswith(("tests/scheduler/", "tests/demo/test_demo")) else path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest scope begins first."""
+    items.sort(key=lambda item: scope_of(item.nodeid) != AIRFLOW_SCOPE)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out scopes. (xdist's own groups have no effect with this version of pytest.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    return Scopes(config, log)
 
 
 @pytest.fixture(scope="session")

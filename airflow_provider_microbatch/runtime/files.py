@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_GLOB_CHARACTERS = re.compile(r"[\\*?\[\]{}]")
 _NO_LISTING_JOB = str(2**31 - 1)
 
 
@@ -72,15 +74,21 @@ def _read_group(
         reader = reader.schema(schema)
     for key, value in arguments["options"].items():
         reader = reader.option(key, value)
-    # Without this, a '[' or '*' in a file's name would be taken for a glob, and other files be read.
-    reader = reader.option("__globPaths__", "false")
     if arguments["ignore_missing"]:
         reader = reader.option("ignoreMissingFiles", "true")
     if group["base_path"] is None:
         reader = reader.option("recursiveFileLookup", "true")
     else:
         reader = reader.option("basePath", "file://" + group["base_path"])
-    return reader.load(["file://" + path for path in group["paths"]])
+    return reader.load(["file://" + _literally(path) for path in group["paths"]])
+
+
+def _literally(path: str) -> str:
+    """The path with the characters of Hadoop's globs escaped: else the name ``a*.json`` would read ``ab.json`` too.
+
+    Spark's own switch for that, the option ``__globPaths__``, is lost by Spark Connect (it lower-cases option names).
+    """
+    return _GLOB_CHARACTERS.sub(r"\\\g<0>", path)
 
 
 def _declared(spark: SparkSession, arguments: Mapping[str, Any]) -> StructType | None:

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import KEY, ROWS, land, make_job
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-in-process")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.scheduler.shop import SECONDS, Shop, order
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.xdist_group("scheduler")]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 DAG = "orders_continuous"
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.scheduler.shop import SECONDS, Shop, order
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.xdist_group("scheduler")]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 DAG = "orders_scheduled"
 

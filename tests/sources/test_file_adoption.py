@@ -89,3 +89,12 @@ def test_a_log_of_another_file_system_is_refused(world: World) -> None:
     world.log.put_if_absent("0", b'v1\n{"path":"s3a://bucket/a.json","timestamp":1,"batchId":0}')
     with pytest.raises(SourceError, match=r"s3a://bucket/a\.json"):
         world.open().has_new('{"logOffset":0}')
+
+
+def test_a_long_lived_sensor_sees_an_entry_that_spark_compacts(world: World) -> None:
+    adopted(world, 8)
+    polled = world.open()
+    assert not polled.has_new('{"logOffset":8}')
+    adopted(world, 9)
+    assert polled.has_new('{"logOffset":8}')
+    assert not polled.has_new('{"logOffset":9}')

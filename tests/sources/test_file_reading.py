@@ -16,7 +16,7 @@ from tests.sources.support import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-file-source")]
+pytestmark = pytest.mark.spark
 
 ODD_NAMES = [
     "plain.json",

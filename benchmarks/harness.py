@@ -1,0 +1,86 @@
+"""Two sides of a ratio, measured in turn, so that a drift of the machine's speed hits both."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    :param name: such as ``P2``.
+    :param what: what is divided by what.
+    :param reach: the ratio to reach; lower is better.
+    :param ours: seconds of our side, a run each.
+    :param peer: seconds of the peer.
+    """
+
+    name: str
+    what: str
+    reach: float
+    ours: list[float] = field(default_factory=list)
+    peer: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Median of the ratios, pair by pair."""
+        return statistics.median(a / b for a, b in zip(self.ours, self.peer, strict=True))
+
+    def line(self) -> str:
+        """For the table."""
+        ours, peer = statistics.median(self.ours), statistics.median(self.peer)
+        verdict = "reached" if self.ratio <= self.reach else "MISSED"
+        return (
+            f"{self.name:4} {self.what:74} {ours * 1000:9.1f} ms {peer * 1000:9.1f} ms "
+            f"{self.ratio:6.2f} (reach {self.reach:.2f}) {verdict}"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """For the stored results."""
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def paired(row: Row, *, ours: Callable[[], float], peer: Callable[[], float], runs: int) -> Row:
+    """Measure ``runs`` pairs after one of each that does not count.
+
+    :param ours: does our side once and returns its seconds.
+    :param peer: does the peer's.
+    """
+    ours()
+    peer()
+    for number in range(runs):
+        # Who goes first changes, so that neither always finds the caches warm.
+        sides = [(row.ours, ours), (row.peer, peer)]
+        for seconds, side in sides if number % 2 else reversed(sides):
+            seconds.append(side())
+    return row
+
+
+def python_seconds(source: str, *arguments: str, **environment: str) -> float:
+    """Run Python source in a process of its own; it prints seconds as its last line.
+
+    :raises RuntimeError: with what the process said, if it failed.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"a side of the benchmark failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return float(json.loads(done.stdout.strip().splitlines()[-1]))
