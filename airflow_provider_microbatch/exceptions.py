@@ -62,8 +62,16 @@ class TransformError(EngineError):
     """The user's transform failed; the message is its own traceback."""
 
 
+class HookError(MicroBatchError):
+    """A job status hook refused the attempt."""
+
+
 class AttemptFencedError(MicroBatchError):
     """A later attempt of the same batch exists, so this one may not go on."""
+
+
+class BatchInProgressError(MicroBatchError):
+    """Another run is alive at the batch, so this one leaves it alone; nothing was written by it."""
 
 
 class AttemptCanceledError(MicroBatchError):

@@ -31,7 +31,11 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": [f"{_PACKAGE}.operators.micro_batch", f"{_PACKAGE}.operators.steps"],
+                "python-modules": [
+                    f"{_PACKAGE}.operators.janitor",
+                    f"{_PACKAGE}.operators.micro_batch",
+                    f"{_PACKAGE}.operators.steps",
+                ],
             }
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.new_data"]}],

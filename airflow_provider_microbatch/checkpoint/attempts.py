@@ -36,6 +36,10 @@ class Attempts:
         self.epochs.take(key, encode)
         return made[-1]
 
+    def take_exactly(self, attempt: Attempt) -> bool:
+        """Begin an attempt under this epoch and no other; False if somebody has taken it."""
+        return self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))
+
     def get(self, key: BatchKey, epoch: int) -> Attempt | None:
         """The attempt, or None. :raises CorruptEntryError: if its entry cannot be read."""
         values = self.epochs.get(key, epoch)
@@ -80,6 +84,7 @@ def _to_dict(attempt: Attempt) -> dict[str, Any]:
         "run": run_to_dict(attempt.run),
         "code": dict(attempt.code),
         "started_ms": attempt.started_ms,
+        "definition": attempt.definition,
     }
 
 
@@ -92,6 +97,7 @@ def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> A
             run=run_from_dict(values["run"], where=where),
             code=values["code"],
             started_ms=values["started_ms"],
+            definition=values.get("definition"),
         )
     except KeyError as error:
         corrupt(where, f"not what it should be: {error} is missing")

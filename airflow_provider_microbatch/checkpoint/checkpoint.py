@@ -6,6 +6,9 @@
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
 | ``microbatch/sources/<name>/…`` | what a source keeps for itself |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
+| ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
+| ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
+| ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -24,9 +27,12 @@ from airflow_provider_microbatch.checkpoint.codec import (
     encode_offsets,
     version_of,
 )
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
+from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
+from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
 from airflow_provider_microbatch.checkpoint.records import (
     corrupt,
@@ -63,6 +69,9 @@ class Checkpoint:
         self._sources = tuple(sources)
         self._claimed: CheckpointIdentity | None = None
         self.attempts = Attempts(store.scoped("attempts"))
+        self.definitions = Definitions(store.scoped("microbatch/pipelines"))
+        self.deliveries = Deliveries(store.scoped("hooks"))
+        self.leases = Leases(store.scoped("leases"))
         self.replays = Replays(store.scoped("replays"))
 
     @property

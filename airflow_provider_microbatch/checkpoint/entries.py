@@ -105,6 +105,7 @@ class Attempt:
     :param run: the task run that made the attempt.
     :param code: what it ran: ``transform``, ``code_hash`` (SHA-256), ``bundle_name``, ``bundle_version``.
     :param started_ms: milliseconds since the epoch, UTC.
+    :param definition: name of the pipeline's definition in the checkpoint; None in entries of older versions.
     """
 
     key: BatchKey
@@ -113,6 +114,7 @@ class Attempt:
     run: RunIdentity | None
     code: Mapping[str, Any]
     started_ms: int
+    definition: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,10 @@ class Epochs:
             epoch += 1
         return epoch
 
+    def put(self, key: BatchKey, epoch: int, values: Mapping[str, Any]) -> bool:
+        """Write the entry of exactly this epoch; False if somebody has taken it."""
+        return self._store.put_if_absent(self._path(key, epoch), encode_record(values))
+
     def get(self, key: BatchKey, epoch: int) -> dict[str, Any] | None:
         """The entry, or None. :raises CorruptEntryError: if it cannot be read."""
         return self._read(self._path(key, epoch))

@@ -51,5 +51,12 @@ class Store(Protocol):
     def delete(self, path: str) -> bool:
         """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
 
+    def now_ms(self) -> int:
+        """The store's own clock, milliseconds since the epoch: the one that :meth:`modified_ms` tells. The clocks of
+        the machines that use the store may differ. Leaves nothing behind; needs the right to write."""
+
+    def modified_ms(self, path: str) -> int | None:
+        """When the entry at ``path`` was written, by the store's clock; None if nothing is there."""
+
     def scoped(self, folder: str) -> Store:
         """The same store seen from ``folder``."""

@@ -1,4 +1,4 @@
-"""The ``microbatch`` command: look at a checkpoint. It reads only, and starts neither Airflow nor Spark."""
+"""The ``microbatch`` command: look at a checkpoint and tidy it up. It starts neither Airflow nor Spark."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Sequence
 
 from airflow_provider_microbatch import __version__
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.cli import check, log, show
+from airflow_provider_microbatch.cli import check, janitor, log, show
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
-COMMANDS = (log, show, check)
+COMMANDS = (log, show, check, janitor)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line; each command is a module with ``NAME``, ``HELP``, ``add_arguments`` and ``run``."""
-    parser = argparse.ArgumentParser(prog="microbatch", description="Look at the checkpoint of a micro-batch pipeline.")
+    parser = argparse.ArgumentParser(
+        prog="microbatch", description="Look at the checkpoint of a pipeline, and tidy it up."
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
@@ -33,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
             metavar="NAME,…",
             help="names in the pipeline's order; needed only for a v1 checkpoint that Spark alone has written",
         )
-        if command is not check:
+        if command not in (check, janitor):
             sub.add_argument("--lane", default=LIVE, help="lane of the logs (default: %(default)s)")
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param arguments: as on the command line; None takes the process's own.
-    :return: exit status: 0 fine, 1 ``check`` found something, 2 wrong usage or a checkpoint that cannot be read.
+    :return: exit status: 0 fine, 1 ``check`` found something or ``janitor`` left something undone,
+        2 wrong usage or a checkpoint that cannot be read.
     """
     parsed = build_parser().parse_args(arguments)
     try:

@@ -10,6 +10,7 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.staging.hooks import JobStatusHook
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Pipeline(Definition):
         Spark reads it). Only looked at when the checkpoint is made.
     :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
         replayed. None keeps all.
+    :param hooks: told, in this order, when an attempt is created and how it ended.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -44,6 +46,7 @@ class Pipeline(Definition):
     no_data_batches: bool = True
     checkpoint_format: str = "v2"
     min_batches_to_retain: int | None = None
+    hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name, what="pipeline")
@@ -72,6 +75,10 @@ class Pipeline(Definition):
         for key, value in self.conf.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise DefinitionError(f"{where}: conf {key!r}: {value!r} must be text on both sides.")
+        object.__setattr__(self, "hooks", tuple(self.hooks))
+        for hook in self.hooks:
+            if not isinstance(hook, JobStatusHook):
+                raise DefinitionError(f"{where}: hook {hook!r} is a {type(hook).__name__}, not a JobStatusHook.")
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")

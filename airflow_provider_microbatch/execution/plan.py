@@ -108,19 +108,26 @@ class Planner:
         )
         return self._pipeline.sources[name].open(context)
 
-    def should_fire(self, run: RunIdentity | None = None) -> FireDecision:
+    def should_fire(
+        self, run: RunIdentity | None = None, *, held: Callable[[BatchKey], str | None] = lambda key: None
+    ) -> FireDecision:
         """The sensor's question: is there a batch to finish, or anything newer than the offset log? Writes nothing.
 
         :param run: the asking run; a run that has planned a batch already must reach its operator again.
+        :param held: which other run is alive at a batch, in words, or None.
         """
         self.check_identity()
         position = read_position(self._lane)
         if position.planned is not None:
-            return FireDecision(fire=True, reason=f"batch {position.batch_id} is planned and not committed")
+            by_another = held(BatchKey(self._lane.name, position.batch_id))
+            if by_another is None:
+                return FireDecision(fire=True, reason=f"batch {position.batch_id} is planned and not committed")
         if run is not None:
             own = self.planned_by(run, position)
             if own is not None:
                 return FireDecision(fire=True, reason=f"this run planned batch {own}")
+        if position.planned is not None:
+            return FireDecision(fire=False, reason=str(by_another))
         ahead = [name for name in self._pipeline.sources if self._has_new(name, position.committed.get(name))]
         if should_construct_next_batch(
             is_new_data_available=bool(ahead),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 
@@ -42,3 +43,15 @@ def request_replay(
     replays.request(key, run=run, requested_ms=now_ms)
     log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     return True
+
+
+def answers(attempt: Attempt, request: Replay) -> bool:
+    """Whether the attempt was made for the request, or for a later one.
+
+    A try that slept since before the clear may wake up at any time, with the newest epoch even. It runs the code of its
+    day: it must neither replace the output of a replay nor pass for one.
+    """
+    asked, ran = request.run, attempt.run
+    if asked is None or ran is None:
+        return True
+    return ran.clear_number >= asked.clear_number if asked.same_work(ran) else ran.clear_number > 0

@@ -9,13 +9,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.exceptions import BatchInProgressError, DefinitionError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.staging.hooks import check_hook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,9 +26,11 @@ LABEL = "{{ batch_label }}"
 
 
 def check_pipeline(pipeline: object, *, operator: str) -> Pipeline:
-    """:raises DefinitionError: if it is none."""
+    """:raises DefinitionError: if it is none, or has a hook that only the process of the DAG file could call."""
     if not isinstance(pipeline, Pipeline):
         raise DefinitionError(f"{operator}: pipeline must be a Pipeline, not {type(pipeline).__name__}.")
+    for hook in pipeline.hooks:
+        check_hook(hook, where=f"{operator}: pipeline {pipeline.name!r}")
     return pipeline
 
 
@@ -144,7 +147,7 @@ class MicroBatchOperator(BaseOperator):
         """Make one batch.
 
         :return: its summary.
-        :raises AirflowSkipException: if there is nothing new.
+        :raises AirflowSkipException: if there is nothing new, or another run is alive at the batch.
         """
         run = identity_of(context)
         code, transform = self.code(context)
@@ -154,6 +157,8 @@ class MicroBatchOperator(BaseOperator):
             summary = execution.run(
                 run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
             )
+        except BatchInProgressError as held:
+            raise AirflowSkipException(str(held)) from None
         except Exception:
             set_label(context, planned_label(execution))
             raise

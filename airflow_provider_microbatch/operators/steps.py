@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+AUDIT_SECONDS = 24 * 60 * 60.0
+"""How long a stage waits for its audits: a day, since a person may be one of them."""
+
+
 class PlanMicroBatchOperator(BaseOperator):
     """Write the next batch's offsets into the log, or take up the batch that is planned already. Nothing new is a skip.
 
@@ -86,6 +90,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     :param pipeline: what to run.
     :param key: the batch, as plan passes it. (templated)
+    :param audit_seconds: how long the janitor keeps the finished stage for audits and commit, in seconds.
     :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · attempt 2``.
     """
@@ -99,6 +104,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         *,
         pipeline: Pipeline,
         key: str | XComArg,
+        audit_seconds: float = AUDIT_SECONDS,
         conn_id: str = "spark_default",
         max_active_tis_per_dag: int | None = 1,
         map_index_template: str | None = LABEL,
@@ -120,6 +126,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             )
         self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
         self.key: Any = key
+        self.audit_seconds = audit_seconds
         self.conn_id = conn_id
         self._running: StoppableEngine | None = None
 
@@ -128,19 +135,24 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline)
-        execution.load(key)
+        planned, run = execution.load(key), identity_of(context)
+        if planned.committed:
+            # Without a request on record nothing may replace what is published.
+            execution.wants_replay(planned, run)
         engine = self._running = StoppableEngine(self.engine())
         set_label(context, f"batch {key.id}")
-        attempt = execution.open_attempt(key=key, run=identity_of(context), code=code, engine=engine)
+        attempt = execution.open_attempt(key=key, run=run, code=code, engine=engine)
         set_label(context, f"batch {key.id} · attempt {attempt.epoch}")
         sink = self.pipeline.sink
         try:
-            job = execution.job(attempt, transform)
-            execution.run_attempt(attempt=attempt, job=job, engine=engine, code=code)
+            with execution.hold(attempt, engine):
+                job = execution.job(attempt, transform)
+                execution.run_attempt(attempt=attempt, job=job, engine=engine, code=code)
             if sink.manifest(key, attempt.epoch) is None:
                 raise EngineError(f"batch {key} attempt {attempt.epoch}: Spark ended well but left no manifest.")
             if engine.stopped:
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped; its stage is dropped.")
+            execution.keep(attempt, seconds=self.audit_seconds)
         except BaseException as error:
             state = "canceled" if engine.stopped else "failed"
             execution.abandon(attempt, state=state, error=error, engine=engine)

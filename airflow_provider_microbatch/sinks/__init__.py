@@ -79,6 +79,14 @@ class Sink(Definition, ABC):
     def drop_stage(self, key: BatchKey, epoch: int) -> bool:
         """Remove the attempt's stage, whatever is left of it. False if there was none. Never touches published data."""
 
+    def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        """Remove output that a replay put out at least ``older_seconds`` ago. A sink that keeps none has nothing to do.
+
+        :param dry_run: only say what would be removed.
+        :return: addresses of what was removed.
+        """
+        return []
+
     @abstractmethod
     def stages(self) -> list[tuple[BatchKey, int]]:
         """All stages that exist, for the janitor and ``check``."""

@@ -16,6 +16,8 @@ import errno
 import os
 import re
 import shutil
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -32,7 +34,7 @@ from airflow_provider_microbatch.sinks.file_report import check_files, read_erro
 FORMATS = ("parquet", "json", "csv", "orc")
 RESERVED_COLUMNS = ("lane", "batch_id")
 
-_STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)")
+_STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
 _GLOB = "*?[]{}\\"
 _DROP_TRIES = 5
 
@@ -173,24 +175,39 @@ class FileSink(Sink):
     def drop_stage(self, key: BatchKey, epoch: int) -> bool:
         stage = self._stage_path(key, epoch)
         with _reporting("drop a stage of", key):
+            left = list(stage.parent.glob(f"{stage.name}.dropped-*"))
+            for rest in left:
+                _remove(rest)
             if not os.path.lexists(stage):
-                return False
+                self._forget(stage)
+                return bool(left)
             displaced = self._manifest_of_any(stage, key)
             if displaced is not None and displaced.epoch != epoch:
                 self._keep_displaced(key, stage)
             else:
-                _remove(stage)
+                _remove_aside(stage)
             self._forget(stage)
         return True
 
+    def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        found = []
+        with _reporting("remove replaced output of", self.root):
+            for kept in sorted((self.root / "_replaced").glob("lane=*/batch_id=*/attempt=*")):
+                # A rename sets the change time of what it moves: since then nobody can open it by its old name.
+                if time.time() - kept.lstat().st_ctime >= older_seconds:
+                    found.append(str(kept))
+                    if not dry_run:
+                        _remove(kept)
+        return found
+
     def stages(self) -> list[tuple[BatchKey, int]]:
         root = self.root / "_staging"
-        found = []
+        found = set()
         for path in root.glob("lane=*/batch_id=*/attempt=*"):
             match = _STAGE.fullmatch(path.relative_to(root).as_posix())
             if match:
                 try:
-                    found.append((BatchKey(match["lane"], int(match["id"])), int(match["epoch"])))
+                    found.add((BatchKey(match["lane"], int(match["id"])), int(match["epoch"])))
                 except DefinitionError:
                     continue  # a folder that somebody else put there
         return sorted(found)
@@ -273,6 +290,20 @@ def _local_path(path: object) -> str:
     return os.path.normpath("/" + rest.lstrip("/"))
 
 
+def _remove_aside(stage: Path) -> None:
+    """Remove a stage that its attempt may be publishing at this moment. Both rename it, so one of them finds it gone: a
+    removal in place could take files away from under a publish that has counted them already."""
+    for _ in range(_DROP_TRIES):
+        aside = stage.with_name(f"{stage.name}.dropped-{uuid.uuid4().hex}")
+        try:
+            stage.rename(aside)
+        except FileNotFoundError:
+            return
+        _remove(aside)
+    if os.path.lexists(stage):
+        raise SinkError(f"the stage {stage} cannot be removed: it is being written to.")
+
+
 def _remove(stage: Path) -> None:
     """Remove a stage. Its manifest goes first: what is left of a removal that was cut off can never be published. A
     driver that nobody could stop may be writing into it still, so a few tries are made."""
@@ -285,11 +316,12 @@ def _remove(stage: Path) -> None:
 
 
 @contextmanager
-def _reporting(doing: str, key: BatchKey) -> Iterator[None]:
+def _reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
     """Errors of the file system as errors of the sink."""
     try:
         yield
     except MicroBatchError:
         raise
     except OSError as error:
-        raise SinkError(f"cannot {doing} batch {key}: {error}.") from error
+        what = f"batch {key}" if isinstance(key, BatchKey) else key
+        raise SinkError(f"cannot {doing} {what}: {error}.") from error

@@ -10,6 +10,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision
@@ -102,7 +103,7 @@ def decide(pipeline: Pipeline, run: RunIdentity | None, *, backfill: bool) -> Fi
     """
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")
-    return open_execution(pipeline).should_fire(run)
+    return open_execution(pipeline).should_fire(run, engine_of=find_engine)
 
 
 def _event(status: str, reason: str) -> TriggerEvent:

@@ -15,5 +15,5 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MICROBATCH_HOME", str(tmp_path / "not-there"))
     bag = DagBag(dag_folder=DAGS, bundle_name="dags-folder")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"orders_continuous", "orders_scheduled", "orders_steps"}
+    assert set(bag.dags) == {"microbatch_janitor", "orders_continuous", "orders_scheduled", "orders_steps"}
     assert list(tmp_path.iterdir()) == []

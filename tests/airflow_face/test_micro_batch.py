@@ -15,7 +15,8 @@ from airflow_provider_microbatch.exceptions import AttemptCanceledError, Definit
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.runtime.job import Job
 from tests.airflow_face.support import InlineOperator, context, transform_file
-from tests.execution.world import World
+from tests.execution.world import CODE, World, run_identity
+from tests.support.hooks import Diary
 from tests.support.inline_engine import InlineEngine
 
 
@@ -141,3 +142,22 @@ def test_without_a_bundle_paths_begin_at_the_dag_files_folder(world: World) -> N
     given["dag"] = SimpleNamespace(fileloc=str(world.root / "bundle" / "orders.py"))
     operator(world).execute(given)
     assert world.table() == {0: [1]}
+
+
+def test_a_batch_that_another_run_is_alive_at_is_a_skip_that_names_it(world: World, tmp_path: Path) -> None:
+    world.land(1)
+    planned = world.execution.plan(run_identity(7))
+    assert planned is not None
+    world.execution.open_attempt(key=planned.key, run=run_identity(7), code=CODE, engine=InlineEngine())
+    with pytest.raises(AirflowSkipException, match="attempt 1 of run 'run-7' of DAG 'orders' is alive"):
+        operator(world).execute(context(tmp_path / "bundle"))
+
+
+def test_a_hook_of_the_dag_file_is_refused_when_the_dag_is_parsed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.options["hooks"] = (Diary(str(tmp_path / "diary")),)
+    operator(world)
+    monkeypatch.setattr(Diary, "__module__", "unusual_prefix_0123_orders")
+    with pytest.raises(DefinitionError, match="cannot be imported by another process"):
+        operator(world)

@@ -95,6 +95,23 @@ def test_paths_that_leave_the_store_or_hide_in_it_are_refused(store: Store, path
             call()
 
 
+def test_an_entry_tells_when_it_was_written_by_the_stores_own_clock(store: Store) -> None:
+    before = store.now_ms()
+    assert store.modified_ms("leases/live/0-1-1") is None
+    store.put_if_absent("leases/live/0-1-1", b"x")
+    written = store.modified_ms("leases/live/0-1-1")
+    assert written is not None
+    assert before <= written <= store.now_ms()
+    assert store.put_if_absent("leases/live/0-1-1", b"y") is False
+    assert store.modified_ms("leases/live/0-1-1") == written
+
+
+def test_asking_the_clock_leaves_nothing_behind(store: Store, tmp_path: Path) -> None:
+    store.now_ms()
+    store.scoped("leases").now_ms()
+    assert list(tmp_path.iterdir()) == []
+
+
 def _race(make: Make, folder: Path, rounds: int, number: int, barrier: Any, wins: Any) -> None:
     store = make(folder)
     for turn in range(rounds):

@@ -1,5 +1,6 @@
-"""Runs, retries, clears and landings in any order, with the process dying at any step of the protocol: every landed row
-is in the table exactly once, the logs verify, and no stage is left."""
+"""Runs, retries, clears, landings and the janitor in any order, with the process dying at any step of the protocol:
+every landed row is in the table exactly once, the logs verify, every hook is told every end, and one run of the janitor
+leaves no stage."""
 
 from __future__ import annotations
 
@@ -14,21 +15,32 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
+from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import BatchInProgressError
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file_log import SourceLog
 from tests.execution.world import World
+from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
 
 STEPS: list[tuple[type, str]] = [
     (SourceLog, "add"),
     (MetadataLog, "add"),
+    (Definitions, "put"),
+    (Leases, "renew"),
     (Attempts, "take"),
+    (Attempts, "take_exactly"),
     (Attempts, "end"),
+    (Deliveries, "record"),
+    (Leases, "forget"),
     (Replays, "request"),
     (Replays, "complete"),
     (InlineEngine, "start"),
@@ -79,27 +91,64 @@ def dying_at(moment: int | None) -> Iterator[None]:
         yield
 
 
-deaths = st.none() | st.integers(min_value=1, max_value=24)
+deaths = st.none() | st.integers(min_value=1, max_value=40)
 landing = st.tuples(st.just("land"), st.integers(min_value=1, max_value=3), st.none())
 running = st.tuples(st.just("run"), st.just(0), deaths)
 clearing = st.tuples(st.just("clear"), st.integers(min_value=0, max_value=4), deaths)
+cleaning = st.tuples(st.just("clean"), st.booleans().map(int), deaths)
 
 
 def attempt_run(world: World, number: int, moment: int | None, clear_number: int) -> bool:
-    """One try of a task run; False if it died."""
+    """One try of a task run; False if it died. A run that another one is in the way of skips."""
     try:
         with dying_at(moment):
             world.run(number, clear_number=clear_number)
+    except BatchInProgressError:
+        event("skipped")
     except Killed:
         return False
     return True
 
 
+def clean(world: World, *, expired: bool, moment: int | None) -> None:
+    """One run of the janitor, which may die as well."""
+    if expired:
+        world.expire_leases()
+    try:
+        with dying_at(moment):
+            world.janitor()
+    except Killed:
+        event("janitor died")
+
+
+def untold(world: World, diary: Path) -> list[str]:
+    """Attempts whose end some hook was not told, or was told wrongly."""
+    told: dict[tuple[str, str], str] = {}
+    for line in lines(diary):
+        name, status, key, epoch = line.split()
+        told[name, f"{key} {epoch}"] = status
+    wrong = []
+    for batch_id in world.checkpoint.attempts.epochs.ids("live"):
+        key = BatchKey("live", batch_id)
+        for attempt in world.checkpoint.attempts.all(key):
+            end = world.checkpoint.attempts.ended(key, attempt.epoch)
+            for name in ("a", "b"):
+                last = told.get((name, f"{key} {attempt.epoch}"))
+                if attempt.handle["engine"] == "janitor":
+                    right = last is None and end is not None
+                else:
+                    right = end is not None and last == ("finished" if end.state == "succeeded" else "failed")
+                if not right:
+                    wrong.append(f"{name}: {key} {attempt.epoch} {end} told {last}")
+    return wrong
+
+
 @settings(max_examples=150, deadline=None)
-@given(actions=st.lists(landing | running | clearing, max_size=12))
+@given(actions=st.lists(landing | running | clearing | cleaning, max_size=12))
 def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, int | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder))
+        diary = Path(folder, "diary")
+        world = World(Path(folder), hooks=(Diary(str(diary), "a"), Diary(str(diary), "b")))
         world.landing()
         landed: list[int] = []
         clears: dict[int, int] = {}
@@ -109,6 +158,8 @@ def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, in
                 rows = list(range(len(landed), len(landed) + number))
                 world.land(*rows)
                 landed += rows
+            elif action == "clean":
+                clean(world, expired=bool(number), moment=moment)
             elif action == "run":
                 # A run that died is retried under its own name later; one that ended is followed by the next.
                 current += attempt_run(world, current, moment, clears.get(current, 0))
@@ -117,8 +168,16 @@ def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, in
                 while not attempt_run(world, number, moment, clears[number]):
                     moment = None
         for number in range(current, current + len(landed) + 2):
+            world.expire_leases()
             world.run(number, clear_number=clears.get(number, 0))
+        world.expire_leases()
+        report = world.janitor()
+        assert not report.failed
         published = sorted(row for rows in world.table().values() for row in rows)
         assert published == landed
         assert verify_all(world.checkpoint) == []
         assert world.stages() == []
+        assert untold(world, diary) == []
+        left = set(world.checkpoint.leases.unfinished())
+        assert len(left) == len(report.of("waits for its commit"))
+        assert report.of("alive") == []

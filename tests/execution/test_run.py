@@ -123,6 +123,7 @@ def test_killed_between_publish_and_commit_only_the_commit_is_made_up(
         patch.setattr(Execution, "commit", kill)
         with pytest.raises(Killed):
             world.run(0)
+    world.expire_leases()
     engine = InlineEngine()
     summary = world.run(1, engine)
     assert engine.jobs == [], "the batch is in the sink: Spark must not run it again"

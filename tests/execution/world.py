@@ -7,6 +7,7 @@ reason for ours.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.janitor import Janitor
+from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.summary import BatchSummary
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -80,6 +83,22 @@ class World:
         """The task run ``number``, to its end."""
         run = run_identity(number, **{key: kwargs.pop(key) for key in ("clear_number", "try_number") if key in kwargs})
         return self.execution.run(run=run, engine=engine or InlineEngine(), code=CODE, transform=None, **kwargs)
+
+    def expire_leases(self) -> None:
+        """An hour passes, as far as the store's clock can tell."""
+        for path in (self.root / "checkpoint" / "leases").rglob("*-*-*"):
+            past = path.stat().st_mtime - 3600
+            os.utime(path, (past, past))
+
+    def janitor(self, engine: InlineEngine | None = None, **kwargs: Any) -> JanitorReport:
+        """One run of the janitor, which has nothing but the checkpoint and an engine."""
+        found = engine or InlineEngine()
+        made = Janitor(
+            checkpoint=Checkpoint(open_store(str(self.root / "checkpoint"))),
+            engine_of=lambda name: found if name == found.name else None,
+            **kwargs,
+        )
+        return made.run()
 
     def table(self) -> dict[int, list[int]]:
         """Published ids by batch, as a reader that lists the table sees them."""

@@ -116,7 +116,7 @@ def test_a_stage_that_is_not_what_its_manifest_says_is_not_published(sink: FileS
 
 
 def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_stage(sink, 1)
+    write_stage(sink, 1)
     removed: list[Path] = []
     real = shutil.rmtree
 
@@ -128,8 +128,13 @@ def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monke
     monkeypatch.setattr("shutil.rmtree", first_step_only)
     with pytest.raises(SinkError, match="cannot be removed"):
         sink.drop_stage(KEY, 1)
-    assert folder.exists()
+    monkeypatch.undo()
+    assert sink.stages() == [(KEY, 1)], "what is left of it is found"
     assert sink.manifest(KEY, 1) is None
+    with pytest.raises(SinkError, match="no complete stage"):
+        sink.publish(KEY, 1)
+    assert sink.drop_stage(KEY, 1)
+    assert sink.stages() == []
 
 
 def test_a_dropped_stage_leaves_no_folder_of_its_batch(sink: FileSink) -> None:

@@ -1,0 +1,39 @@
+"""The pipeline as its attempts ran it, so that a process that has no DAG file can call its hooks and clean its sink."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+
+
+class Definitions:
+    """Files named by the SHA-256 of their content: a pipeline that does not change is written once.
+
+    :param store: scoped to ``microbatch/pipelines``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, definition: Mapping[str, Any]) -> str:
+        """Write what ``Pipeline.to_dict`` gave; durable when this returns.
+
+        :return: the name to find it by.
+        """
+        data = encode_record(definition)
+        name = hashlib.sha256(data).hexdigest()
+        self._store.put_if_absent(name, data)
+        return name
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """The definition, or None. :raises CorruptEntryError: if it cannot be read."""
+        data = self._store.get(name)
+        return None if data is None else decode_record(data, where=f"{self._store.location}/{name}")
+
+    def names(self) -> list[str]:
+        """All names. One listing."""
+        return sorted(self._store.list(""))

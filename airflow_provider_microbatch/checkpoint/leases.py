@@ -1,0 +1,86 @@
+"""Leases: the sign of life that an attempt's holder gives, by the store's clock."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+
+LEASE_SECONDS = 60.0
+"""How long an attempt counts as alive after its holder's last sign. The holder renews at a third of it, so two renewals
+may fail before anybody takes the attempt for dead."""
+
+
+class Leases:
+    """Files ``<lane>/<id>-<epoch>-<n>``; the highest ``n`` counts, and it runs from the moment the store took it.
+
+    Of a lease that is over a file stays until :meth:`forget`, which is called when nothing of the attempt is left to
+    do. So the listing of a lane is the list of its unfinished attempts, however many batches there have been.
+
+    A lease tells who is alive and is no lock: two attempts that both believe to be alive are kept apart by the fence.
+
+    :param store: scoped to ``leases``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def renew(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS, parked: bool = False) -> None:
+        """Count the attempt as alive for ``seconds`` from now on. The renewals before it are deleted.
+
+        :param parked: nobody is at it: its stage only waits, for audits. The janitor leaves it alone, and another run
+            may take the batch up.
+        """
+        before = self._renewals(key, epoch)
+        number = max(before, default=0) + 1
+        while not self._store.put_if_absent(
+            _path(key, epoch, number), encode_record({"seconds": seconds, "parked": parked})
+        ):
+            number += 1
+        for old in before:
+            self._store.delete(_path(key, epoch, old))
+
+    def remaining_seconds(self, key: BatchKey, epoch: int, *, parked: bool = False) -> float:
+        """How long the attempt still counts as alive; 0 if its lease has run out or there is none.
+
+        :param parked: count a parked attempt too.
+        :raises CorruptEntryError: if the lease cannot be read.
+        """
+        while renewals := self._renewals(key, epoch):
+            path = _path(key, epoch, renewals[-1])
+            written, data = self._store.modified_ms(path), self._store.get(path)
+            if written is None or data is None:
+                continue  # renewed or forgotten since it was listed
+            where = f"{self._store.location}/{path}"
+            values = decode_record(data, where=where)
+            seconds = values.get("seconds")
+            if not isinstance(seconds, (int, float)):
+                corrupt(where, "not what it should be: it lacks seconds")
+            if values.get("parked") and not parked:
+                return 0.0
+            return max(0.0, seconds - (self._store.now_ms() - written) / 1000)
+        return 0.0
+
+    def forget(self, key: BatchKey, epoch: int) -> bool:
+        """Remove the attempt's lease: nothing of the attempt is left to do. False if there was none."""
+        return sum(self._store.delete(_path(key, epoch, number)) for number in self._renewals(key, epoch)) > 0
+
+    def unfinished(self, lane: str | None = None) -> list[tuple[BatchKey, int]]:
+        """Batch and epoch of all attempts that have a lease, alive or not. One listing a lane."""
+        found = set()
+        for name in self._store.list("") if lane is None else [lane]:
+            for batch_id, epoch, _ in self._files(name):
+                found.add((BatchKey(name, batch_id), epoch))
+        return sorted(found)
+
+    def _renewals(self, key: BatchKey, epoch: int) -> list[int]:
+        return sorted(number for *attempt, number in self._files(key.lane) if attempt == [key.id, epoch])
+
+    def _files(self, lane: str) -> list[tuple[int, int, int]]:
+        split = [numbers(name.split("-")) for name in self._store.list(lane)]
+        return [(parts[0], parts[1], parts[2]) for parts in split if len(parts) == 3]
+
+
+def _path(key: BatchKey, epoch: int, number: int) -> str:
+    return f"{key.lane}/{key.id}-{epoch}-{number}"

@@ -1,0 +1,252 @@
+"""The janitor: what listeners and dying processes left undone is done in bounded time, whoever was killed when.
+
+It works from the checkpoint alone. Its list of work is the leases, which name every unfinished attempt, and the stages
+that the sinks have; so a run costs what is left to do, not what was ever done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.execution.janitor_report import JanitorReport
+from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
+from airflow_provider_microbatch.execution.retention import apply_retention
+from airflow_provider_microbatch.execution.status import definition_of, end_attempt
+from airflow_provider_microbatch.sinks import Sink
+
+log = logging.getLogger(__name__)
+
+ENGINE = "janitor"
+"""``engine`` in the handle of an epoch that the janitor took: it fences the dead attempt and runs nothing."""
+
+GRACE_SECONDS = 60 * 60.0
+"""How long output that a replay put out is kept for readers that opened it before."""
+
+
+class Janitor:
+    """Cleans up after dead attempts of one checkpoint. Never touches a live one, nor published data.
+
+    Every step can be repeated: killed anywhere, the next run goes on. The steps for a dead attempt are: take the next
+    epoch, so that it loses should it wake up; stop its Spark; drop its stage; record its end; tell the hooks.
+
+    :param checkpoint: what to clean up.
+    :param sinks: further sinks to look for stages in, beside those that the checkpoint has on record.
+    :param engine_of: finds an engine, to ask whether an attempt runs and to stop it.
+    :param grace_seconds: how long replaced output is kept.
+    :param dry_run: say what would be done, and write nothing.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        sinks: Sequence[Sink] = (),
+        engine_of: EngineOf = no_engine,
+        grace_seconds: float = GRACE_SECONDS,
+        dry_run: bool = False,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._given_sinks = sinks
+        self._engine_of = engine_of
+        self._grace_seconds = grace_seconds
+        self._dry_run = dry_run
+        self._clock_ms = clock_ms
+
+    def run(self) -> JanitorReport:
+        """Do all there is to do. An attempt that cannot be cleaned up is reported, and the others are.
+
+        :raises CheckpointError: if the checkpoint cannot be read at all.
+        """
+        identity = self._checkpoint.identity()
+        name = identity.pipeline if identity is not None else None
+        report = JanitorReport(location=self._checkpoint.location, pipeline=name or "", dry_run=self._dry_run)
+        if name is None:
+            return report  # no batch of this package was ever planned here
+        sinks = self._sinks(report)
+        for key, epoch in self._work(sinks, report):
+            try:
+                self._attempt(key, epoch, sinks, report)
+            except (MicroBatchError, OSError) as error:
+                report.add("failed", f"{key} attempt {epoch}", str(error))
+        for sink in sinks:
+            try:
+                for path in sink.drop_replaced(older_seconds=self._grace_seconds, dry_run=self._dry_run):
+                    report.add("replaced output removed", path, f"older than {self._grace_seconds:.0f} s")
+            except MicroBatchError as error:
+                report.add("failed", sink.location(), str(error))
+        try:
+            for what in apply_retention(self._checkpoint, kept=self._retained(), dry_run=self._dry_run):
+                report.add("retention applied", what, "")
+        except MicroBatchError as error:
+            report.add("failed", "retention", str(error))
+        return report
+
+    def _work(self, sinks: Sequence[Sink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
+        """Batch and epoch of all attempts that may need something."""
+        found = set(self._checkpoint.leases.unfinished())
+        for sink in sinks:
+            try:
+                found.update(sink.stages())
+            except MicroBatchError as error:
+                report.add("failed", sink.location(), str(error))
+        return sorted(found)
+
+    def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
+        what = f"{key} attempt {epoch}"
+        attempt = self._checkpoint.attempts.get(key, epoch)
+        if attempt is None:
+            self._without_entry(key, epoch, sinks, report)
+            return
+        sign = sign_of_life(self._checkpoint, attempt, self._engine_of, parked=True)
+        if sign is not None:
+            report.add("alive", what, sign)
+            return
+        own = self._sink_of(attempt)
+        candidates = [own] if own is not None else list(sinks)
+        if not candidates:
+            report.add("failed", what, "no pipeline is on record, so nobody knows its sink; name it to the operator")
+            return
+        end = self._checkpoint.attempts.ended(key, epoch)
+        if self._is_committed(key, epoch):
+            end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
+        elif end is None:
+            if self._is_published(key, epoch, candidates):
+                report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
+                return
+            end = self._found_dead(attempt)
+            if not self._dry_run:
+                if not self._fence(attempt):
+                    report.add("alive", what, "a later attempt was opened at this moment and deals with it")
+                    return
+                # It may have published between the look and the fence; after the fence it cannot begin to.
+                if self._is_published(key, epoch, candidates):
+                    report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
+                    return
+        self._clean(attempt, end, candidates, report)
+
+    def _clean(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+        key, epoch = attempt.key, attempt.epoch
+        what = f"{key} attempt {epoch}"
+        staged = [sink for sink in sinks if (key, epoch) in sink.stages()]
+        told = end.error or end.state
+        if self._dry_run:
+            report.add(
+                "stage dropped" if staged else "attempt ended", what, told
+            )  # fmt: skip
+            return
+        if end.state != "succeeded":
+            engine = self._engine_of(str(attempt.handle.get("engine")))
+            if engine is not None and engine.cancel(attempt.handle):
+                report.add("Spark stopped", what, str(attempt.handle.get("tag")))
+        for sink in staged:
+            if sink.drop_stage(key, epoch):
+                report.add("stage dropped", what, told)
+        if end_attempt(self._checkpoint, attempt, end, pipeline=report.pipeline, sink=sinks[0]):
+            report.add("attempt ended", what, told)
+        else:
+            report.add("failed", what, "a job status hook failed, or cannot be called from here; see the log")
+
+    def _fence(self, attempt: Attempt) -> bool:
+        """See that there is a later epoch than the dead attempt's: it may only seem dead, and then it loses.
+
+        The epoch right after it, and no other: a later one could fence a run that has just begun.
+
+        :return: False if such a run was faster.
+        """
+        attempts, key = self._checkpoint.attempts, attempt.key
+        if attempts.latest_epoch(key) == attempt.epoch:
+            fence = Attempt(
+                key=key,
+                epoch=attempt.epoch + 1,
+                handle={"engine": ENGINE},
+                run=None,
+                code={},
+                started_ms=self._clock_ms(),  # no definition: the hooks were never told of this epoch
+            )
+            if not attempts.take_exactly(fence):
+                return False
+        for later in attempts.all(key):
+            if later.handle.get("engine") == ENGINE and attempts.ended(key, later.epoch) is None:
+                end = AttemptEnd(
+                    state="canceled", error=f"the janitor gave up attempt {attempt.epoch}", ended_ms=self._clock_ms()
+                )
+                attempts.end(key, later.epoch, end)
+        return True
+
+    @staticmethod
+    def _is_published(key: BatchKey, epoch: int, sinks: Sequence[Sink]) -> bool:
+        return any((found := sink.contains(key)) is not None and found.epoch == epoch for sink in sinks)
+
+    def _found_dead(self, attempt: Attempt) -> AttemptEnd:
+        name = attempt.handle.get("engine")
+        says = "does not say that it runs" if self._engine_of(str(name)) else "cannot be asked from here"
+        error = f"found dead by the janitor: its lease has run out, and the engine {name} {says}"
+        return AttemptEnd(state="failed", error=error, ended_ms=self._clock_ms())
+
+    def _is_committed(self, key: BatchKey, epoch: int) -> bool:
+        """Whether the logs say that this attempt's output is the batch's, or was before a replay."""
+        commit = self._checkpoint.lane(key.lane).commit_log.get(key.id)
+        if commit is not None and commit.epoch == epoch:
+            return True
+        replays = self._checkpoint.replays
+        answers = [replays.completed(key, number) for number in replays.epochs.ends(key)]
+        return any(answer is not None and answer.get("attempt") == epoch for answer in answers)
+
+    def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
+        """A lease whose epoch was never taken, or a stage of an attempt that retention has removed."""
+        what = f"{key} attempt {epoch}"
+        leases = self._checkpoint.leases
+        if leases.remaining_seconds(key, epoch, parked=True) > 0:
+            report.add("alive", what, "its attempt is being opened")
+            return
+        kept = self._checkpoint.lane(key.lane).offset_log.ids()
+        stale = bool(kept) and key.id < kept[0]
+        for sink in sinks:
+            if (key, epoch) not in sink.stages():
+                continue
+            if not stale:
+                report.add(
+                    "unknown stage left alone", what, f"no attempt of this checkpoint wrote it: {sink.location()}"
+                )
+            elif self._dry_run or sink.drop_stage(key, epoch):
+                report.add("stage dropped", what, "its batch is older than the logs")
+        if not self._dry_run:
+            leases.forget(key, epoch)
+
+    def _sink_of(self, attempt: Attempt) -> Sink | None:
+        arguments = definition_of(self._checkpoint, attempt)
+        return None if arguments is None else Sink.from_dict(arguments["sink"])
+
+    def _sinks(self, report: JanitorReport) -> list[Sink]:
+        """All sinks that attempts of this checkpoint have written to, each once."""
+        found: dict[str, Sink] = {str(sink.to_dict()): sink for sink in self._given_sinks}
+        for name in self._checkpoint.definitions.names():
+            definition: Mapping[str, Any] = self._checkpoint.definitions.get(name) or {"arguments": {}}
+            recorded = definition["arguments"].get("sink")
+            try:
+                if recorded is not None and str(recorded) not in found:
+                    found[str(recorded)] = Sink.from_dict(recorded)
+            except DefinitionError as error:
+                report.add("failed", f"sink {recorded.get('class')}", str(error))
+        return list(found.values())
+
+    def _retained(self) -> int | None:
+        """``min_batches_to_retain`` of the pipeline as its newest attempt ran it."""
+        newest = self._checkpoint.offset_log.latest_id()
+        while newest is not None and newest >= 0:
+            for attempt in reversed(self._checkpoint.attempts.all(BatchKey("live", newest))):
+                arguments = definition_of(self._checkpoint, attempt)
+                if arguments is not None:
+                    kept = arguments.get("min_batches_to_retain")
+                    return kept if isinstance(kept, int) else None
+            newest -= 1
+        return None

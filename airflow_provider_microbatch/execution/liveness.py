@@ -1,0 +1,92 @@
+"""Alive or dead: what an attempt's lease and its engine say, and the thread that renews the lease."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.engine import Engine, EngineState
+
+log = logging.getLogger(__name__)
+
+EngineOf = Callable[[str], Engine | None]
+"""The engine of that name, to poll and cancel with; None if this process has none of that name."""
+
+
+def no_engine(_: str) -> Engine | None:
+    """Where no engine can be asked: the lease alone tells who is alive."""
+    return None
+
+
+def sign_of_life(
+    checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf = no_engine, *, parked: bool = False
+) -> str | None:
+    """Why the attempt counts as alive; None if it is dead. Writes nothing.
+
+    :param engine_of: asked for the engine in the attempt's handle.
+    :param parked: count an attempt whose stage waits for audits too.
+    :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
+    """
+    key, epoch = attempt.key, attempt.epoch
+    if checkpoint.attempts.ended(key, epoch) is not None:
+        return None
+    seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
+    if seconds > 0:
+        return f"its lease runs for another {seconds:.0f} s unless it is renewed"
+    name = str(attempt.handle.get("engine"))
+    engine = engine_of(name)
+    if engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING:
+        return f"{name} says that it runs"
+    return None
+
+
+class Holder:
+    """Renews an attempt's lease from a thread of its own while the ``with`` block runs.
+
+    What the block leaves behind when its process is killed is a lease that runs out.
+
+    :param checkpoint: where the lease lies.
+    :param attempt: the attempt.
+    :param engine: told to stop Spark when a later attempt has fenced this one: the rows it would write are nobody's.
+    :param seconds: the lease's time to live; it is renewed at a third of it.
+    """
+
+    def __init__(self, *, checkpoint: Checkpoint, attempt: Attempt, engine: Engine, seconds: float) -> None:
+        self._checkpoint = checkpoint
+        self._attempt = attempt
+        self._engine = engine
+        self._seconds = seconds
+        self._released = threading.Event()
+        name = f"lease {attempt.key} attempt {attempt.epoch}"
+        self._thread = threading.Thread(target=self._renew_until_released, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._released.set()
+        self._thread.join()
+
+    def _renew_until_released(self) -> None:
+        key, epoch = self._attempt.key, self._attempt.epoch
+        attempts, leases = self._checkpoint.attempts, self._checkpoint.leases
+        while not self._released.wait(self._seconds / 3):
+            try:
+                newest = attempts.latest_epoch(key)
+                if newest > epoch:
+                    log.warning("Batch %s attempt %s is fenced by attempt %s: stopping it", key, epoch, newest)
+                    self._engine.cancel(self._attempt.handle)
+                    return
+                leases.renew(key, epoch, seconds=self._seconds)
+            except (MicroBatchError, OSError) as failed:
+                # Dying of it would make a healthy attempt look dead; the next renewal may succeed.
+                log.warning("the lease of batch %s attempt %s could not be renewed: %s", key, epoch, failed)

@@ -1,0 +1,86 @@
+"""The janitor as a task: what guarantees that nothing of a killed task stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.engines.lookup import find_engine
+from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.execution.janitor import GRACE_SECONDS, Janitor
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.micro_batch import check_pipeline
+from airflow_provider_microbatch.operators.run_context import open_execution
+from airflow_provider_microbatch.sinks import Sink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class MicroBatchJanitorOperator(BaseOperator):
+    """Drop the stages of dead attempts, call the job status hooks that nobody called, remove replaced output, apply
+    retention. A live attempt is never touched, nor is published data. Run it on the workers' hosts, every few minutes.
+
+    XCom: what was done, a report for each checkpoint.
+
+    :param pipelines: the pipelines to clean up after.
+    :param checkpoints: checkpoints to clean up, by address: what the janitor needs of a pipeline is on record in them.
+    :param grace_seconds: how long output that a replay put out is kept for readers, in seconds.
+    :param only_say: only say what would be done.
+    """
+
+    ui_color = "#e2d9f3"
+
+    def __init__(
+        self,
+        *,
+        pipelines: Sequence[Pipeline] = (),
+        checkpoints: Sequence[str] = (),
+        grace_seconds: float = GRACE_SECONDS,
+        only_say: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        where = f"task {self.task_id!r}"
+        if isinstance(pipelines, Pipeline) or isinstance(checkpoints, str) or not (pipelines or checkpoints):
+            raise DefinitionError(f"{where}: give a list of at least one: pipelines=[…] or checkpoints=[…].")
+        if grace_seconds < 0:
+            raise DefinitionError(f"{where}: grace_seconds must be 0 or more, not {grace_seconds!r}.")
+        self.pipelines = [check_pipeline(pipeline, operator=where) for pipeline in pipelines]
+        self.checkpoints = list(checkpoints)
+        self.grace_seconds = grace_seconds
+        self.only_say = only_say
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Clean up after each pipeline; one that cannot be cleaned up does not keep the others waiting.
+
+        :return: the reports.
+        :raises AirflowException: at the end, if something was left undone; a later run does it.
+        """
+        work: list[tuple[Checkpoint, Sequence[Sink]]] = [
+            *((open_execution(pipeline).checkpoint, [pipeline.sink]) for pipeline in self.pipelines),
+            *((Checkpoint(open_store(location)), []) for location in self.checkpoints),
+        ]
+        reports, problems = [], []
+        for checkpoint, sinks in work:
+            try:
+                report = Janitor(
+                    checkpoint=checkpoint,
+                    sinks=sinks,
+                    engine_of=find_engine,
+                    grace_seconds=self.grace_seconds,
+                    dry_run=self.only_say,
+                ).run()
+            except (MicroBatchError, OSError) as error:
+                problems.append(f"{checkpoint.location}: {error}")
+                continue
+            reports.append(report.to_dict())
+            problems += [f"{action.what}: {action.why}" for action in report.actions if action.kind == "failed"]
+        if problems:
+            raise AirflowException("the janitor could not do everything:\n" + "\n".join(problems))
+        return reports

@@ -1,0 +1,29 @@
+"""The janitor: every five minutes it cleans up after attempts that were killed.
+
+The checkpoints of the example DAGs beside it, below the environment variable ``MICROBATCH_HOME``.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
+
+HOME = os.environ.get("MICROBATCH_HOME", "/opt/microbatch")
+
+with DAG(
+    "microbatch_janitor",
+    schedule="*/5 * * * *",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["microbatch"],
+    doc_md=__doc__,
+):
+    MicroBatchJanitorOperator(
+        task_id="janitor",
+        checkpoints=[f"{HOME}/checkpoints/{name}" for name in ("orders", "orders_scheduled", "orders_steps")],
+    )

@@ -1,0 +1,153 @@
+"""Who is alive at a batch: a run leaves the batch of another run alone as long as that run gives a sign of life."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError
+from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.execution.execution import Execution
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+KEY = BatchKey("live", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.land(1)
+    return world
+
+
+def opened(world: World, number: int = 0, **kwargs: int) -> Attempt:
+    """An attempt of that run, whose process then dies."""
+    run = run_identity(number, **kwargs)
+    planned = world.execution.plan(run)
+    assert planned is not None
+    return world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
+
+
+class Running(InlineEngine):
+    """An engine that says of everything that it runs."""
+
+    def poll(self, handle: Handle) -> EngineState:
+        return EngineState.RUNNING
+
+
+def test_another_run_leaves_a_live_batch_alone_and_names_who_is_at_it(world: World) -> None:
+    opened(world)
+    before, engine = world.files(), InlineEngine()
+    with pytest.raises(BatchInProgressError, match=r"live/0 is in progress: attempt 1 of run 'run-0' of DAG 'orders'"):
+        world.run(1, engine)
+    assert (engine.jobs, engine.cancelled) == ([], [])
+    assert world.files() == before
+
+
+def test_when_the_lease_has_run_out_another_run_takes_over(world: World) -> None:
+    dead = opened(world)
+    world.expire_leases()
+    engine = InlineEngine()
+    summary = world.run(1, engine)
+    assert summary is not None
+    assert (summary.key, summary.epoch) == (KEY, 2)
+    assert engine.cancelled == [dead.handle["tag"]]
+    assert world.table() == {0: [1]}
+
+
+def test_while_the_engine_says_that_it_runs_another_run_leaves_it_alone(world: World) -> None:
+    opened(world)
+    world.expire_leases()
+    with pytest.raises(BatchInProgressError, match="inline says that it runs"):
+        world.run(1, Running())
+
+
+def test_the_same_runs_retry_takes_over_at_once_and_stops_the_driver_before(world: World) -> None:
+    before = opened(world)
+    engine = InlineEngine()
+    summary = world.run(0, engine, try_number=2)
+    assert summary is not None
+    assert summary.epoch == 2
+    assert engine.cancelled == [before.handle["tag"]]
+
+
+def test_an_attempt_that_has_ended_is_not_alive(world: World) -> None:
+    attempt = opened(world)
+    world.execution.abandon(attempt, state="failed", error=RuntimeError("no"), engine=InlineEngine())
+    assert world.run(1).epoch == 2  # type: ignore[union-attr]
+
+
+def test_a_live_batch_of_another_run_does_not_fire_and_fires_when_its_lease_has_run_out(world: World) -> None:
+    opened(world)
+    decision = world.execution.should_fire(run_identity(1))
+    assert not decision.fire
+    assert "attempt 1 of run 'run-0'" in decision.reason
+    assert world.execution.should_fire(run_identity(0)).fire, "its own run's retry goes on"
+    world.expire_leases()
+    assert world.execution.should_fire(run_identity(1)).fire
+    assert not world.execution.should_fire(run_identity(1), engine_of=lambda name: Running()).fire
+
+
+def test_a_run_with_a_batch_of_its_own_fires_although_another_run_is_alive_at_the_next(world: World) -> None:
+    world.run(0)
+    world.land(2)
+    opened(world, 1)
+    assert world.execution.should_fire(run_identity(0)).fire
+
+
+def test_a_parked_stage_is_no_obstacle_for_another_run(world: World) -> None:
+    attempt = opened(world)
+    world.execution.keep(attempt, seconds=3600)
+    assert world.execution.should_fire(run_identity(1)).fire
+    assert world.run(1).epoch == 2  # type: ignore[union-attr]
+
+
+def test_the_holder_renews_its_lease_for_as_long_as_the_job_runs(world: World) -> None:
+    """The job takes three times the lease's time to live, and counts as alive until its end."""
+    lapsed: list[bool] = []
+    leases = world.checkpoint.leases
+    renewed = threading.Event()
+
+    def work(job: object) -> None:
+        seen = set()
+        deadline = time.monotonic() + 30
+        while len(seen) < 9 and time.monotonic() < deadline:
+            names = [path.name for path in (world.root / "checkpoint" / "leases" / "live").glob("0-1-*")]
+            seen |= set(names)
+            lapsed.append(leases.remaining_seconds(KEY, 1) == 0)
+        if len(seen) == 9:
+            renewed.set()
+
+    execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lease_seconds=0.9)
+    run = run_identity(0)
+    execution.run(run=run, engine=InlineEngine(before_stage=work), code=CODE, transform=None)
+    assert renewed.is_set()
+    assert not any(lapsed)
+    assert leases.unfinished() == [], "a batch that is done leaves no lease behind"
+    assert not any(thread.name.startswith("lease ") for thread in threading.enumerate())
+
+
+def test_an_attempt_that_is_fenced_while_it_runs_is_told_to_stop(world: World) -> None:
+    class Stoppable(InlineEngine):
+        def __init__(self) -> None:
+            super().__init__(before_stage=self.fenced)
+            self.stopped = threading.Event()
+
+        def fenced(self, job: object) -> None:
+            opened(world, 0, try_number=2)
+            assert self.stopped.wait(timeout=60)
+
+        def cancel(self, handle: Handle) -> bool:
+            self.stopped.set()
+            return super().cancel(handle)
+
+    execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lease_seconds=0.3)
+    with pytest.raises(AttemptFencedError):
+        execution.run(run=run_identity(0), engine=Stoppable(), code=CODE, transform=None)
+    assert world.table() == {}

@@ -1,0 +1,321 @@
+"""The janitor: what a killed task left is gone after one run; a live attempt and published data are not touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import AttemptFencedError, EngineError, SinkError
+from airflow_provider_microbatch.execution import janitor as janitor_module
+from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.world import CODE, World, run_identity
+from tests.support.hooks import Diary, lines
+from tests.support.inline_engine import InlineEngine
+
+KEY = BatchKey("live", 0)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Path:
+    return tmp_path / "diary"
+
+
+@pytest.fixture
+def world(tmp_path: Path, diary: Path) -> World:
+    world = World(tmp_path, hooks=(Diary(str(diary)),))
+    world.land(1)
+    return world
+
+
+def staged(world: World, number: int = 0) -> Attempt:
+    """An attempt whose job has left a whole stage, and whose process died then."""
+    run, engine = run_identity(number), InlineEngine()
+    planned = world.execution.plan(run)
+    assert planned is not None
+    attempt = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine)
+    job = world.execution.job(attempt, None)
+    world.execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
+    return attempt
+
+
+def test_a_live_attempt_is_not_touched(world: World, diary: Path) -> None:
+    staged(world)
+    before = world.files()
+    report = world.janitor()
+    assert report.of("alive") == ["live/0 attempt 1"]
+    assert [action.kind for action in report.actions] == ["alive"]
+    assert world.files() == before
+    assert world.stages() == ["live/0 attempt 1"]
+    assert lines(diary) == ["diary created live/0 1"]
+
+
+def test_what_the_engine_says_runs_is_not_touched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged(world)
+    world.expire_leases()
+    monkeypatch.setattr(InlineEngine, "poll", lambda self, handle: EngineState.RUNNING)
+    before = world.files()
+    assert world.janitor().of("alive") == ["live/0 attempt 1"]
+    assert world.files() == before
+
+
+def test_an_engine_that_cannot_be_asked_keeps_the_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poll(self: InlineEngine, handle: Handle) -> EngineState:
+        raise EngineError("the resource manager does not answer")
+
+    staged(world)
+    world.expire_leases()
+    monkeypatch.setattr(InlineEngine, "poll", poll)
+    before = world.files()
+    assert world.janitor().failed
+    assert world.files() == before
+
+
+def test_a_stage_that_waits_for_its_audits_is_not_touched(world: World) -> None:
+    world.execution.keep(staged(world), seconds=7200)
+    world.expire_leases()
+    assert world.janitor().of("alive") == ["live/0 attempt 1"]
+    world.expire_leases()
+    assert world.janitor().of("stage dropped") == ["live/0 attempt 1"]
+
+
+def test_a_dead_attempts_stage_is_gone_after_one_run_and_its_spark_is_stopped(world: World, diary: Path) -> None:
+    dead, engine = staged(world), InlineEngine()
+    world.expire_leases()
+    report = world.janitor(engine)
+    assert report.of("stage dropped") == ["live/0 attempt 1"]
+    assert not report.failed
+    assert engine.cancelled == [dead.handle["tag"]]
+    assert world.stages() == []
+    assert lines(diary) == ["diary created live/0 1", "diary failed live/0 1"]
+    assert "found dead by the janitor" in diary.read_text()
+    assert world.run(1).epoch == 3  # type: ignore[union-attr]
+    assert world.table() == {0: [1]}
+
+
+def test_a_second_run_has_nothing_to_do(world: World, diary: Path) -> None:
+    staged(world)
+    world.expire_leases()
+    world.janitor()
+    before, told = world.files(), lines(diary)
+    assert world.janitor().actions == []
+    assert (world.files(), lines(diary)) == (before, told)
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(world: World, diary: Path) -> None:
+    staged(world)
+    world.expire_leases()
+    before = world.files()
+    assert world.janitor(dry_run=True).of("stage dropped") == ["live/0 attempt 1"]
+    assert world.files() == before
+    assert world.stages() == ["live/0 attempt 1"]
+    assert lines(diary) == ["diary created live/0 1"]
+
+
+def test_an_attempt_that_only_seemed_dead_loses_at_publish(world: World) -> None:
+    late = staged(world)
+    world.expire_leases()
+    world.janitor()
+    with pytest.raises(AttemptFencedError, match="fenced by attempt 2"):
+        world.execution.publish(late)
+    assert world.table() == {}
+
+
+def test_a_run_that_begins_at_that_moment_is_not_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged(world)
+    world.expire_leases()
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        world.execution.open_attempt(
+            key=KEY, run=run_identity(0, try_number=2), code=CODE, engine=InlineEngine()
+        )  # fmt: skip
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    assert world.janitor().of("alive") == ["live/0 attempt 1"]
+    assert world.checkpoint.attempts.latest_epoch(KEY) == 2
+
+
+def test_an_attempt_that_publishes_just_before_it_is_fenced_is_not_failed(
+    world: World, diary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = staged(world)
+    world.expire_leases()
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        world.execution.publish(late)
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    assert world.janitor().of("waits for its commit") == ["live/0 attempt 1"]
+    world.run(1)
+    assert lines(diary)[1:] == ["diary finished live/0 1"]
+    assert world.table() == {0: [1]}
+
+
+def test_published_and_not_committed_is_left_for_the_next_run(world: World, diary: Path) -> None:
+    world.execution.publish(staged(world))
+    world.expire_leases()
+    assert world.janitor().of("waits for its commit") == ["live/0 attempt 1"]
+    assert world.checkpoint.attempts.latest_epoch(KEY) == 1, "nothing to fence"
+    assert world.table() == {0: [1]}
+    world.run(1)
+    assert lines(diary)[-1] == "diary finished live/0 1"
+    assert world.janitor().actions == []
+
+
+def test_a_hook_that_nobody_could_call_is_called_and_the_commit_stands(world: World, diary: Path) -> None:
+    Path(f"{diary}.fails").write_text("diary finished")
+    world.run(0)
+    assert world.janitor().failed
+    assert world.table() == {0: [1]}
+    Path(f"{diary}.fails").unlink()
+    assert world.janitor().of("attempt ended") == ["live/0 attempt 1"]
+    assert lines(diary)[1:] == ["diary finished live/0 1"] * 3
+    assert world.janitor().actions == []
+
+
+def test_a_hook_is_told_failed_when_the_attempt_of_a_replay_died_and_the_old_output_stays(world: World) -> None:
+    world.run(0)
+    run = run_identity(0, clear_number=1)
+    world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=InlineEngine())
+    world.expire_leases()
+    world.janitor()
+    assert world.table() == {0: [1]}
+    ended = world.checkpoint.attempts.ended(KEY, 2)
+    assert ended is not None
+    assert ended.state == "failed"
+
+
+def test_replaced_output_goes_after_its_grace_period(world: World) -> None:
+    world.run(0)
+    world.run(0, clear_number=1)
+    kept = world.lake / "_replaced" / "lane=live" / "batch_id=0" / "attempt=1"
+    assert kept.is_dir()
+    assert world.janitor().actions == []
+    assert world.janitor(grace_seconds=0, dry_run=True).of("replaced output removed") == [str(kept)]
+    assert kept.is_dir()
+    assert world.janitor(grace_seconds=0).of("replaced output removed") == [str(kept)]
+    assert not kept.exists()
+    assert world.table() == {0: [1]}
+
+
+def test_a_stage_that_no_attempt_of_this_checkpoint_wrote_is_left_alone(world: World) -> None:
+    world.run(0)
+    foreign = world.lake / "_staging" / "lane=live" / "batch_id=9" / "attempt=4"
+    foreign.mkdir(parents=True)
+    assert world.janitor().of("unknown stage left alone") == ["live/9 attempt 4"]
+    assert foreign.is_dir()
+
+
+def test_a_lease_whose_epoch_was_never_taken_is_forgotten(world: World) -> None:
+    world.run(0)
+    world.checkpoint.leases.renew(BatchKey("live", 1), 1)
+    assert world.janitor().of("alive") == ["live/1 attempt 1"]
+    world.expire_leases()
+    world.janitor()
+    assert world.checkpoint.leases.unfinished() == []
+
+
+def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    world = World(tmp_path, hooks=(Diary(str(diary)),), min_batches_to_retain=2)
+    Path(f"{diary}.fails").write_text("diary finished")
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
+    Path(f"{diary}.fails").unlink()
+    assert world.janitor().of("retention applied") == ["log entries of 2 batches before live/2"]
+    assert world.checkpoint.offset_log.ids() == [2, 3]
+    assert sorted(path.name for path in (tmp_path / "checkpoint" / "hooks" / "live").iterdir()) == ["2", "3"]
+
+
+STEPS = [
+    (Attempts, "take_exactly"),
+    (Attempts, "end"),
+    (InlineEngine, "cancel"),
+    (FileSink, "drop_stage"),
+    (janitor_module, "end_attempt"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), STEPS, ids=lambda value: getattr(value, "__name__", value))
+def test_killed_anywhere_the_next_run_goes_on(world: World, diary: Path, owner: object, name: str, after: bool) -> None:
+    staged(world)
+    world.expire_leases()
+    real = getattr(owner, name)
+
+    def dying(*args: object, **kwargs: object) -> None:
+        if after:
+            real(*args, **kwargs)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, dying)
+        with pytest.raises(Killed):
+            world.janitor()
+    assert not world.janitor().failed
+    assert world.stages() == []
+    assert world.checkpoint.leases.unfinished() == []
+    ends = [world.checkpoint.attempts.ended(KEY, epoch) for epoch in (1, 2)]
+    assert [end.state for end in ends if end is not None] == ["failed", "canceled"]
+    assert lines(diary) == ["diary created live/0 1", "diary failed live/0 1"]
+    world.run(1)
+    assert world.table() == {0: [1]}
+
+
+def test_a_stage_that_is_dropped_while_it_is_published_is_published_whole_or_not_at_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = staged(world)
+    sink = world.pipeline.sink
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        moved = real(self, target)
+        if ".dropped-" in target.name:
+            with pytest.raises(SinkError, match="no complete stage"):
+                sink.publish(KEY, attempt.epoch)
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert sink.drop_stage(KEY, attempt.epoch)
+    assert world.table() == {}
+    assert world.stages() == []
+
+
+def test_a_fence_whose_janitor_was_killed_is_no_attempt_to_the_hooks(
+    world: World, diary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*_: object) -> None:
+        raise Killed
+
+    staged(world)
+    world.expire_leases()
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempts, "end", dying)
+        with pytest.raises(Killed):
+            world.janitor()
+    world.run(0, try_number=2)
+    assert [line.split()[-1] for line in lines(diary)] == ["1", "1", "3", "3"]
+
+
+def test_what_a_drop_that_was_cut_off_left_is_still_a_stage(world: World) -> None:
+    attempt = staged(world)
+    stage = world.lake / "_staging" / "lane=live" / "batch_id=0" / "attempt=1"
+    stage.rename(f"{stage}.dropped-0123abcd")
+    assert world.stages() == ["live/0 attempt 1"]
+    assert world.pipeline.sink.drop_stage(KEY, attempt.epoch)
+    assert world.stages() == []
