@@ -23,7 +23,7 @@ MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup check-java test lint imports demo bench lock clean
+.PHONY: help setup check-java test lint imports chaos mutants demo bench lock clean
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -57,6 +57,14 @@ lint: $(INSTALLED) imports ## Check style (ruff), types (mypy --strict) and laye
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+N ?= 1000
+CHAOS_ARGS ?=
+chaos: $(INSTALLED) ## Kill tasks and engines N times (SEED=…) and check that no row is lost or doubled.
+	$(BIN)/python -m tests.chaos --kills $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+mutants: $(INSTALLED) ## Break the code in every listed way and see which test catches it.
+	$(BIN)/python -m tests.mutants
 
 demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take them to the lake.
 	@$(BIN)/python -m demo

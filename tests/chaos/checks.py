@@ -1,0 +1,68 @@
+"""What must be true of a world when everything has come to rest: checked by content, not by what anybody said."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from tests.chaos.setting import Setting
+from tests.chaos.tally import Tally
+
+
+def published(lake: Path) -> dict[int, list[tuple[int, int]]]:
+    """Ids and code versions by batch, as a reader that lists the table finds them."""
+    found = {}
+    for folder in lake.glob("lane=live/batch_id=*"):
+        rows = [json.loads(line) for path in folder.glob("part-*") for line in path.read_text().splitlines()]
+        found[int(folder.name.partition("=")[2])] = [(row["id"], row["version"]) for row in rows]
+    return found
+
+
+def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Tally) -> None:
+    """Count what is wrong in ``tally``.
+
+    :param landed: ids 0 to ``landed - 1`` were landed, once each.
+    :param newest: batch → version of the code of its newest replay.
+    """
+    root, checkpoint = Path(setting.root), setting.checkpoint()
+    table = published(root / "lake")
+    seen = Counter(row for rows in table.values() for row, _ in rows)
+    lost = sorted(set(range(landed)) - seen.keys())
+    doubled = sorted(row for row, count in seen.items() if count > 1)
+    tally.blame("rows lost", len(lost), f"{lost[:10]}")
+    tally.blame("rows doubled", len(doubled), f"{doubled[:10]}")
+    for batch, rows in sorted(table.items()):
+        versions = {version for _, version in rows}
+        expected = {newest.get(batch, 0)} if rows else set()
+        tally.blame("wrong states", versions != expected, f"batch {batch} is of code {versions}, not {expected}")
+    ids = checkpoint.offset_log.ids()
+    tally.blame("wrong states", ids != list(range(len(ids))), f"offset ids {ids}")
+    tally.blame("wrong states", checkpoint.commit_log.ids() != ids, f"commits {checkpoint.commit_log.ids()} of {ids}")
+    tally.blame("wrong states", sorted(table) != ids, f"the table has {sorted(table)} of {ids}")
+    findings = verify_all(checkpoint)
+    tally.blame("wrong states", len(findings), "; ".join(finding.message for finding in findings))
+    for batch in ids:
+        pending = checkpoint.replays.pending(BatchKey("live", batch))
+        tally.blame("wrong states", len(pending), f"batch {batch} has replays without an answer")
+    leftover = [path for name in setting.sources for path in setting.landing(name).iterdir()]
+    if setting.archive:
+        tally.blame("wrong states", len(leftover), f"committed files that were not archived: {leftover[:3]}")
+    _check_stages(setting, checkpoint, tally)
+    tally.counts["rows landed"] += landed
+    tally.counts["batches"] += len(ids)
+
+
+def _check_stages(setting: Setting, checkpoint: Checkpoint, tally: Tally) -> None:
+    """A stage that is left is an orphan, unless nobody but a janitor could have dropped it: its attempt has no end on
+    record (no try came after it), or wrote after a later attempt had put an end to it."""
+    for key, epoch in setting.pipeline().sink.stages():
+        end = checkpoint.attempts.ended(key, epoch)
+        if end is None or end.state == "superseded":
+            tally.janitor += 1
+        else:
+            tally.blame("stages orphaned", 1, f"{key} attempt {epoch}, which {end.state}")

@@ -1,0 +1,85 @@
+"""What the chaos engine launches: reads the files of a job and leaves a stage as the runtime does, as JSON lines.
+
+Run as ``python -S -m tests.chaos.engine_process <job file>``: it needs nothing but the standard library, so that a
+launch costs milliseconds. The job file's name holds the tag by which anybody finds the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.runtime.layout import MANIFEST
+from tests.chaos.signals import kill
+
+
+def local(path: str) -> Path:
+    """The local path of a plain path or a ``file:`` URL as Spark takes it: not percent-decoded."""
+    return Path("/" + path.removeprefix("file:").lstrip("/"))
+
+
+class Engine:
+    """:param plan: ``job`` (the text of a job), ``version`` (what the transform adds), ``pace`` (seconds for the middle
+    of the job), ``point``, ``victim`` (whom to kill there: ``engine``, ``task`` or ``both``), ``task`` (pid), ``root``.
+    """
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.job: dict[str, Any] = json.loads(plan["job"])
+        self.stage = local(self.job["stage"]["arguments"]["path"])
+
+    def run(self) -> None:
+        self.reach("begin")
+        counted: dict[str, int] = {}
+        rows = []
+        for name, read in self.job["sources"].items():
+            found = [
+                json.loads(line)
+                for group in read["arguments"]["groups"]
+                for path in group["paths"]
+                for line in local(path).read_text().splitlines()
+            ]
+            counted[name] = len(found)
+            rows += [{**row, "version": self.plan["version"]} for row in found]
+        half = len(rows) // 2
+        # No two attempts share a file name, as with Spark: a reader that is overtaken by a replay finds its file gone.
+        one, other = (f"part-0000{number}-{self.job['epoch']}.json" for number in range(2))
+        self.write(one, rows[:half])
+        self.reach("half")
+        time.sleep(self.plan["pace"])
+        self.write(other, rows[half:])
+        self.reach("before the manifest")
+        result = {
+            "numInputRows": counted,
+            "numOutputRows": len(rows),
+            "durationMs": {"total": 1},
+            "batchId": self.job["batch_id"],
+            "epoch": self.job["epoch"],
+        }
+        sizes = [{"file": name, "bytes": (self.stage / name).stat().st_size} for name in (one, other)]
+        self.write(f"{MANIFEST}/_temporary/part-00000.txt", [{"result": result}, *sizes])
+        temporary = self.stage / MANIFEST / "_temporary"
+        (temporary / "part-00000.txt").rename(self.stage / MANIFEST / "part-00000.txt")
+        temporary.rmdir()
+        self.reach("after the manifest")
+
+    def reach(self, point: str) -> None:
+        if self.plan["point"] != point:
+            return
+        victim = self.plan["victim"]
+        pids = {"engine": [os.getpid()], "task": [self.plan["task"]], "both": [self.plan["task"], os.getpid()]}
+        kill(Path(self.plan["root"]), f"{victim}, engine at {point}", *pids[victim])
+
+    def write(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """As Spark's committers do, folders that somebody removed are made again."""
+        path = self.stage / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    Engine(json.loads(Path(sys.argv[1]).read_text())).run()

@@ -1,0 +1,98 @@
+"""The named points of the protocol at which a task process may die or fall asleep.
+
+They are wrapped around the package's own methods by the test's task process alone; the package knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file_log import SourceLog
+from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from tests.chaos.engine import ProcessEngine
+from tests.chaos.signals import kill
+
+PLAN = ("claim", "source log", "offset log")
+ATTEMPT = ("attempt", "launch", "engine's end")
+PUBLISH = ("publish", "rename")
+COMMIT = ("commit log", "attempt's end", "tell the sources", "source.commit")
+REPLAY = ("replay request", "replace", "exchange", "replay's answer")
+CLEANUP = ("drop stage",)
+
+
+def both(steps: tuple[str, ...]) -> list[str]:
+    """Just before and just after each step."""
+    return [f"{when} {step}" for step in steps for when in ("before", "after")]
+
+
+FIRST_RUN = both(PLAN + ATTEMPT + PUBLISH + COMMIT + CLEANUP)
+REPLAY_RUN = both((*REPLAY, *ATTEMPT, "attempt's end", "tell the sources", *CLEANUP))
+SLEEPS = both((*ATTEMPT, "commit log", "attempt's end", "replay request"))
+"""Where a task may fall asleep to wake up as a zombie: past the plan, and not with a lock in its hands."""
+
+
+class Points:
+    """:param armed: the point to act at, None for none.
+    :param action: ``kill`` or ``stop``.
+    :param root: where kills are recorded.
+    """
+
+    def __init__(self, armed: str | None, *, action: str, root: Path) -> None:
+        self._armed = armed
+        self._action = action
+        self._root = root
+
+    def install(self) -> None:
+        """Wrap every step. For the life of this process."""
+        self._wrap(Checkpoint, "claim", "claim")
+        self._wrap(SourceLog, "add", "source log")
+        self._wrap(MetadataLog, "add", _log_name)
+        self._wrap(Attempts, "take", "attempt")
+        self._wrap(Attempts, "end", "attempt's end")
+        self._wrap(ProcessEngine, "start", "launch")
+        self._wrap(ProcessEngine, "result", "engine's end")
+        self._wrap(FileSink, "publish", "publish")
+        self._wrap(FileSink, "replace", "replace")
+        self._wrap(FileSink, "drop_stage", "drop stage")
+        self._wrap(file_sink, "rename_new", "rename")
+        self._wrap(file_sink, "exchange", "exchange")
+        self._wrap(Replays, "request", "replay request")
+        self._wrap(Replays, "complete", "replay's answer")
+        self._wrap(Planner, "commit_sources", "tell the sources")
+        self._wrap(OpenFileSource, "commit", "source.commit")
+
+    def _wrap(self, owner: Any, name: str, step: str | Callable[[Any], str]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            told = step if isinstance(step, str) else step(args[0])
+            self._reach(f"before {told}")
+            value = real(*args, **kwargs)
+            self._reach(f"after {told}")
+            return value
+
+        setattr(owner, name, wrapped)
+
+    def _reach(self, point: str) -> None:
+        if point != self._armed:
+            return
+        self._armed = None
+        if self._action == "kill":
+            kill(self._root, f"task {point}", os.getpid())
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _log_name(log: MetadataLog[Any]) -> str:
+    return "commit log" if log.location.endswith("commits") else "offset log"

@@ -1,0 +1,83 @@
+"""What lies in a world's folder: landing folders, checkpoint, table; the same in driver, task and checks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """:param root: folder of the world.
+    :param sources: names.
+    :param format: of the checkpoint.
+    :param max_files: limit of a batch, for each source.
+    :param archive: whether committed files are moved away.
+    """
+
+    root: str
+    sources: tuple[str, ...] = ("orders",)
+    format: str = "v2"
+    max_files: int | None = None
+    archive: bool = False
+
+    @classmethod
+    def load(cls, root: Path) -> Setting:
+        values = json.loads((root / "setting.json").read_text())
+        return cls(**{**values, "sources": tuple(values["sources"])})
+
+    def save(self) -> None:
+        """Make the landing folders and write the setting down for the task processes."""
+        for name in self.sources:
+            self.landing(name).mkdir(parents=True)
+        (Path(self.root) / "setting.json").write_text(json.dumps(asdict(self)))
+
+    def landing(self, source: str) -> Path:
+        return Path(self.root, "landing", source)
+
+    def pipeline(self) -> Pipeline:
+        sources = {
+            name: FileSource(
+                str(self.landing(name)),
+                schema="id long",
+                max_files=self.max_files,
+                clean_source="archive" if self.archive else None,
+                archive_dir=str(Path(self.root, "archive", name)) if self.archive else None,
+            )
+            for name in self.sources
+        }
+        return Pipeline(
+            "orders",
+            checkpoint=str(Path(self.root, "checkpoint")),
+            sources=sources,
+            sink=FileSink(str(Path(self.root, "lake")), format="json"),
+            transform="jobs/orders.py:transform",
+            checkpoint_format=self.format,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(open_store(str(Path(self.root, "checkpoint"))), sources=self.sources)
+
+    def execution(self) -> Execution:
+        return Execution(pipeline=self.pipeline(), checkpoint=self.checkpoint())
+
+
+def identity(*, number: int, attempt: int, clear: int) -> RunIdentity:
+    """The task run ``number`` as Airflow names it."""
+    return RunIdentity(
+        dag_id="orders",
+        run_id=f"run-{number}",
+        task_id="micro_batch",
+        ti_id=f"ti-{number}-{clear}-{attempt}",
+        try_number=attempt,
+        clear_number=clear,
+    )

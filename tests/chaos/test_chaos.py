@@ -1,0 +1,71 @@
+"""A short run of ``make chaos`` with fixed seeds: tasks, engines and zombies die and wake up, and nothing is lost,
+doubled or left over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.checks import check
+from tests.chaos.engine import TOP
+from tests.chaos.tally import Tally, total
+from tests.chaos.world import World
+
+WORLDS = 12
+
+
+def run_chaos(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Tally]:
+    """``make chaos`` as a person runs it, and the figures it added to its file."""
+    added = folder / "runs.jsonl"
+    command = [sys.executable, "-m", "tests.chaos", "--folder", str(folder), "--add", str(added), *arguments]
+    done = subprocess.run(
+        command,
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+    )
+    return done, total(added)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, seed: int) -> None:
+    done, tally = run_chaos(tmp_path, "--worlds", str(WORLDS), "--workers", "1", "--seed", str(seed))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tally.counts["worlds"] == WORLDS
+    assert tally.counts["replays"] > WORLDS / 2
+    # Which moments are hit is the kernel's choice too; that there were many of many kinds is what makes the run count.
+    assert tally.total > 2 * WORLDS
+    assert len(tally.kills) > 10
+
+
+def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
+    """A world that is sound is spoilt afterwards, one way after the other."""
+    world = World(tmp_path / "world", seed="sound")
+    world.root.mkdir()
+    assert not world.play(runs=3).bad
+    batches = sorted((world.root / "lake" / "lane=live").iterdir())
+    part = next(path for path in batches[0].glob("part-*") if path.stat().st_size)
+    text = part.read_text()
+
+    def wrong() -> dict[str, int]:
+        tally = Tally()
+        check(world.setting, landed=world.landed, newest=world.newest, tally=tally)
+        return dict(tally.wrong)
+
+    row = text.splitlines(keepends=True)[0]
+    part.write_text(text.replace(row, "", 1))
+    assert wrong() == {"rows lost": 1}
+    part.write_text(text + row)
+    assert wrong() == {"rows doubled": 1}
+    part.write_text(text.replace('"version": ', '"version": 9', 1))
+    assert wrong() == {"wrong states": 1}
+    part.write_text(text)
+    assert wrong() == {}
+    (world.root / "checkpoint" / "commits" / "0").unlink()
+    assert wrong()["wrong states"] > 0

@@ -1,0 +1,248 @@
+"""One world: a pipeline, task runs that are killed, retried, cleared and doubled, and data that lands meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_provider_microbatch.engines import processes
+from tests.chaos.checks import check
+from tests.chaos.points import FIRST_RUN, REPLAY_RUN, SLEEPS
+from tests.chaos.setting import Setting
+from tests.chaos.signals import KILLS, record
+from tests.chaos.tally import Tally
+from tests.chaos.task import Task
+
+ENGINE_POINTS = ("begin", "half", "before the manifest", "after the manifest")
+VICTIMS = ("engine", "task", "both")
+EXPECTED = {
+    "AttemptFencedError",
+    "ConcurrentPlanError",
+    "EngineError",
+    "PublishConflictError",
+    "SinkError",
+}
+"""How a try may end when an engine was killed under it or another try was beside it."""
+PATIENCE = 60.0
+QUIET_TRIES = 6
+
+
+class World:
+    """:param root: an empty folder.
+    :param seed: decides everything but the moments at which the kernel runs whom.
+    """
+
+    def __init__(self, root: Path, *, seed: str) -> None:
+        self.root = root
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.tally = Tally()
+        self.landed = 0
+        self.newest: dict[int, int] = {}
+        self.attempts: Counter[int] = Counter()
+        self.asleep: list[Task] = []
+        self.awake: list[Task] = []
+        self.doubled = False
+        self.setting = Setting(
+            root=str(root),
+            sources=self.random.choice([("orders",), ("orders", "returns")]),
+            format=self.random.choice(["v1", "v2"]),
+            max_files=self.random.choice([None, 2]),
+            archive=self.random.random() < 0.5,
+        )
+
+    def play(self, *, runs: int) -> Tally:
+        """Live through ``runs`` task runs, let everything come to rest, and check."""
+        self.setting.save()
+        clears: Counter[int] = Counter()
+        batches: dict[int, int] = {}
+        version = 0
+        for number in range(runs):
+            self.land()
+            batch = self.task_run(number, clear=clears[number], version=0)
+            if batch is not None:
+                batches[number] = batch
+            if batches and self.random.random() < 0.4:
+                # A zombie is most dangerous to a replay of its own run.
+                drowsy = sorted({int(task.order["number"]) for task in self.asleep} & batches.keys())
+                cleared = self.random.choice(drowsy or sorted(batches))
+                clears[cleared] += 1
+                version += 1
+                self.tally.counts["replays"] += 1
+                replayed = self.task_run(cleared, clear=clears[cleared], version=version)
+                if replayed is not None:
+                    self.newest[replayed] = version
+        self.come_to_rest()
+        for number in range(runs, runs + self.landed + 2):
+            if self.task_run(number, clear=0, version=0, quiet=True) is None:
+                break
+        check(self.setting, landed=self.landed, newest=self.newest, tally=self.tally)
+        self.tally.counts["worlds"] += 1
+        kills = self.root / KILLS
+        self.tally.kills.update(kills.read_text().splitlines() if kills.exists() else [])
+        self.tally.failures = [f"world {self.seed}: {failure}" for failure in self.tally.failures]
+        return self.tally
+
+    def land(self) -> None:
+        """One to three files, each renamed into place when it is whole."""
+        for _ in range(self.random.randint(1, 3)):
+            folder = self.setting.landing(self.random.choice(self.setting.sources))
+            rows = range(self.landed, self.landed + self.random.randint(1, 4))
+            self.landed = rows.stop
+            hidden = folder / f".{rows.start}"
+            hidden.write_text("".join(json.dumps({"id": row}) + "\n" for row in rows))
+            hidden.rename(folder / f"{rows.start:06}.json")
+
+    def task_run(self, number: int, *, clear: int, version: int, quiet: bool = False) -> int | None:
+        """Try until a try succeeds, as Airflow does; the batch it was at, None if there was nothing to do."""
+        faults = 0 if quiet else self.random.randint(0, 4)
+        self.doubled = bool(self.asleep or self.awake or self.engines())
+        for count in range(faults + QUIET_TRIES):
+            faulty = count < faults
+            ended = self.one_try(number, clear=clear, version=version, faulty=faulty)
+            self.stir(quiet=quiet)
+            for result in ended:
+                if result["outcome"] == "committed":
+                    self.look_for_orphans(number)
+                    return int(result["batch"])
+                if result["outcome"] == "nothing":
+                    return None
+        self.tally.blame("wrong states", 1, f"run {number} clear {clear} does not end")
+        return None
+
+    def one_try(self, number: int, *, clear: int, version: int, faulty: bool) -> list[dict[str, Any]]:
+        """One try, or two at once; how those ended that were not killed."""
+        order = {"root": str(self.root), "number": number, "clear": clear, "version": version}
+        if not faulty:
+            return self.wait(self.start(order), expected=bool(self.asleep or self.awake))
+        kind = self.random.choice(["point", "point", "engine", "random", "sleep", "beside"])
+        points = REPLAY_RUN if clear else FIRST_RUN
+        if kind == "point":
+            return self.wait(self.start(order, point=self.random.choice(points)), expected=True)
+        if kind == "engine":
+            fault = {"point": self.random.choice(ENGINE_POINTS), "victim": self.random.choice(VICTIMS)}
+            return self.wait(self.start(order, engine=fault), expected=True)
+        if kind == "random":
+            return self.kill_at_a_random_moment(order)
+        if kind == "sleep":
+            return self.fall_asleep(order)
+        self.doubled = True
+        first = self.start(order, point=self.random.choice([None, *points]))
+        time.sleep(self.random.uniform(0, 0.1))
+        second = self.start(order, point=self.random.choice([None, None, *points]))
+        return [*self.wait(first, expected=True), *self.wait(second, expected=True)]
+
+    def start(
+        self,
+        order: dict[str, Any],
+        *,
+        point: str | None = None,
+        action: str = "kill",
+        engine: dict[str, Any] | None = None,
+    ) -> Task:
+        self.tally.counts["tries"] += 1
+        self.attempts[order["number"]] += 1
+        # An orphan lives long enough to be in the way of the tries that follow.
+        pace = self.random.uniform(0.2, 1.0) if engine else self.random.choice([0.0, 0.0, 0.1])
+        fault = {"point": None, "victim": "engine", "pace": pace, **(engine or {})}
+        full = {**order, "attempt": self.attempts[order["number"]], "point": point, "action": action, "engine": fault}
+        return Task(full, report=self.root / f"try-{self.tally.counts['tries']}.json")
+
+    def wait(self, process: Task, *, expected: bool) -> list[dict[str, Any]]:
+        """How the process ended; nothing if it was killed.
+
+        :param expected: whether it may end with one of the errors of a try that was disturbed.
+        """
+        if not process.wait(PATIENCE):
+            process.signal(signal.SIGKILL)
+            process.wait(PATIENCE)
+            self.tally.blame("wrong states", 1, "a task process hung")
+            return []
+        result = process.result()
+        if result is None:
+            self.tally.blame("wrong states", not process.killed, "a task process ended without a word")
+            return []
+        if result["outcome"] == "broken":
+            self.tally.blame("wrong states", 1, f"a task process broke down: {result['message'][-1500:]}")
+        elif result["outcome"] == "error":
+            fine = expected and result["type"] in EXPECTED
+            self.tally.blame("wrong states", not fine, f"{result['type']}: {result['message'][:500]}")
+        return [result]
+
+    def kill_at_a_random_moment(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        process = self.start(order)
+        victim = self.random.choice(("task", "engine"))
+        if self.random.random() < 0.3:
+            self.land()
+        time.sleep(self.random.uniform(0.0, 0.2))
+        if victim == "task" and not process.ended:
+            record(self.root, "task at a random moment")
+            process.signal(signal.SIGKILL)
+        elif victim == "engine":
+            for engine in self.engines():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    engine.kill()
+                    record(self.root, "engine at a random moment")
+        return self.wait(process, expected=True)
+
+    def fall_asleep(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """A try that stops at a point, to wake up as a zombie beside a later one."""
+        process = self.start(order, point=self.random.choice(SLEEPS), action="stop")
+        while not process.ended:
+            if process.asleep:
+                self.tally.counts["zombies"] += 1
+                self.asleep.append(process)
+                self.doubled = True
+                self.land()
+                return []
+            time.sleep(0.003)
+        return self.wait(process, expected=True)
+
+    def stir(self, *, quiet: bool) -> None:
+        """Now and then a zombie wakes up, or is killed in its sleep."""
+        if quiet or not self.asleep or self.random.random() < 0.75:
+            return
+        process = self.asleep.pop(self.random.randrange(len(self.asleep)))
+        if self.random.random() < 0.3:
+            record(self.root, "zombie asleep")
+            process.signal(signal.SIGKILL)
+        process.signal(signal.SIGCONT)
+        self.awake.append(process)
+        if self.random.random() < 0.5:
+            self.wait_for_zombies()
+
+    def wait_for_zombies(self) -> None:
+        while self.awake:
+            self.wait(self.awake.pop(), expected=True)
+
+    def come_to_rest(self) -> None:
+        while self.asleep:
+            self.awake.append(self.asleep.pop())
+            self.awake[-1].signal(signal.SIGCONT)
+        self.wait_for_zombies()
+        deadline = time.monotonic() + 5
+        while self.engines() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        left = self.engines()
+        self.tally.blame("processes left", len(left), f"{[process.pid for process in left]}")
+        processes.end(left, grace=1.0)
+
+    def engines(self) -> list[psutil.Process]:
+        """Engine processes of this world."""
+        return processes.find(f"{self.root}/jobs/")
+
+    def look_for_orphans(self, number: int) -> None:
+        """A run that ended well has stopped whatever its earlier tries had left. Where two were alive at once, one may
+        have launched after the other had looked for it: that is left to a janitor."""
+        if self.doubled:
+            return
+        left = self.engines()
+        self.tally.blame("processes left", len(left), f"run {number} ended and {len(left)} of its engines go on")

@@ -1,0 +1,368 @@
+"""Mutations of the code, each of which at least one test must catch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "airflow_provider_microbatch"
+RUN = "tests/execution/test_run.py"
+CRASH = "tests/execution/test_crash_anywhere.py"
+PROTOCOL = "tests/execution/test_mutants_protocol.py"
+ZOMBIES = "tests/execution/test_zombies.py"
+STEPS = "tests/airflow_face/test_steps.py"
+POSIX = "tests/checkpoint/test_posix.py"
+STORE = "tests/contract/test_store.py"
+SINK = "tests/contract/test_sink.py"
+FILE_SINK = "tests/sinks/test_file_sink.py"
+PLANNING = "tests/sources/test_file_planning.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One change that would break a promise.
+
+    :param name: what the mutant does.
+    :param why: what a user would lose.
+    :param file: below the package.
+    :param old: text that is in the file exactly once.
+    :param new: what stands there instead.
+    :param tests: files of which one must fail.
+    """
+
+    name: str
+    why: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, root: Path) -> None:
+        """Change the copy below ``root``. :raises ValueError: if the text is not there once: the list is old."""
+        path = root / PACKAGE / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"mutation {self.name!r}: its text is {text.count(self.old)} times in {self.file}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+MUTATIONS = [
+    Mutation(
+        name="an entry is not fsynced",
+        why="a power cut leaves a log entry that is named and empty",
+        file="checkpoint/posix.py",
+        old="            file.flush()\n            os.fsync(file.fileno())\n",
+        new="            file.flush()\n",
+        tests=(POSIX,),
+    ),
+    Mutation(
+        name="an entry's folder is not fsynced",
+        why="a power cut takes the entry's name away, and the next plan takes its number",
+        file="checkpoint/posix.py",
+        old="            raise\n        self._sync_folder(target.parent)\n        return True\n",
+        new="            raise\n        return True\n",
+        tests=(POSIX,),
+    ),
+    Mutation(
+        name="put-if-absent overwrites",
+        why="two planners both believe that the batch is theirs",
+        file="checkpoint/posix.py",
+        old="            os.link(temporary, target)",
+        new="            os.replace(temporary, target)",
+        tests=(STORE,),
+    ),
+    Mutation(
+        name="an entry is written in place",
+        why="a reader, or the next try after a kill, finds half an entry",
+        file="checkpoint/posix.py",
+        old="                self._write(temporary, data)",
+        new="                self._write(target, data)\n                return True",
+        tests=(POSIX, STORE),
+    ),
+    Mutation(
+        name="an epoch is shared",
+        why="two attempts write one stage",
+        file="checkpoint/epochs.py",
+        old="            epoch += 1\n        return epoch",
+        new="            break\n        return epoch",
+        tests=("tests/checkpoint/test_attempts.py",),
+    ),
+    Mutation(
+        name="publish skips the fence",
+        why="a zombie publishes beside the attempt that has replaced it",
+        file="execution/execution.py",
+        old="            if newest != attempt.epoch:",
+        new="            if newest < attempt.epoch:",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a retry asks the source again",
+        why="the retry's batch is not what was planned: rows are lost or doubled",
+        file="execution/plan.py",
+        old="            return self._resume(position.batch_id, position.planned)\n",
+        new=(
+            "            position.planned.ends.update(\n"
+            "                {\n"
+            "                    name: self.open_source(name).latest_offset(end)\n"
+            "                    for name, end in position.planned.ends.items()\n"
+            "                }\n"
+            "            )\n"
+            "            self._lane.offset_log._store.delete(str(position.batch_id))\n"
+            "            self._lane.offset_log.add(position.batch_id, position.planned)\n"
+            "            return self._resume(position.batch_id, position.planned)\n"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="commit before publish",
+        why="a crash between the two leaves a committed batch that is in no table",
+        file="execution/execution.py",
+        old="            replay = planned.committed\n            published =",
+        new=(
+            "            replay = planned.committed\n"
+            "            self.commit(key=key, manifest=staged, run=attempt.run)\n"
+            "            published ="
+        ),
+        tests=(CRASH, PROTOCOL),
+    ),
+    Mutation(
+        name="a rename that overwrites",
+        why="the second of two attempts that pass the fence replaces the first",
+        file="sinks/file_posix.py",
+        old="        _rename_with(_RENAME_NOREPLACE, source, target)",
+        new="        _rename_with(_RENAME_EXCHANGE if target.exists() else 0, source, target)",
+        tests=(FILE_SINK,),
+    ),
+    Mutation(
+        name="publish does not ask whether the batch is in",
+        why="a retry after a crash between publish and commit fails for ever or replaces",
+        file="sinks/file.py",
+        old="        found = self.contains(key)\n        if found is not None:\n            return found\n",
+        new="",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="the stage is published without fsync",
+        why="a power cut after the commit leaves a batch of empty files",
+        file="sinks/file.py",
+        old="        sync_tree(stage)\n",
+        new="",
+        tests=(PROTOCOL, FILE_SINK),
+    ),
+    Mutation(
+        name="the publish itself is not fsynced",
+        why="a power cut undoes the rename of a batch that is committed",
+        file="sinks/file.py",
+        old="            if published:\n                sync(target.parent)\n",
+        new="            if published:\n",
+        tests=(PROTOCOL, FILE_SINK),
+    ),
+    Mutation(
+        name="contains does not make the rename durable",
+        why="the publisher died after its rename; the commit of the next try rests on a rename that a power cut undoes",
+        file="sinks/file.py",
+        old="            sync(target.parent)\n        return found\n",
+        new="        return found\n",
+        tests=(PROTOCOL, FILE_SINK),
+    ),
+    Mutation(
+        name="an unfinished stage is published",
+        why="readers see half of a batch",
+        file="sinks/file.py",
+        old="        check_files(stage, own)\n",
+        new="",
+        tests=(FILE_SINK,),
+    ),
+    Mutation(
+        name="a retry does not stop the attempt before it",
+        why="an orphaned driver goes on for hours",
+        file="execution/execution.py",
+        old="            engine.cancel(attempt.handle)\n",
+        new="",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a retry leaves the attempt before it alone",
+        why="its driver and its stage stay for ever",
+        file="execution/execution.py",
+        old="                self._supersede(earlier, by=attempt, engine=engine)\n",
+        new="                continue\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a failed attempt's stage stays",
+        why="stages pile up",
+        file="execution/execution.py",
+        old="            if self.pipeline.sink.drop_stage(attempt.key, attempt.epoch):\n",
+        new="            if False:\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="an adopted attempt's stage stays",
+        why="stages pile up",
+        file="execution/execution.py",
+        old="            sink.drop_stage(key, attempt.epoch)\n            end = AttemptEnd(",
+        new="            end = AttemptEnd(",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="the attempt is recorded after the launch",
+        why="a driver that nobody can find goes on",
+        file="execution/execution.py",
+        old=(
+            "        attempt = self.open_attempt(key=key, run=run, code=code, engine=engine)\n"
+            "        # Held until the commit entry is there"
+        ),
+        new=(
+            "        epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n"
+            "        handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)\n"
+            "        attempt = Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=0)\n"
+            "        engine.start(attempt.handle, self.job(attempt, transform), code)\n"
+            "        attempt = self.open_attempt(key=key, run=run, code=code, engine=engine)\n"
+            "        # Held until the commit entry is there"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="the handle is not the one that was recorded",
+        why="no other process can cancel the driver",
+        file="execution/execution.py",
+        old="            engine.start(attempt.handle, job, code)\n            engine.result(attempt.handle)\n",
+        new=(
+            "            handle = engine.handle(pipeline=job.pipeline, key=attempt.key, epoch=attempt.epoch)\n"
+            "            engine.start(handle, job, code)\n"
+            "            engine.result(handle)\n"
+        ),
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="source.commit before the commit entry",
+        why="the source forgets rows of a batch that is not committed",
+        file="execution/execution.py",
+        old="        if not self._lane.commit_log.add(key.id, entry):",
+        new=(
+            "        self._planner.commit_sources(planned.entry.ends)\n"
+            "        if not self._lane.commit_log.add(key.id, entry):"
+        ),
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="source.commit is not said again",
+        why="a crash after the commit entry strands the source's clean-up",
+        file="execution/plan.py",
+        old="        self.say_commit_again(position)\n",
+        new="",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a replay is appended as a new batch",
+        why="a clear doubles the rows",
+        file="execution/plan.py",
+        old="        if assigned is not None:\n            return self.load(assigned)\n",
+        new=(
+            "        if assigned is not None:\n"
+            "            old = self.load(assigned)\n"
+            "            if run.clear_number and old.committed:\n"
+            "                self._lane.offset_log.add(position.batch_id, old.entry)\n"
+            "                return self.load(position.batch_id)\n"
+            "            return old\n"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a replay drops the old output first",
+        why="readers find the batch missing",
+        file="sinks/file.py",
+        old="            if not exchange(stage, target):",
+        new="            if target.rename(target.with_name('.old')) and not rename_new(stage, target):",
+        tests=(FILE_SINK,),
+    ),
+    Mutation(
+        name="a replay's request is not written down",
+        why="the retry of a replay that died says that all is done",
+        file="execution/replay.py",
+        old="    replays.request(key, run=run, requested_ms=now_ms)\n",
+        new="",
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="a replay is never answered",
+        why="every later retry replays again",
+        file="execution/execution.py",
+        old="replays.pending(key):\n            if attempt is None or answers",
+        new="replays.pending(key)[:0]:\n            if attempt is None or answers",
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="a retry replays",
+        why="each retry of a run that is done runs the batch again",
+        file="execution/replay.py",
+        old="    if run.clear_number <= max(seen, default=0):",
+        new="    if run.clear_number < max(seen, default=0):",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a lag of two is passed over",
+        why="the middle batch is lost, as in Spark",
+        file="checkpoint/lane.py",
+        old="    if commit_id < offset_id - 1:",
+        new="    if commit_id < offset_id - 2:",
+        tests=("tests/execution/test_broken_checkpoint.py",),
+    ),
+    Mutation(
+        name="a plan that lost its put goes on",
+        why="two runs read two ranges under one batch id",
+        file="execution/plan.py",
+        old="        if not self._lane.offset_log.add(position.batch_id, entry):",
+        new="        if self._lane.offset_log.add(position.batch_id, entry) is None:",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a plan that died after its source log is made anew",
+        why="files that were planned are skipped",
+        file="sources/file_open.py",
+        old="        if self._seen.latest > begin:\n            return offset_of(begin + 1)\n",
+        new="",
+        tests=(PLANNING, "tests/contract/test_source.py"),
+    ),
+    Mutation(
+        name="any late attempt may replace",
+        why="a zombie with the newest epoch puts the output of old code over a replay's",
+        file="execution/execution.py",
+        old="        return any(answers(attempt, request) for request in pending)",
+        new="        return planned.committed",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="an older replay passes for a newer one",
+        why="the code that the user cleared for is never run",
+        file="execution/replay.py",
+        old="    return ran.clear_number >= asked.clear_number if asked.same_work(ran) else ran.clear_number > 0",
+        new="    return True",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="any commit answers a replay",
+        why="a zombie's commit takes the request away, and the clear's retry says that all is done",
+        file="execution/execution.py",
+        old="            if attempt is None or answers(attempt, replay):",
+        new="            if True:",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="nobody finishes the replace of a dead winner",
+        why="the replaced output lies in staging for ever",
+        file="execution/execution.py",
+        old="                published = sink.replace(key, published.epoch)\n",
+        new="                pass\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a cleared submit does not ask for a replay",
+        why="clearing the steps' submit task changes nothing",
+        file="operators/steps.py",
+        old="            execution.wants_replay(planned, run)\n",
+        new="            pass\n",
+        tests=(STEPS,),
+    ),
+]
