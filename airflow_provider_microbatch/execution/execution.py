@@ -394,6 +394,7 @@ class Execution:
                 earlier.key, earlier.epoch, earlier.handle.get("engine"), engine.name,
             )  # fmt: skip
         log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
+        self.pipeline.sink.fence(earlier.key, earlier.epoch, by=str(error))
         self.abandon(earlier, state="superseded", error=error, engine=engine if own else None)
 
     def _progress(self, planned: PlannedBatch, manifest: Manifest) -> dict[str, Any]:

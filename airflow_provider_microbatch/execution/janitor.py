@@ -81,6 +81,8 @@ class Janitor:
             try:
                 for path in sink.drop_replaced(older_seconds=self._grace_seconds, dry_run=self._dry_run):
                     report.add("replaced output removed", path, f"older than {self._grace_seconds:.0f} s")
+                for path in sink.drop_fences(older_seconds=self._grace_seconds, dry_run=self._dry_run):
+                    report.add("fence removed", path, f"older than {self._grace_seconds:.0f} s")
             except MicroBatchError as error:
                 report.add("failed", sink.location(), str(error))
         try:
@@ -144,6 +146,7 @@ class Janitor:
             )  # fmt: skip
             return
         if end.state != "succeeded":
+            sinks[0].fence(key, epoch, by=told)
             engine = self._engine_of(str(attempt.handle.get("engine")))
             if engine is not None and engine.cancel(attempt.handle):
                 report.add("Spark stopped", what, str(attempt.handle.get("tag")))

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime.batch import Batch, Frames
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.session import open_session, pin
 
@@ -52,8 +53,12 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     :raises BatchFailure: if the batch cannot go on.
     """
     try:
-        with failing_as("runtime"):
-            return _run(spark, job)
+        fence = Fence(spark, job.stage.fence)
+        with fence.watched(), failing_as("runtime"):
+            return _run(spark, job, fence)
+    except FencedFailure as failure:
+        log.error("batch %s/%s attempt %s ends: %s", job.lane, job.batch_id, job.epoch, failure.error)
+        raise
     except BatchFailure as failure:
         log.error("batch %s/%s failed in %s: %s", job.lane, job.batch_id, failure.origin, failure.error)
         try:
@@ -63,7 +68,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
         raise
 
 
-def _run(spark: SparkSession, job: Job) -> dict[str, Any]:
+def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     watch = Stopwatch()
     with watch.phase("total"):
         pin(spark, job.conf)
@@ -96,6 +101,7 @@ def _run(spark: SparkSession, job: Job) -> dict[str, Any]:
         "requiresAnotherBatch": batch.requires_another_batch,
         "sparkVersion": spark.version,
     }
+    fence.check()
     with failing_as("write"):
         report.write_manifest(spark, job.stage.report, result, listing)
     seconds = watch.duration_ms["total"] / 1000

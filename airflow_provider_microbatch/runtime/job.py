@@ -36,12 +36,15 @@ class Stage:
     :param arguments: JSON values; ``path`` and ``format`` at least for file sinks.
     :param report: folder, in Spark's form, into which manifest, result or traceback are written by Spark.
     :param reserved_columns: columns that the user's frame must not have.
+    :param fence: a file, in Spark's form, that is there once a later attempt has fenced this one; None if the sink
+        mirrors no fence.
     """
 
     writer: str
     arguments: Mapping[str, Any]
     report: str
     reserved_columns: tuple[str, ...] = ()
+    fence: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,21 @@ class Sink(Definition, ABC):
     def drop_stage(self, key: BatchKey, epoch: int) -> bool:
         """Remove the attempt's stage, whatever is left of it. False if there was none. Never touches published data."""
 
+    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
+        """Leave word beside the stage that the attempt is fenced, for its Spark, which sees no checkpoint. It only
+        spares work: :meth:`publish` decides without it. Idempotent.
+
+        :param by: what fenced it, in words.
+        """
+
+    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        """Remove what :meth:`fence` left at least ``older_seconds`` ago.
+
+        :param dry_run: only say what would be removed.
+        :return: addresses of what was removed.
+        """
+        return []
+
     def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         """Remove output that a replay put out at least ``older_seconds`` ago. A sink that keeps none has nothing to do.
 

@@ -5,6 +5,7 @@
     <path>/lane=live/batch_id=7/…                            published: what readers list
     <path>/_staging/lane=live/batch_id=7/attempt=2/…         written by attempt 2, seen by nobody
     <path>/_replaced/lane=live/batch_id=7/attempt=1/…        put out by a replay; kept for readers that are still at it
+    <path>/_fenced/lane=live/batch_id=7.attempt=1            a file: tells the Spark of attempt 1 to end
 
 Spark, pyarrow and Hive skip folders that begin with an underscore, so they never see a stage. Publishing is one rename
 of a stage that is complete and on disk.
@@ -105,6 +106,7 @@ class FileSink(Sink):
             },
             report=address,
             reserved_columns=RESERVED_COLUMNS,
+            fence=f"file://{self._fence_path(key, epoch)}",
         )
 
     def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
@@ -189,15 +191,32 @@ class FileSink(Sink):
             self._forget(stage)
         return True
 
+    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
+        path = self._fence_path(key, epoch)
+        with _reporting("fence an attempt of", key):
+            make_folders(path.parent)
+            path.write_text(f"{by}\n", encoding="utf-8")
+
+    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        with _reporting("remove old fences of", self.root):
+            return self._drop_old("_fenced/lane=*/batch_id=*.attempt=*", older_seconds=older_seconds, dry_run=dry_run)
+
     def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        found = []
         with _reporting("remove replaced output of", self.root):
-            for kept in sorted((self.root / "_replaced").glob("lane=*/batch_id=*/attempt=*")):
-                # A rename sets the change time of what it moves: since then nobody can open it by its old name.
-                if time.time() - kept.lstat().st_ctime >= older_seconds:
-                    found.append(str(kept))
-                    if not dry_run:
-                        _remove(kept)
+            return self._drop_old("_replaced/lane=*/batch_id=*/attempt=*", older_seconds=older_seconds, dry_run=dry_run)
+
+    def _drop_old(self, pattern: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+        found = []
+        for kept in sorted(self.root.glob(pattern)):
+            # A rename sets the change time of what it moves: since then nobody can open it by its old name.
+            if time.time() - kept.lstat().st_ctime >= older_seconds:
+                found.append(str(kept))
+                if dry_run:
+                    continue
+                if kept.is_dir():
+                    _remove(kept)
+                else:
+                    kept.unlink(missing_ok=True)
         return found
 
     def stages(self) -> list[tuple[BatchKey, int]]:
@@ -265,6 +284,9 @@ class FileSink(Sink):
 
     def _stage_path(self, key: BatchKey, epoch: int) -> Path:
         return self.root / "_staging" / f"lane={key.lane}" / f"batch_id={key.id}" / f"attempt={epoch}"
+
+    def _fence_path(self, key: BatchKey, epoch: int) -> Path:
+        return self.root / "_fenced" / f"lane={key.lane}" / f"batch_id={key.id}.attempt={epoch}"
 
     def _target_path(self, key: BatchKey) -> Path:
         return self.root / f"lane={key.lane}" / f"batch_id={key.id}"

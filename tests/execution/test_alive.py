@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInPr
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from tests.execution.world import CODE, World, run_identity
-from tests.support.inline_engine import InlineEngine
+from tests.support.inline_engine import InlineEngine, local
 
 KEY = BatchKey("live", 0)
 
@@ -58,6 +58,22 @@ def test_when_the_lease_has_run_out_another_run_takes_over(world: World) -> None
     assert summary is not None
     assert (summary.key, summary.epoch) == (KEY, 2)
     assert engine.cancelled == [dead.handle["tag"]]
+
+
+def test_an_attempt_without_an_end_is_fenced_beside_its_stage_for_its_spark_to_see(world: World) -> None:
+    """Its driver may be where no cancel reaches it; one that ended by itself has nobody to tell."""
+    dead = opened(world)
+    world.expire_leases()
+    world.run(1)
+    path = world.pipeline.sink.stage(KEY, dead.epoch).fence
+    assert path is not None
+    assert local(path).read_text() == "superseded by attempt 2\n"
+    winner = world.pipeline.sink.stage(KEY, 2).fence
+    assert winner is not None
+    assert not local(winner).exists()
+    assert world.janitor().of("fence removed") == []
+    assert world.janitor(grace_seconds=0).of("fence removed") == [str(local(path))]
+    assert not local(path).exists()
     assert world.table() == {0: [1]}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -71,3 +74,16 @@ def wants_another(batch: Batch) -> DataFrame:
 
 def shows_the_files(batch: Batch) -> DataFrame:
     return batch.sources["orders"].select("id", F.col("_metadata.file_name").alias("note"))
+
+
+def never_ends(batch: Batch) -> DataFrame:
+    """Its tasks wait for ever, in short steps, as Spark can interrupt them; the first one leaves a mark."""
+    mark = batch.spark.conf.get("spark.microbatch.test.mark")
+
+    @F.udf("long")
+    def wait(value: int) -> int:
+        Path(mark).touch()
+        while True:
+            time.sleep(0.05)
+
+    return batch.sources["orders"].withColumn("id", wait("id"))

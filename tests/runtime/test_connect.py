@@ -96,6 +96,9 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     sink = FileSink(str(tmp_path / "lake ü"), format="json", partition_by=("note",))
     jobs = {epoch: make_job(sink, function, [orders], epoch=epoch) for epoch, (function, _) in expected.items()}
     jobs[5] = make_job(sink, "raises", [orders], epoch=5)
+    conf = {"spark.microbatch.test.mark": str(tmp_path / "at work")}
+    jobs[6] = make_job(sink, "never_ends", [orders], epoch=6, conf=conf)
+    sink.fence(KEY, 6, by="superseded by attempt 7")
     for epoch, job in jobs.items():
         path = tmp_path / f"{epoch}.json"
         path.write_text(job.to_json(), encoding="utf-8")
@@ -117,6 +120,8 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     assert failure is not None
     assert failure["origin"] == "transform"
     assert "no_such_column" in failure["error"]
+    assert "a later attempt has taken its place" in done.stdout
+    assert sink.failure(KEY, 6) is None
 
     manifest = sink.publish(KEY, 1)
     folder = sink.root / "lane=live" / "batch_id=0"

@@ -1,0 +1,100 @@
+"""The fence as Spark's side sees it: a file beside the stage, read by Spark's own file system.
+
+Publish decides who wins, without this file. It only makes a zombie end early: a driver that nobody can reach any more,
+on another host or behind a broken network, stops burning the cluster and refilling a stage that was dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("microbatch")
+
+POLL_SECONDS = 5.0
+"""How long a fenced attempt runs on at most. A look costs Spark one file status and no job."""
+
+
+class FencedFailure(BatchFailure):
+    """A later attempt has fenced this one: what it would write is nobody's, its error report included."""
+
+    def __init__(self, path: str | None) -> None:
+        super().__init__("runtime", f"a later attempt has taken its place, as {path} says")
+
+
+class Fence:
+    """One attempt's fence.
+
+    :param spark: the session of the attempt.
+    :param path: the file that fences it, in Spark's form; None: nothing ever does.
+    """
+
+    def __init__(self, spark: SparkSession, path: str | None) -> None:
+        self._spark = spark
+        self._path = path
+        self._fenced = False
+
+    def check(self) -> None:
+        """:raises FencedFailure: if the file is there."""
+        if self._look():
+            raise FencedFailure(self._path)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look again and again while the block runs; interrupt its Spark jobs when the file appears.
+
+        :raises FencedFailure: in place of whatever the interrupted block raised.
+        """
+        if self._path is None:
+            yield
+            return
+        tag = f"microbatch-fence-{id(self)}"
+        done = threading.Event()
+        # A session of Connect is shared with the attempt that fenced this one, so only the own operations may be
+        # stopped. Classic Spark keeps tags by thread and would stop nothing by one, but its driver is this attempt's.
+        shared = type(self._spark).__module__.startswith("pyspark.sql.connect")
+        interrupt = partial(self._spark.interruptTag, tag) if shared else self._spark.interruptAll
+
+        def watch() -> None:
+            while not done.wait(POLL_SECONDS):
+                if self._look():
+                    log.error("this attempt is fenced by %s: stopping its Spark jobs", self._path)
+                    # Again until the block ends: it may be between two jobs.
+                    while not done.wait(0.2):
+                        interrupt()
+
+        watcher = threading.Thread(target=watch, name="microbatch-fence", daemon=True)
+        self._spark.addTag(tag)
+        watcher.start()
+        try:
+            yield
+        except BaseException:
+            if self._fenced:
+                raise FencedFailure(self._path) from None
+            raise
+        finally:
+            done.set()
+            watcher.join()
+            self._spark.removeTag(tag)
+
+    def _look(self) -> bool:
+        from pyspark.errors import PySparkException
+
+        if self._path is not None and not self._fenced:
+            try:
+                # Resolving the table looks for the file. Reading it would be a job, which waits for a free core, and
+                # this attempt may have them all.
+                self._fenced = bool(self._spark.read.text(self._path).columns)
+            except PySparkException as error:
+                # Not there; or it cannot be looked at, and then publish decides.
+                log.debug("no fence at %s: %s", self._path, error)
+        return self._fenced

@@ -1,0 +1,70 @@
+"""A zombie that nobody can reach ends by itself when it sees the fence beside its stage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.runtime import fence
+from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.fence import FencedFailure
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.runtime.jobs import KEY, land, make_job
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    # The endless job has the only core.
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "my lake ü%20"), format="json")
+
+
+def test_an_attempt_that_is_fenced_mid_job_stops_its_spark(
+    spark: Any, sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "POLL_SECONDS", 0.1)
+    at_work = tmp_path / "at work"
+    job = make_job(sink, "never_ends", [land(tmp_path / "landing")], conf={"spark.microbatch.test.mark": str(at_work)})
+    seen: list[BaseException] = []
+
+    def zombie() -> None:
+        try:
+            run_job(spark, job)
+        except FencedFailure as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    while not at_work.exists():
+        thread.join(timeout=0.05)
+        assert thread.is_alive(), "it ended before it was fenced"
+    sink.fence(KEY, 1, by="superseded by attempt 2")
+    thread.join(timeout=60)
+    assert len(seen) == 1
+    assert sink.manifest(KEY, 1) is None
+    assert sink.failure(KEY, 1) is None, "its stage may be dropped already: an error report would make it anew"
+
+
+def test_an_attempt_that_was_fenced_before_its_last_step_leaves_no_manifest(
+    spark: Any, sink: FileSink, tmp_path: Path
+) -> None:
+    sink.fence(KEY, 1, by="superseded by attempt 2")
+    with pytest.raises(FencedFailure, match="a later attempt has taken its place"):
+        run_job(spark, make_job(sink, None, [land(tmp_path / "landing")]))
+    assert sink.manifest(KEY, 1) is None
+    run_job(spark, make_job(sink, None, [land(tmp_path / "landing")], epoch=2))
+    assert sink.publish(KEY, 2).epoch == 2
