@@ -70,6 +70,10 @@ class AttemptFencedError(MicroBatchError):
     """A later attempt of the same batch exists, so this one may not go on."""
 
 
+class OutrunError(AttemptFencedError):
+    """Another attempt was faster at this moment; whoever looks again finds what became of it."""
+
+
 class BatchInProgressError(MicroBatchError):
     """Another run is alive at the batch, so this one leaves it alone; nothing was written by it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -22,22 +21,9 @@ class Attempts:
     def __init__(self, store: Store) -> None:
         self.epochs = Epochs(store)
 
-    def take(self, key: BatchKey, make: Callable[[int], Attempt]) -> Attempt:
-        """Begin the batch's next attempt. Epoch and handle are durable when this returns.
-
-        :param make: called with the epoch; again with a higher one when somebody else took the first.
-        """
-        made: list[Attempt] = []
-
-        def encode(epoch: int) -> dict[str, Any]:
-            made.append(make(epoch))
-            return _to_dict(made[-1])
-
-        self.epochs.take(key, encode)
-        return made[-1]
-
     def take_exactly(self, attempt: Attempt) -> bool:
-        """Begin an attempt under this epoch and no other; False if somebody has taken it."""
+        """Begin an attempt under this epoch and no other; False if somebody has taken it. Epoch and handle are durable
+        on return."""
         return self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))
 
     def get(self, key: BatchKey, epoch: int) -> Attempt | None:
@@ -85,6 +71,7 @@ def _to_dict(attempt: Attempt) -> dict[str, Any]:
         "code": dict(attempt.code),
         "started_ms": attempt.started_ms,
         "definition": attempt.definition,
+        "request": attempt.request,
     }
 
 
@@ -98,6 +85,7 @@ def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> A
             code=values["code"],
             started_ms=values["started_ms"],
             definition=values.get("definition"),
+            request=values.get("request"),
         )
     except KeyError as error:
         corrupt(where, f"not what it should be: {error} is missing")

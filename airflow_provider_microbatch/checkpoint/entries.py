@@ -106,6 +106,8 @@ class Attempt:
     :param code: what it ran: ``transform``, ``code_hash`` (SHA-256), ``bundle_name``, ``bundle_version``.
     :param started_ms: milliseconds since the epoch, UTC.
     :param definition: name of the pipeline's definition in the checkpoint; None in entries of older versions.
+    :param request: number of the newest replay request that the attempt was made for, with all before it; None for an
+        attempt that was made for none, which never replaces what is published.
     """
 
     key: BatchKey
@@ -115,6 +117,7 @@ class Attempt:
     code: Mapping[str, Any]
     started_ms: int
     definition: str | None = None
+    request: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,15 @@ class Leases:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def begin(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> bool:
+        """Write the first lease of an epoch that may be taken next; False if there is one. Whoever is beaten to the
+        epoch has not touched its winner's lease."""
+        if self._renewals(key, epoch):
+            return False
+        return self._store.put_if_absent(
+            _path(key, epoch, 1), encode_record({"seconds": seconds, "parked": False})
+        )  # fmt: skip
+
     def renew(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS, parked: bool = False) -> None:
         """Count the attempt as alive for ``seconds`` from now on. The renewals before it are deleted.
 

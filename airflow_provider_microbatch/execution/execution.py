@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -17,15 +18,18 @@ from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
     EngineError,
     MicroBatchError,
+    OutrunError,
+    PublishConflictError,
     SinkError,
     TransformError,
 )
 from airflow_provider_microbatch.execution.engine import Code, Engine
-from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine, sign_of_life
+from airflow_provider_microbatch.execution.guard import GoesOn, in_the_way, named, no_run_goes_on
+from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
-from airflow_provider_microbatch.execution.replay import answers, request_replay
+from airflow_provider_microbatch.execution.replay import answers, request_replay, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
@@ -38,6 +42,25 @@ log = logging.getLogger(__name__)
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a run finds at a batch that nobody else is alive at.
+
+    :param planned: the batch.
+    :param newest: its highest epoch at that moment; 0 if there was none. All else was read after it.
+    :param request: the replay request that the run has to answer; None if there is none.
+    """
+
+    planned: PlannedBatch
+    newest: int
+    request: int | None
+
+    @property
+    def is_done(self) -> bool:
+        """The batch is committed, and nobody wants it again."""
+        return self.planned.committed and self.request is None
 
 
 class Execution:
@@ -80,7 +103,14 @@ class Execution:
 
         :param engine_of: asked whether an attempt whose lease has run out still runs.
         """
-        return self._planner.should_fire(run, held=lambda key: self._held_by_another(key, run, engine_of))
+
+        def held(key: BatchKey) -> str | None:
+            newest = self.checkpoint.attempts.latest(key)
+            return in_the_way(
+                self.checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of
+            )  # fmt: skip
+
+        return self._planner.should_fire(run, held=held)
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
@@ -92,58 +122,85 @@ class Execution:
         number = self._planner.assigned(run, read_position(self._lane))
         return None if number is None else BatchKey(self._lane.name, number)
 
-    def holder(self, key: BatchKey) -> RunIdentity | None:
-        """The run that was at the batch last: that of its newest attempt, else the one that planned it."""
-        attempt = self.checkpoint.attempts.latest(key)
-        return attempt.run if attempt is not None else self.load(key).entry.run
-
     def load(self, key: BatchKey) -> PlannedBatch:
         """A planned batch by its key. :raises BrokenLogError: if it was never planned."""
         return self._planner.load(key.id)
 
-    def wants_replay(self, planned: PlannedBatch, run: RunIdentity) -> bool:
-        """Whether ``run`` has to replay the committed batch; if so the request for it is durable on return.
+    def look(self, key: BatchKey, run: RunIdentity, *, engine_of: EngineOf, goes_on: GoesOn = no_run_goes_on) -> Look:
+        """What there is to do at the batch for ``run``. A replay that a clear asks for is on record on return.
 
-        :raises SourceError: if a source cannot read the range again; nothing is written then.
+        :param engine_of: asked whether an attempt whose lease has run out still runs.
+        :param goes_on: asked about a run whose batch is between two of its tasks.
+        :raises BatchInProgressError: if another run is alive at the batch.
+        :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
         """
-        commit = self._lane.commit_log.get(planned.key.id)
-        return commit is not None and request_replay(
-            checkpoint=self.checkpoint,
-            planner=self._planner,
-            planned=planned,
-            commit=commit,
+        newest = self.checkpoint.attempts.latest_epoch(key)
+        planned = self.load(key)
+        commit = self._lane.commit_log.get(key.id)
+        request = None
+        if commit is not None:
+            request = request_replay(
+                checkpoint=self.checkpoint,
+                planner=self._planner,
+                planned=planned,
+                commit=commit,
+                run=run,
+                now_ms=self._clock_ms(),
+            )
+        found = Look(planned=planned, newest=newest, request=request)
+        held = in_the_way(
+            self.checkpoint,
+            key,
+            newest=self.checkpoint.attempts.get(key, newest),
+            planned_by=planned.entry.run,
             run=run,
-            now_ms=self._clock_ms(),
+            engine_of=engine_of,
+            goes_on=goes_on,
         )
+        if held is not None and not found.is_done:
+            raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
+        return found
 
-    def open_attempt(self, *, key: BatchKey, run: RunIdentity | None, code: Code, engine: Engine) -> Attempt:
+    def open_attempt(
+        self,
+        *,
+        key: BatchKey,
+        run: RunIdentity | None,
+        code: Code,
+        engine: Engine,
+        look: Look | None = None,
+    ) -> Attempt:
         """Begin the batch's next attempt: take the epoch, record the handle, then stop whatever was before.
 
         The epoch is taken first: from then on an attempt that wakes up late finds itself fenced. Only its lease is
         older than the epoch, so that no attempt is ever without one and the leases name all unfinished attempts.
+
+        :param look: what the run found at the batch. The epoch is the one right after the newest it saw, and no other:
+            of two runs that both find the batch free, one gets it, and the other has to look again.
+        :raises OutrunError: if another attempt has been opened since that look.
         """
-
-        definition = self.checkpoint.definitions.put(self.pipeline.to_dict())
-
-        def make(epoch: int) -> Attempt:
-            handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)
-            self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
-            return Attempt(
-                key=key,
-                epoch=epoch,
-                handle=handle,
-                run=run,
-                code={
-                    "transform": code.transform,
-                    "code_hash": code.code_hash,
-                    "bundle_name": code.bundle_name,
-                    "bundle_version": code.bundle_version,
-                },
-                started_ms=self._clock_ms(),
-                definition=definition,
-            )
-
-        attempt = self.checkpoint.attempts.take(key, make)
+        epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1
+        self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)
+        attempt = Attempt(
+            key=key,
+            epoch=epoch,
+            handle=engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch),
+            run=run,
+            code={
+                "transform": code.transform,
+                "code_hash": code.code_hash,
+                "bundle_name": code.bundle_name,
+                "bundle_version": code.bundle_version,
+            },
+            started_ms=self._clock_ms(),
+            definition=self.checkpoint.definitions.put(self.pipeline.to_dict()),
+            request=None if look is None else look.request,
+        )
+        if not self.checkpoint.attempts.take_exactly(attempt):
+            winner = self.checkpoint.attempts.get(key, epoch)
+            raise OutrunError(f"batch {key}: {named(winner)} was opened at the same moment.")
+        # The lease may be that of somebody who was here before, and long over.
+        self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
         for earlier in self.checkpoint.attempts.all(key):
             if earlier.epoch < attempt.epoch and self.checkpoint.attempts.ended(key, earlier.epoch) is None:
                 self._supersede(earlier, by=attempt, engine=engine)
@@ -226,9 +283,10 @@ class Execution:
         if published is None or (published.epoch < attempt.epoch and self._is_asked_for(attempt, planned)):
             newest = self.checkpoint.attempts.latest_epoch(key)
             if newest != attempt.epoch:
+                winner = named(self.checkpoint.attempts.get(key, newest))
                 raise AttemptFencedError(
-                    f"batch {key}: attempt {attempt.epoch} is fenced by attempt {newest}, which alone may publish. "
-                    "Nothing was published by this one."
+                    f"batch {key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
+                    "published by this one."
                 )
             staged = sink.manifest(key, attempt.epoch)
             if staged is None:
@@ -245,16 +303,15 @@ class Execution:
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             replay = planned.committed
-            published = sink.replace(key, attempt.epoch) if replay else sink.publish(key, attempt.epoch)
+            published = self._replace(attempt) if replay else sink.publish(key, attempt.epoch)
         if published.epoch != attempt.epoch:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
             if planned.committed:
                 # The winner may have died in the middle of its replace; nobody would look for what it left.
                 published = sink.replace(key, published.epoch)
             sink.drop_stage(key, attempt.epoch)
-            end = AttemptEnd(
-                state="superseded", error=f"attempt {published.epoch} published first", ended_ms=self._clock_ms()
-            )
+            winner = named(self.checkpoint.attempts.get(key, published.epoch))
+            end = AttemptEnd(state="superseded", error=f"{winner} published first", ended_ms=self._clock_ms())
             self._end(attempt, end)
         return published
 
@@ -321,27 +378,32 @@ class Execution:
         :raises AttemptCanceledError: if the task was told to stop; nothing was published then.
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
         """
-        planned = self.plan(run)
-        if planned is None:
-            return None
-        key = planned.key
-        if planned.committed and not self.wants_replay(planned, run):
-            log.info("Batch %s is committed by this run already", key)
-            return summarize(self.checkpoint, key)
-        held = self._held_by_another(key, run, lambda name: engine if name == engine.name else None)
-        if held is not None:
-            raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
-        published = None if planned.committed else self.pipeline.sink.contains(key)
-        if published is not None:
-            log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
-            self.commit(key=key, manifest=published, run=run)
-            return summarize(self.checkpoint, key)
-        attempt = self.open_attempt(key=key, run=run, code=code, engine=engine)
-        # Held until the commit entry is there: who finds the batch published before that would commit it too.
-        with self.hold(attempt, engine):
-            published = self._attempt(attempt, engine, code, transform, should_stop)
-            self.commit(key=key, manifest=published, run=run)
-        return summarize(self.checkpoint, key)
+        while (planned := self.plan(run)) is not None:
+            key = planned.key
+            look = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None)
+            if look.is_done:
+                if planned.committed:
+                    log.info("Batch %s is committed by this run already", key)
+                    return summarize(self.checkpoint, key)
+                continue
+            published = self._published(look)
+            if published is not None:
+                log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
+                self.commit(key=key, manifest=published, run=run)
+                return summarize(self.checkpoint, key)
+            try:
+                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)
+            except OutrunError as outrun:
+                log.info("%s Looking again", outrun)
+                continue
+            # Held until the commit entry is there: who finds the batch published before that would commit it too.
+            with self.hold(attempt, engine):
+                published = self._attempt(attempt, engine, code, transform, should_stop)
+                self.commit(key=key, manifest=published, run=run)
+            if not unanswered(self.checkpoint, attempt):
+                return summarize(self.checkpoint, key)
+            log.info("Batch %s: attempt %s does not answer the replay; running it again", key, published.epoch)
+        return None
 
     def _attempt(
         self,
@@ -369,23 +431,31 @@ class Execution:
         pending = self.checkpoint.replays.pending(attempt.key) if planned.committed else []
         return any(answers(attempt, request) for request in pending)
 
-    def _held_by_another(self, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf) -> str | None:
-        """Which other run is alive at the batch, in words; None if there is none. A retry is the same run: it takes its
-        own batch over at once, and stops the attempt before."""
-        attempt = self.checkpoint.attempts.latest(key)
-        if attempt is None or (run is not None and attempt.run is not None and attempt.run.same_work(run)):
+    def _replace(self, attempt: Attempt) -> Manifest:
+        try:
+            return self.pipeline.sink.replace(attempt.key, attempt.epoch)
+        except PublishConflictError as conflict:
+            winner = self.pipeline.sink.contains(attempt.key)
+            who = named(self.checkpoint.attempts.get(attempt.key, winner.epoch) if winner else None)
+            raise PublishConflictError(f"{conflict} The winner is {who}.") from None
+
+    def _published(self, look: Look) -> Manifest | None:
+        """What is in the sink and only waits for its commit entry, or for the answer to the replay it was made for."""
+        key = look.planned.key
+        published = self.pipeline.sink.contains(key)
+        if published is None or look.request is None:
+            return published
+        attempt = self.checkpoint.attempts.get(key, published.epoch)
+        if attempt is None or attempt.request is None or attempt.request < look.request:
             return None
-        sign = sign_of_life(self.checkpoint, attempt, engine_of)
-        if sign is None:
-            return None
-        who = f"run {attempt.run.run_id!r} of DAG {attempt.run.dag_id!r}" if attempt.run else "a run outside of Airflow"
-        return f"batch {key} is in progress: attempt {attempt.epoch} of {who} is alive ({sign})"
+        # It may have died in the middle of its replace; nobody else would look for what it left.
+        return self.pipeline.sink.replace(key, published.epoch)
 
     def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
         end_attempt(self.checkpoint, attempt, end, pipeline=self.pipeline.name, sink=self.pipeline.sink)
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
-        error = AttemptFencedError(f"superseded by attempt {by.epoch}")
+        error = AttemptFencedError(f"superseded by {named(by)}")
         # An engine is never given another one's handle: it could not read it.
         own = earlier.handle.get("engine") == engine.name
         if not own:

@@ -7,7 +7,7 @@ import logging
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.replays import Replay
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 
 log = logging.getLogger(__name__)
@@ -21,28 +21,43 @@ def request_replay(
     commit: CommitEntry,
     run: RunIdentity,
     now_ms: int,
-) -> bool:
-    """Whether the run has to replay the batch it committed; if so the request is durable on return.
+) -> int | None:
+    """Which replay request of the batch the run has to answer, with all before it; None if there is none. A request
+    that the run makes is durable on return.
 
-    Only a clear raises a run's clear number, so a higher one than the commit's says that the user wants the batch
-    again. A request outlives its attempt: a retry of a failed replay finds it and goes on.
+    Only a clear raises a run's clear number, so a higher one than any on record says that the user wants the batch
+    again, also while a request of an earlier clear waits. A request outlives its attempt: a retry of a failed replay
+    finds it and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
+    :raises AttemptFencedError: if this is a try of before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
-    pending = {replay.epoch for replay in replays.pending(key)}
-    if pending:
-        log.info("Batch %s: continuing a replay that was asked for and not finished", key)
-        return True
     known = [planned.entry.run, commit.run, *(request.run for request in replays.all(key))]
-    seen = [identity.clear_number for identity in known if identity is not None and identity.same_work(run)]
-    if run.clear_number <= max(seen, default=0):
-        return False
-    for name, reason in planner.not_replayable(planned):
-        raise SourceError(f"batch {key} cannot be replayed, source {name!r} cannot be read again: {reason}")
-    replays.request(key, run=run, requested_ms=now_ms)
-    log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
-    return True
+    seen = max((one.clear_number for one in known if one is not None and one.same_work(run)), default=0)
+    if run.clear_number > seen:
+        for name, reason in planner.not_replayable(planned):
+            raise SourceError(f"batch {key} cannot be replayed, source {name!r} cannot be read again: {reason}")
+        replays.request(key, run=run, requested_ms=now_ms)
+        log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
+    requests = replays.all(key)
+    later = [request for request in requests if request.run is not None and _is_later_clear(request.run, run)]
+    if later:
+        raise AttemptFencedError(
+            f"batch {key}: run {run.run_id!r} of DAG {run.dag_id!r} was cleared again while this try was on its way. "
+            f"Replay request {later[-1].epoch} is for the code of the later clear, whose try answers it."
+        )
+    # A prefix: who answers a request answers all before it.
+    newest = 0
+    for request in requests:
+        if not _may_answer(run, request):
+            break
+        newest = request.epoch
+    waiting = [request for request in replays.pending(key) if request.epoch <= newest]
+    if not waiting:
+        return None
+    log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
+    return newest
 
 
 def answers(attempt: Attempt, request: Replay) -> bool:
@@ -51,7 +66,18 @@ def answers(attempt: Attempt, request: Replay) -> bool:
     A try that slept since before the clear may wake up at any time, with the newest epoch even. It runs the code of its
     day: it must neither replace the output of a replay nor pass for one.
     """
-    asked, ran = request.run, attempt.run
-    if asked is None or ran is None:
-        return True
-    return ran.clear_number >= asked.clear_number if asked.same_work(ran) else ran.clear_number > 0
+    return attempt.request is not None and attempt.request >= request.epoch
+
+
+def unanswered(checkpoint: Checkpoint, attempt: Attempt) -> bool:
+    """Whether a request that the attempt was made for still waits: then some other attempt's output was adopted."""
+    return any(answers(attempt, request) for request in checkpoint.replays.pending(attempt.key))
+
+
+def _may_answer(run: RunIdentity, request: Replay) -> bool:
+    """A first run that comes late has code of before any clear, so it answers no other run's request."""
+    return request.run is None or request.run.same_work(run) or run.clear_number > 0
+
+
+def _is_later_clear(other: RunIdentity, run: RunIdentity) -> bool:
+    return other.same_work(run) and other.clear_number > run.clear_number

@@ -56,7 +56,7 @@ def is_backfill(context: Context) -> bool:
     return str(getattr(run_type, "value", run_type)) == BACKFILL
 
 
-def is_running(run: RunIdentity, context: Context) -> bool:
+def run_goes_on(run: RunIdentity, context: Context) -> bool:
     """Whether Airflow says that the DAG run is running now; one that it does not know any more is not."""
     ti: Any = context["ti"]
     try:

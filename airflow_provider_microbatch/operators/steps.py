@@ -1,8 +1,8 @@
 """The steps of a micro-batch as tasks of their own, for those who put tasks between them.
 
 ``plan`` passes the batch's key, ``submit`` opens an attempt and leaves its stage, ``commit`` publishes the attempt that
-submit names. Between plan and commit there may be one run only: the batch is taken up by the next run's plan, and two
-runs at once would fence each other's attempts. :func:`micro_batch_steps` refuses a DAG that allows more.
+submit names. Between plan and commit there may be one run only: :func:`micro_batch_steps` refuses a DAG that allows
+more. A backfill has more all the same; then plan or submit of the second run finds the first at the batch and skips.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from airflow.sdk import BaseOperator, TaskGroup, XComArg, task
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
+    BatchInProgressError,
     BrokenLogError,
     DefinitionError,
     EngineError,
+    OutrunError,
 )
-from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.execution.engine import Code, Engine
+from airflow_provider_microbatch.execution.execution import Execution, Look
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.replay import unanswered
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.operators.micro_batch import LABEL, check_pipeline, check_runnable, set_label
-from airflow_provider_microbatch.operators.run_context import code_of, identity_of, is_running, open_execution
+from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 
 if TYPE_CHECKING:
@@ -64,17 +70,11 @@ class PlanMicroBatchOperator(BaseOperator):
         """:return: the key of the batch that this run works on."""
         # The code is looked for here, so that a missing file is found before anything is planned.
         code_of(self.pipeline, context)
-        run = identity_of(context)
         execution = open_execution(self.pipeline)
-        planned = execution.plan(run)
+        planned = execution.plan(identity_of(context))
         if planned is None:
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
-        # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
-        holder = execution.holder(planned.key)
-        if not planned.committed and holder is not None and not holder.same_work(run) and is_running(holder, context):
-            raise AirflowSkipException(
-                f"batch {planned.key} is between plan and commit of run {holder.run_id!r} of DAG {holder.dag_id!r}."
-            )
+        look_or_skip(execution, planned.key, context)
         set_label(context, f"batch {planned.key.id}")
         return str(planned.key)
 
@@ -135,13 +135,9 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline)
-        planned, run = execution.load(key), identity_of(context)
-        if planned.committed:
-            # Without a request on record nothing may replace what is published.
-            execution.wants_replay(planned, run)
         engine = self._running = StoppableEngine(self.engine())
         set_label(context, f"batch {key.id}")
-        attempt = execution.open_attempt(key=key, run=run, code=code, engine=engine)
+        attempt = self._open(execution, key, context, code=code, engine=engine)
         set_label(context, f"batch {key.id} · attempt {attempt.epoch}")
         sink = self.pipeline.sink
         try:
@@ -164,6 +160,18 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             "stage": stage.get("path"),
             "format": stage.get("format"),
         }
+
+    def _open(self, execution: Execution, key: BatchKey, context: Context, *, code: Code, engine: Engine) -> Attempt:
+        while True:
+            look = look_or_skip(execution, key, context)
+            if look.is_done:
+                raise AirflowSkipException(f"batch {key} is committed already, and nobody asked to replay it.")
+            try:
+                return execution.open_attempt(
+                    key=key, run=identity_of(context), code=code, engine=engine, look=look
+                )  # fmt: skip
+            except OutrunError as outrun:
+                self.log.info("%s Looking again", outrun)
 
     def on_kill(self) -> None:
         """Stop Spark. ``execute`` goes on, finds that it was stopped, and leaves no stage."""
@@ -244,6 +252,11 @@ class CommitMicroBatchOperator(BaseOperator):
             )
         manifest = execution.publish(attempt, should_stop=lambda: self._stopped)
         execution.commit(key=key, manifest=manifest, run=identity_of(context))
+        if unanswered(execution.checkpoint, attempt):
+            raise OutrunError(
+                f"batch {key}: attempt {manifest.epoch} is published and was not made for replay request "
+                f"{attempt.request}, which waits for its answer. Clear the submit task."
+            )
         summary = summarize(execution.checkpoint, key)
         set_label(context, summary.label)
         return summary.to_dict()
@@ -251,6 +264,16 @@ class CommitMicroBatchOperator(BaseOperator):
     def on_kill(self) -> None:
         """Publish nothing from here on; what is published is committed."""
         self._stopped = True
+
+
+def look_or_skip(execution: Execution, key: BatchKey, context: Context) -> Look:
+    """What there is to do at the batch. :raises AirflowSkipException: if another run is at it, naming that run."""
+    try:
+        return execution.look(
+            key, identity_of(context), engine_of=find_engine, goes_on=lambda run: run_goes_on(run, context)
+        )
+    except BatchInProgressError as held:
+        raise AirflowSkipException(str(held)) from None
 
 
 def micro_batch_steps(

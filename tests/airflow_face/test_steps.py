@@ -9,6 +9,8 @@ import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
@@ -112,10 +114,54 @@ def test_a_refused_batch_keeps_its_stage_until_the_next_run_takes_it_up(world: W
 def test_plan_leaves_a_batch_to_the_running_run_that_is_at_it(world: World) -> None:
     world.land(1)
     submitted = submit(world, plan(world))
-    with pytest.raises(AirflowSkipException, match="live/0 is between plan and commit of run 'run-1'"):
+    with pytest.raises(AirflowSkipException, match="attempt 1 of run 'run-1' of DAG 'orders' is alive"):
         plan(world, number=2, running=("run-1",))
     commit(world, submitted)
     assert world.table() == {0: [1]}
+
+
+def test_plan_leaves_a_batch_to_the_running_run_that_has_not_submitted_it(world: World) -> None:
+    world.land(1)
+    plan(world)
+    with pytest.raises(AirflowSkipException, match="live/0 is in progress: run 'run-1' of DAG 'orders' planned it"):
+        plan(world, number=2, running=("run-1",))
+    assert plan(world, number=2) == "live/0", "that run has ended"
+
+
+def test_of_two_runs_past_plan_the_second_submit_skips_and_stops_nothing(world: World) -> None:
+    world.land(1)
+    key = plan(world)
+    assert plan(world, number=2) == key
+    submitted = submit(world, key)
+    engine = InlineEngine()
+    with pytest.raises(AirflowSkipException, match="attempt 1 of run 'run-1'"):
+        submit(world, key, engine, number=2, running=("run-1",))
+    assert (engine.jobs, engine.cancelled) == ([], [])
+    commit(world, submitted)
+    with pytest.raises(AirflowSkipException, match="committed already"):
+        submit(world, key, engine, number=2)
+    assert engine.jobs == []
+    assert world.table() == {0: [1]}
+
+
+def test_two_submits_that_both_find_the_batch_free_open_one_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.land(1)
+    plan(world, number=9)
+    key = plan(world)
+    plan(world, number=2)
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        monkeypatch.setattr(Attempts, "take_exactly", real)
+        submit(world, key)
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    with pytest.raises(AirflowSkipException, match="attempt 1 of run 'run-1'"):
+        submit(world, key, number=2, running=("run-1",))
+    assert [attempt.run.run_id for attempt in world.checkpoint.attempts.all(KEY) if attempt.run] == ["run-1"]
 
 
 def test_clearing_commit_only_says_commit_again(world: World) -> None:

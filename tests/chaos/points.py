@@ -58,7 +58,7 @@ class Points:
         self._wrap(Checkpoint, "claim", "claim")
         self._wrap(SourceLog, "add", "source log")
         self._wrap(MetadataLog, "add", _log_name)
-        self._wrap(Attempts, "take", "attempt")
+        self._wrap(Attempts, "take_exactly", "attempt")
         self._wrap(Attempts, "end", "attempt's end")
         self._wrap(ProcessEngine, "start", "launch")
         self._wrap(ProcessEngine, "result", "engine's end")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.entries import AttemptEnd
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from tests.checkpoint.world import RUN, attempt, claimed
@@ -19,9 +20,9 @@ def test_epochs_count_from_one_and_come_back_whole(tmp_path: Path) -> None:
     attempts = claimed(tmp_path).attempts
     assert attempts.latest(KEY) is None
     assert attempts.latest_epoch(KEY) == 0
-    first = attempts.take(KEY, lambda epoch: attempt(KEY, epoch))
-    second = attempts.take(KEY, lambda epoch: attempt(KEY, epoch))
-    assert (first.epoch, second.epoch) == (1, 2)
+    first, second = attempt(KEY, 1), attempt(KEY, 2)
+    assert attempts.take_exactly(first)
+    assert attempts.take_exactly(second)
     assert claimed(tmp_path).attempts.all(KEY) == [first, second]
     assert attempts.latest(KEY) == second
     assert attempts.latest_epoch(KEY) == 2
@@ -29,18 +30,12 @@ def test_epochs_count_from_one_and_come_back_whole(tmp_path: Path) -> None:
     assert (tmp_path / "attempts" / "live" / "7" / "2").exists()
 
 
-def test_beaten_to_an_epoch_the_next_is_taken_with_a_handle_of_its_own(tmp_path: Path) -> None:
+def test_an_epoch_that_is_taken_stays_its_owners(tmp_path: Path) -> None:
     attempts = claimed(tmp_path).attempts
-
-    def slow(epoch: int) -> Attempt:
-        if epoch == 1:
-            attempts.take(KEY, lambda number: attempt(KEY, number))
-        return attempt(KEY, epoch)
-
-    mine = attempts.take(KEY, slow)
-    assert mine.epoch == 2
-    assert mine.handle["tag"] == "live/7-2"
-    assert attempts.get(KEY, 2) == mine
+    winner, loser = attempt(KEY, 1), dataclasses.replace(attempt(KEY, 1), handle={"tag": "other"})
+    assert attempts.take_exactly(winner)
+    assert not attempts.take_exactly(loser)
+    assert attempts.get(KEY, 1) == winner
 
 
 def test_many_at_once_share_no_epoch(tmp_path: Path) -> None:
@@ -48,8 +43,9 @@ def test_many_at_once_share_no_epoch(tmp_path: Path) -> None:
     taken: list[int] = []
 
     def take() -> None:
-        for _ in range(10):
-            taken.append(attempts.take(KEY, lambda epoch: attempt(KEY, epoch)).epoch)
+        while (epoch := attempts.latest_epoch(KEY) + 1) <= 40:
+            if attempts.take_exactly(attempt(KEY, epoch)):
+                taken.append(epoch)
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
@@ -59,9 +55,22 @@ def test_many_at_once_share_no_epoch(tmp_path: Path) -> None:
     assert sorted(taken) == list(range(1, 41))
 
 
+def test_an_attempt_of_an_older_version_was_made_for_no_replay(tmp_path: Path) -> None:
+    attempts = claimed(tmp_path).attempts
+    attempts.take_exactly(dataclasses.replace(attempt(KEY, 1), request=3))
+    found = attempts.get(KEY, 1)
+    assert found is not None
+    assert found.request == 3
+    path = tmp_path / "attempts" / "live" / "7" / "1"
+    path.write_text(path.read_text().replace(',"request":3', ""))
+    old = attempts.get(KEY, 1)
+    assert old is not None
+    assert old.request is None
+
+
 def test_an_end_is_said_once_and_is_no_attempt(tmp_path: Path) -> None:
     attempts = claimed(tmp_path).attempts
-    attempts.take(KEY, lambda epoch: attempt(KEY, epoch))
+    attempts.take_exactly(attempt(KEY, 1))
     assert attempts.ended(KEY, 1) is None
     end = AttemptEnd(state="failed", error="a file \udcff vanished\nin two lines", ended_ms=5)
     assert attempts.end(KEY, 1, end) is True
@@ -74,7 +83,7 @@ def test_an_end_is_said_once_and_is_no_attempt(tmp_path: Path) -> None:
 def test_the_epoch_is_known_though_an_entry_is_spoilt(tmp_path: Path) -> None:
     """A fence must hold even when who took it cannot be read."""
     attempts = claimed(tmp_path).attempts
-    attempts.take(KEY, lambda epoch: attempt(KEY, epoch))
+    attempts.take_exactly(attempt(KEY, 1))
     (tmp_path / "attempts" / "live" / "7" / "1").write_text('v1\n{"handle":')
     assert attempts.latest_epoch(KEY) == 1
     with pytest.raises(CorruptEntryError, match="attempts/live/7/1"):
@@ -85,7 +94,7 @@ def test_purge_keeps_to_its_lane(tmp_path: Path) -> None:
     attempts = claimed(tmp_path).attempts
     keys = [BatchKey("live", 9), BatchKey("live", 10), BatchKey("backfill", 9)]
     for key in keys:
-        attempts.take(key, lambda epoch, key=key: attempt(key, epoch))  # type: ignore[misc]
+        attempts.take_exactly(attempt(key, 1))
         attempts.end(key, 1, AttemptEnd(state="succeeded", ended_ms=1))
     assert attempts.purge(BatchKey("live", 10)) == 1
     assert [attempts.latest_epoch(key) for key in keys] == [0, 1, 1]

@@ -24,7 +24,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     fill(made, planned=6, committed=5)
     for number in range(6):
         key = BatchKey("live", number)
-        made.attempts.take(key, lambda epoch, key=key: attempt(key, epoch))  # type: ignore[misc]
+        made.attempts.take_exactly(attempt(key, 1))
         made.attempts.end(key, 1, AttemptEnd(state="succeeded", ended_ms=1))
     made.replays.request(BatchKey("live", 2), run=RUN, requested_ms=1)
     fill(made, planned=2, committed=2, lane="backfill")

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, OutrunError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.liveness import no_engine
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
 
@@ -32,6 +34,12 @@ def opened(world: World, number: int = 0, **kwargs: int) -> Attempt:
     planned = world.execution.plan(run)
     assert planned is not None
     return world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
+
+
+def planned_by(world: World, number: int) -> BatchKey:
+    planned = world.execution.plan(run_identity(number))
+    assert planned is not None
+    return planned.key
 
 
 class Running(InlineEngine):
@@ -167,3 +175,68 @@ def test_an_attempt_that_is_fenced_while_it_runs_is_told_to_stop(world: World) -
     with pytest.raises(AttemptFencedError):
         execution.run(run=run_identity(0), engine=Stoppable(), code=CODE, transform=None)
     assert world.table() == {}
+
+
+def test_of_two_runs_that_both_find_the_batch_free_one_gets_it_and_the_other_names_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look of one run and its epoch the other begins: the look must be worth nothing then."""
+    world.execution.plan(run_identity(0))
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        monkeypatch.setattr(Attempts, "take_exactly", real)
+        opened(world, 0)
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    engine = InlineEngine()
+    with pytest.raises(BatchInProgressError, match=r"attempt 1 of run 'run-0' of DAG 'orders' is alive"):
+        world.run(1, engine)
+    assert (engine.jobs, engine.cancelled) == ([], [])
+    assert [attempt.run for attempt in world.checkpoint.attempts.all(KEY)] == [run_identity(0)]
+
+
+def test_a_run_that_was_beaten_to_a_batch_that_is_done_by_now_plans_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.execution.plan(run_identity(0))
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        monkeypatch.setattr(Attempts, "take_exactly", real)
+        world.run(0)
+        world.land(2)
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    summary = world.run(1)
+    assert summary is not None
+    assert summary.key.id == 1
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_who_is_beaten_to_an_epoch_leaves_its_winners_lease_as_it_is(world: World) -> None:
+    look = world.execution.look(planned_by(world, 0), run_identity(1), engine_of=no_engine)
+    winner = opened(world)
+    world.execution.keep(winner, seconds=3600)
+    with pytest.raises(OutrunError, match="attempt 1 of run 'run-0'"):
+        world.execution.open_attempt(key=KEY, run=run_identity(1), code=CODE, engine=InlineEngine(), look=look)
+    assert world.checkpoint.leases.remaining_seconds(KEY, 1, parked=True) > 3000
+
+
+def test_a_try_of_before_a_clear_leaves_the_live_attempt_of_the_clear_alone(world: World) -> None:
+    opened(world, 0, clear_number=1)
+    with pytest.raises(BatchInProgressError, match="attempt 1 of run 'run-0'"):
+        world.run(0)
+
+
+def test_a_fenced_attempt_names_the_attempt_and_the_run_that_fenced_it(world: World) -> None:
+    late = opened(world)
+    world.expire_leases()
+    opened(world, 3)
+    with pytest.raises(AttemptFencedError, match=r"attempt 1 is fenced by attempt 2 of run 'run-3' of DAG 'orders'"):
+        world.execution.publish(late)
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert "attempt 2 of run 'run-3'" in str(end.error)

@@ -135,6 +135,7 @@ def test_a_run_that_begins_at_that_moment_is_not_fenced(world: World, monkeypatc
     real = Attempts.take_exactly
 
     def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        monkeypatch.setattr(Attempts, "take_exactly", real)
         world.execution.open_attempt(
             key=KEY, run=run_identity(0, try_number=2), code=CODE, engine=InlineEngine()
         )  # fmt: skip

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, TransformError
+from airflow_provider_microbatch.execution.execution import Execution, Look
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -34,10 +39,16 @@ def newer() -> InlineEngine:
     return InlineEngine(transform=lambda sources: [{"id": row["id"] + 100} for row in sources["orders"]])
 
 
-def staged(world: World, run: RunIdentity, engine: InlineEngine | None = None) -> Attempt:
-    """An attempt of ``run`` that fell asleep just before publish."""
+def staged(
+    world: World, run: RunIdentity, engine: InlineEngine | None = None, *, request: int | None = None
+) -> Attempt:
+    """An attempt of ``run`` that fell asleep just before publish.
+
+    :param request: the replay request that it was made for.
+    """
     engine = engine or InlineEngine()
-    attempt = world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=engine)
+    look = Look(planned=world.execution.load(KEY), newest=world.checkpoint.attempts.latest_epoch(KEY), request=request)
+    attempt = world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=engine, look=look)
     job = world.execution.job(attempt, None)
     world.execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
     return attempt
@@ -61,7 +72,7 @@ def test_an_older_replay_that_comes_late_does_not_undo_a_newer_one(world: World)
     world.run(0, try_number=2)
     world.run(0, clear_number=1, try_number=3)
     world.run(0, newer(), clear_number=2, try_number=4)
-    wake_up(world, staged(world, run_identity(0, clear_number=1)))
+    wake_up(world, staged(world, run_identity(0, clear_number=1), request=1))
     assert world.table() == {0: [101]}
     assert world.stages() == []
 
@@ -112,3 +123,129 @@ def test_what_a_replay_left_that_died_in_its_replace_is_cleared_by_whoever_adopt
     assert world.table() == {0: [101]}
     world.pipeline.sink.drop_stage(KEY, late.epoch)
     assert world.stages() == []
+
+
+def replays_and_dies(world: World, monkeypatch: pytest.MonkeyPatch, *, clear_number: int) -> None:
+    """A clear of the run whose process is killed when its request is on record."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Execution, "open_attempt", lambda *args, **kwargs: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            world.run(0, clear_number=clear_number)
+
+
+def test_a_second_clear_while_a_replay_waits_is_a_request_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt of the first clear runs the code of its day: it answers the first request, not the second."""
+    world.run(0)
+    replays_and_dies(world, monkeypatch, clear_number=1)
+    late = staged(world, run_identity(0, clear_number=1), request=1)
+    replays_and_dies(world, monkeypatch, clear_number=2)
+    assert [replay.epoch for replay in world.checkpoint.replays.pending(KEY)] == [1, 2]
+    wake_up(world, late)
+    assert [replay.epoch for replay in world.checkpoint.replays.pending(KEY)] == [2]
+    world.run(0, newer(), clear_number=2, try_number=2)
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []
+
+
+def test_one_replay_answers_the_requests_before_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run(0)
+    replays_and_dies(world, monkeypatch, clear_number=1)
+    world.run(0, newer(), clear_number=2)
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert world.table() == {0: [101]}
+
+
+def test_a_try_of_before_a_later_clear_replays_nothing_and_does_not_end_well(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run(0)
+    replays_and_dies(world, monkeypatch, clear_number=2)
+    engine = InlineEngine()
+    with pytest.raises(AttemptFencedError, match="cleared again"):
+        world.run(0, engine, clear_number=1)
+    assert engine.jobs == []
+
+
+def test_a_try_that_slept_before_it_took_its_epoch_does_not_pass_for_a_later_clear(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept between its look at the requests and its epoch; meanwhile the batch was cleared again."""
+    world.run(0)
+    real = Attempts.take_exactly
+
+    def take_exactly(self: Attempts, attempt: Attempt) -> bool:
+        monkeypatch.setattr(Attempts, "take_exactly", real)
+        replays_and_dies(world, monkeypatch, clear_number=2)
+        return real(self, attempt)
+
+    monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
+    world.run(0, clear_number=1)
+    assert [replay.epoch for replay in world.checkpoint.replays.pending(KEY)] == [2]
+
+
+def test_a_replay_that_was_overtaken_by_a_try_of_an_older_clear_is_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it adopts does not answer its request, so it must not end well with it."""
+    world.run(0)
+    replays_and_dies(world, monkeypatch, clear_number=1)
+    engine = newer()
+
+    def overtaken(job: object) -> None:
+        engine.after_stage = lambda job: None
+        wake_up(world, staged(world, run_identity(0, clear_number=1), request=1))
+
+    engine.after_stage = overtaken
+    world.run(0, engine, clear_number=2)
+    assert [job.epoch for job in engine.jobs] == [2, 4]
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []
+
+
+def test_a_replay_that_is_published_and_not_answered_is_not_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replays, "complete", lambda *args, **kwargs: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            world.run(0, newer(), clear_number=1)
+    engine = InlineEngine()
+    world.run(0, engine, clear_number=1, try_number=2)
+    assert engine.jobs == []
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert world.table() == {0: [101]}
+
+
+def test_a_failed_replay_leaves_its_request_to_the_retry(world: World) -> None:
+    world.run(0)
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=lambda sources: 1 / 0), clear_number=1)  # type: ignore[arg-type, return-value]
+    assert len(world.checkpoint.replays.pending(KEY)) == 1
+    world.run(0, newer(), clear_number=1, try_number=2)
+    assert world.table() == {0: [101]}
+
+
+def test_a_replay_that_loses_to_a_later_one_names_it_and_its_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run(0)
+    replays_and_dies(world, monkeypatch, clear_number=1)
+    late = staged(world, run_identity(0, clear_number=1), request=1)
+    real = FileSink.replace
+
+    def replace(self: FileSink, key: BatchKey, epoch: int) -> Manifest:
+        monkeypatch.setattr(FileSink, "replace", real)
+        world.run(0, newer(), clear_number=2)
+        staged_again(world, late)
+        return real(self, key, epoch)
+
+    monkeypatch.setattr(FileSink, "replace", replace)
+    with pytest.raises(PublishConflictError, match=r"The winner is attempt 3 of run 'run-0' of DAG 'orders'"):
+        world.execution.publish(late)
+    assert world.table() == {0: [101]}
+
+
+def staged_again(world: World, attempt: Attempt) -> None:
+    """Its driver goes on writing, though its stage was dropped."""
+    InlineEngine().start(attempt.handle, world.execution.job(attempt, None), CODE)

@@ -10,6 +10,7 @@ RUN = "tests/execution/test_run.py"
 CRASH = "tests/execution/test_crash_anywhere.py"
 PROTOCOL = "tests/execution/test_mutants_protocol.py"
 ZOMBIES = "tests/execution/test_zombies.py"
+ALIVE = "tests/execution/test_alive.py"
 STEPS = "tests/airflow_face/test_steps.py"
 POSIX = "tests/checkpoint/test_posix.py"
 STORE = "tests/contract/test_store.py"
@@ -201,25 +202,21 @@ MUTATIONS = [
         name="an adopted attempt's stage stays",
         why="stages pile up",
         file="execution/execution.py",
-        old="            sink.drop_stage(key, attempt.epoch)\n            end = AttemptEnd(",
-        new="            end = AttemptEnd(",
+        old="            sink.drop_stage(key, attempt.epoch)\n            winner =",
+        new="            winner =",
         tests=(RUN,),
     ),
     Mutation(
         name="the attempt is recorded after the launch",
         why="a driver that nobody can find goes on",
         file="execution/execution.py",
-        old=(
-            "        attempt = self.open_attempt(key=key, run=run, code=code, engine=engine)\n"
-            "        # Held until the commit entry is there"
-        ),
+        old="                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)\n",
         new=(
-            "        epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n"
-            "        handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)\n"
-            "        attempt = Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=0)\n"
-            "        engine.start(attempt.handle, self.job(attempt, transform), code)\n"
-            "        attempt = self.open_attempt(key=key, run=run, code=code, engine=engine)\n"
-            "        # Held until the commit entry is there"
+            "                epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n"
+            "                handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)\n"
+            "                attempt = Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=0)\n"
+            "                engine.start(attempt.handle, self.job(attempt, transform), code)\n"
+            "                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)\n"
         ),
         tests=(RUN,),
     ),
@@ -297,8 +294,8 @@ MUTATIONS = [
         name="a retry replays",
         why="each retry of a run that is done runs the batch again",
         file="execution/replay.py",
-        old="    if run.clear_number <= max(seen, default=0):",
-        new="    if run.clear_number < max(seen, default=0):",
+        old="    if run.clear_number > seen:",
+        new="    if run.clear_number >= seen:",
         tests=(RUN,),
     ),
     Mutation(
@@ -337,7 +334,7 @@ MUTATIONS = [
         name="an older replay passes for a newer one",
         why="the code that the user cleared for is never run",
         file="execution/replay.py",
-        old="    return ran.clear_number >= asked.clear_number if asked.same_work(ran) else ran.clear_number > 0",
+        old="    return attempt.request is not None and attempt.request >= request.epoch",
         new="    return True",
         tests=(ZOMBIES,),
     ),
@@ -358,11 +355,59 @@ MUTATIONS = [
         tests=(ZOMBIES,),
     ),
     Mutation(
-        name="a cleared submit does not ask for a replay",
-        why="clearing the steps' submit task changes nothing",
+        name="submit runs a batch that is done",
+        why="a run that comes late runs Spark for a batch that another one has committed",
         file="operators/steps.py",
-        old="            execution.wants_replay(planned, run)\n",
-        new="            pass\n",
+        old="            if look.is_done:\n",
+        new="            if False:\n",
         tests=(STEPS,),
+    ),
+    Mutation(
+        name="a run takes whatever epoch is next",
+        why="two runs that both found the batch free run it, and one of them fails",
+        file="execution/execution.py",
+        old="        epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1\n",
+        new="        epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="who is beaten to an epoch renews its winner's lease",
+        why="a stage that waits for its audits is dropped a minute later",
+        file="execution/execution.py",
+        old="        self.checkpoint.leases.begin(key, epoch",
+        new="        self.checkpoint.leases.renew(key, epoch",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a try of before a clear counts as a retry",
+        why="a zombie stops the attempt of the clear",
+        file="execution/guard.py",
+        old=" and other.clear_number <= run.clear_number",
+        new="",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a second clear while a replay waits is no request",
+        why="the attempt of the first clear passes for the second, whose code is never run",
+        file="execution/replay.py",
+        old="    if run.clear_number > seen:",
+        new="    if run.clear_number > seen and not replays.pending(key):",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a try of before a later clear replays",
+        why="it ends well with code that the user has cleared away",
+        file="execution/replay.py",
+        old="    if later:\n",
+        new="    if False:\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a run ends well with an output that does not answer its replay",
+        why="the square is green, and the code that the user cleared for was not run",
+        file="execution/execution.py",
+        old="            if not unanswered(self.checkpoint, attempt):\n",
+        new="            if True:\n",
+        tests=(ZOMBIES,),
     ),
 ]

@@ -1,0 +1,68 @@
+"""Who is at a batch: another run that is alive at it is left alone, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+
+GoesOn = Callable[[RunIdentity], bool]
+"""Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
+between two tasks of its run."""
+
+
+def no_run_goes_on(_: RunIdentity) -> bool:
+    """Where a batch is never between two tasks."""
+    return False
+
+
+def named(attempt: Attempt | None) -> str:
+    """An attempt and whose it is, as errors name it."""
+    if attempt is None:
+        return "an attempt that is no longer on record"
+    return f"attempt {attempt.epoch} of {named_run(attempt.run)}"
+
+
+def named_run(run: RunIdentity | None) -> str:
+    """A run, as errors name it."""
+    return f"run {run.run_id!r} of DAG {run.dag_id!r}" if run else "no run of Airflow"
+
+
+def in_the_way(
+    checkpoint: Checkpoint,
+    key: BatchKey,
+    *,
+    newest: Attempt | None,
+    planned_by: RunIdentity | None,
+    run: RunIdentity | None,
+    engine_of: EngineOf,
+    goes_on: GoesOn = no_run_goes_on,
+) -> str | None:
+    """Which other run is alive at the batch, in words; None if there is none. Writes nothing.
+
+    A retry is the same run: it takes its own batch over at once. A try of before a clear is not.
+
+    :param newest: the batch's newest attempt; no other may publish.
+    :param planned_by: the run that planned it; asked for as long as there is no attempt.
+    :param run: who asks.
+    :param goes_on: asked about the run whose stage waits for its audits, or whose batch for its first attempt.
+    :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
+    """
+    if newest is None:
+        if planned_by is None or _is_own(planned_by, run) or not goes_on(planned_by):
+            return None
+        return f"batch {key} is in progress: {named_run(planned_by)} planned it and goes on"
+    if newest.run is not None and _is_own(newest.run, run):
+        return None
+    sign = sign_of_life(checkpoint, newest, engine_of)
+    if sign is None and newest.run is not None and goes_on(newest.run):
+        parked = sign_of_life(checkpoint, newest, parked=True)
+        sign = None if parked is None else "its stage waits for the commit, and its run goes on"
+    return None if sign is None else f"batch {key} is in progress: {named(newest)} is alive ({sign})"
+
+
+def _is_own(other: RunIdentity, run: RunIdentity | None) -> bool:
+    return run is not None and other.same_work(run) and other.clear_number <= run.clear_number
