@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,6 +24,7 @@ class Row:
     :param reach: the ratio to reach; lower is better.
     :param ours: seconds of our side, a run each.
     :param peer: seconds of the peer.
+    :param note: what else a person should know of the measurement.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Row:
     reach: float
     ours: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
+    note: str = ""
 
     @property
     def ratio(self) -> float:
@@ -42,7 +45,7 @@ class Row:
         verdict = "reached" if self.ratio <= self.reach else "MISSED"
         return (
             f"{self.name:4} {self.what:74} {ours * 1000:9.1f} ms {peer * 1000:9.1f} ms "
-            f"{self.ratio:6.2f} (reach {self.reach:.2f}) {verdict}"
+            f"{self.ratio:6.2f} (reach {self.reach:.2f}) {verdict}" + (f"; {self.note}" if self.note else "")
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -71,6 +74,14 @@ def python_seconds(source: str, *arguments: str, **environment: str) -> float:
 
     :raises RuntimeError: with what the process said, if it failed.
     """
+    return float(python_result(source, *arguments, **environment))
+
+
+def python_result(source: str, *arguments: str, **environment: str) -> Any:
+    """Run Python source in a process of its own; it prints JSON as its last line.
+
+    :raises RuntimeError: with what the process said, if it failed.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         [sys.executable, "-c", source, *arguments],
@@ -83,4 +94,4 @@ def python_seconds(source: str, *arguments: str, **environment: str) -> float:
     )
     if done.returncode != 0:
         raise RuntimeError(f"a side of the benchmark failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+    return json.loads(done.stdout.strip().splitlines()[-1])

@@ -5,6 +5,7 @@
 | ``metadata``, ``offsets/N``, ``commits/N``, ``sources/<name or position>/…`` | Structured Streaming's own |
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
 | ``microbatch/sources/<name>/…`` | what a source keeps for itself |
+| ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
@@ -153,10 +154,18 @@ class Checkpoint:
         """The lane of that name; ``live`` is Spark's own folders. Making one touches nothing."""
         check_name(name, what="lane")
         store = self._store if name == LIVE else self._store.scoped(f"lanes/{name}")
+        hints = self._store.scoped(f"microbatch/latest/{name}")
         return Lane(
             name,
-            offset_log=MetadataLog(store.scoped("offsets"), encode=self._encode_offsets, decode=self._decode_offsets),
-            commit_log=MetadataLog(store.scoped("commits"), encode=encode_commit, decode=decode_commit),
+            offset_log=MetadataLog(
+                store.scoped("offsets"),
+                encode=self._encode_offsets,
+                decode=self._decode_offsets,
+                hints=hints.scoped("offsets"),
+            ),
+            commit_log=MetadataLog(
+                store.scoped("commits"), encode=encode_commit, decode=decode_commit, hints=hints.scoped("commits")
+            ),
             check_metadata=self._check_metadata,
         )
 

@@ -22,6 +22,9 @@ from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointErr
 COMPACT_INTERVAL = 10
 """Spark's ``spark.sql.streaming.fileSource.log.compactInterval``."""
 
+INDEX = "index"
+"""Folder of the file source's index in its state."""
+
 _SUFFIX = ".compact"
 _SPARK_NAME = re.compile(r"\w+", re.ASCII)
 
@@ -54,6 +57,7 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
         newest = _log_offset(end)
         if newest is not None:
             written += _complete(checkpoint.source_log(name), newest)
+            _drop_index(checkpoint.source_state(name))
     return written
 
 
@@ -67,6 +71,13 @@ def _log_offset(offset: Offset | None) -> int | None:
     value = None if offset is None else json.loads(offset)
     number = value.get("logOffset") if isinstance(value, dict) else None
     return number if isinstance(number, int) and number >= 0 else None
+
+
+def _drop_index(state: Store) -> None:
+    """Spark will append to the source log and remove what it compacts, which an index that goes on from its own last
+    entry could miss. Without one, the next plan reads the whole log."""
+    for name in state.list(INDEX):
+        state.delete(f"{INDEX}/{name}")
 
 
 def _complete(log: Store, newest: int) -> list[str]:

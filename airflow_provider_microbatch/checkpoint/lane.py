@@ -41,25 +41,23 @@ class Lane:
         self._check_metadata = check_metadata
 
     def tail(self) -> Tail:
-        """Where the logs end. Verifies what the next batch stands on: two listings, and the last entries of each.
+        """Where the logs end. Verifies what the next batch stands on: the last entries of each.
 
         :raises BrokenLogError: if the two logs contradict each other or an entry next to the end is missing.
         :raises CorruptEntryError: if one of these entries cannot be read.
         :raises SourceCountError: if they are of v1 and hold another number of sources.
         """
-        offset_ids, commit_id = self.offset_log.ids(), self.commit_log.latest_id()
-        problem = contradiction(self, offset_ids[-1] if offset_ids else None, commit_id)
+        newest, commit_id = self.offset_log.latest_id(), self.commit_log.latest_id()
+        problem = contradiction(self, newest, commit_id)
         if problem is not None:
             raise BrokenLogError(problem)
-        if not offset_ids:
+        if newest is None:
             return Tail(offset_id=None, commit_id=None)
         self._check_metadata()
-        newest = offset_ids[-1]
         # Spark takes the start of batch N from entry N-1, so the end of the log alone is not enough.
-        if newest > 0 and newest - 1 not in offset_ids[-2:]:
+        if newest > 0 and self.offset_log.get(newest - 1) is None:
             raise BrokenLogError(gap_message(self.offset_log, newest - 1, found=newest))
-        for number in offset_ids[-2:]:
-            self.offset_log.get(number)
+        self.offset_log.get(newest)
         if commit_id is not None:
             self.commit_log.get(commit_id)
         return Tail(offset_id=newest, commit_id=commit_id)

@@ -62,6 +62,18 @@ class PosixStore(Store):
         except OSError as error:
             raise self._explained(error, f"read {target}") from error
 
+    def get_range(self, path: str, start: int, size: int) -> bytes | None:
+        """``size`` bytes at ``path`` from ``start`` on, or None."""
+        target = self._resolve(path)
+        try:
+            with target.open("rb") as file:
+                file.seek(start)
+                return file.read(size)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._explained(error, f"read {target}") from error
+
     def list(self, folder: str) -> list[str]:
         """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out."""
         target = self._resolve(folder) if folder else self._root

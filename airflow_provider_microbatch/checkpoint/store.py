@@ -42,6 +42,14 @@ class Store(Protocol):
     def get(self, path: str) -> bytes | None:
         """The bytes at ``path``, or None if nothing is there."""
 
+    def get_range(self, path: str, start: int, size: int) -> bytes | None:
+        """``size`` bytes at ``path`` from ``start`` on, fewer where it ends; None if nothing is there.
+
+        A store that cannot read a part of an entry reads all of it.
+        """
+        data = self.get(path)
+        return None if data is None else data[start : start + size]
+
     def list(self, folder: str) -> list[str]:
         """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder.
 

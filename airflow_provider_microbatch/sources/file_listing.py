@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,11 @@ from airflow_provider_microbatch.sources.file_path import (
     literal_prefix,
     unescape,
 )
+
+_AT_A_TIME = 1_000
+
+Unseen = Callable[[Sequence[str]], Sequence[str]]
+"""Takes some paths and gives back those that are wanted."""
 
 _PARTITION = re.compile(r"[^=]+=.*", re.DOTALL)
 
@@ -74,81 +79,101 @@ class Listing:
         """The longest prefix of the path without a glob: where partition columns and archive paths are counted from."""
         return literal_prefix(self.path)
 
-    def files(self, wanted: Callable[[str], bool]) -> Iterator[FoundFile]:
-        """Each regular file whose path is ``wanted``, once, in no order. Only these are stat'ed.
+    def files(self, unseen: Unseen) -> Iterator[FoundFile]:
+        """Each regular file whose path is ``unseen``, once, in no order. Only these are stat'ed.
 
         A file that vanishes while the walk runs is left out. The base must exist.
 
+        :param unseen: takes some paths and gives back those that are wanted. It is asked a thousand at a time, so that
+            neither a call for each nor all at once costs what a million files cannot bear.
         :raises SourceError: if the base or a folder below it cannot be listed.
         """
         if not is_glob(self.path):
-            if self._is_file(self.base):
-                yield from self._found(self.base, wanted)
+            if Path(self.base).is_file():
+                yield from self._found([self.base], unseen)
             else:
-                yield from self._walk(self.base, wanted, required=True)
+                yield from self._walk(self.base, unseen, required=True)
             return
         if not Path(self.base).exists():
             raise SourceError(f"path {self.base!r} (of {self.path!r}) does not exist. Create it or correct the path.")
+        patterns = expand_braces(self.path)
+        if len(patterns) == 1:
+            yield from self._matching(patterns[0], unseen)
+            return
         once: set[str] = set()
-        for pattern in expand_braces(self.path):
-            for root in self._matches("/", pattern.split("/")[1:]):
-                if root not in once:
-                    once.add(root)
-                    yield from self._below(root, wanted, once)
+        for pattern in patterns:
+            for found in self._matching(pattern, unseen):
+                if found.path not in once:
+                    once.add(found.path)
+                    yield found
 
-    def _below(self, root: str, wanted: Callable[[str], bool], once: set[str]) -> Iterator[FoundFile]:
-        if self._is_file(root):
-            if not is_hidden(root.rpartition("/")[2]):
-                yield from self._found(root, wanted)
-            return
-        for found in self._walk(root, wanted, required=False):
-            if found.path not in once:
-                once.add(found.path)
-                yield found
+    def _matching(self, pattern: str, unseen: Unseen) -> Iterator[FoundFile]:
+        """Files that a glob without braces matches, and files below folders that it matches."""
+        files: list[str] = []
+        for path, is_folder in self._matches("/", pattern.split("/")[1:]):
+            if is_folder:
+                yield from self._walk(path, unseen, required=False)
+            elif not is_hidden(path.rpartition("/")[2]):
+                files.append(path)
+                if len(files) >= _AT_A_TIME:
+                    yield from self._found(files, unseen)
+                    files = []
+        yield from self._found(files, unseen)
 
-    def _matches(self, folder: str, parts: list[str]) -> Iterator[str]:
-        """Paths that a glob's remaining components match below ``folder``. Wildcards do not match hidden names."""
-        if not parts:
-            yield folder
-            return
+    def _matches(self, folder: str, parts: list[str]) -> Iterator[tuple[str, bool]]:
+        """Paths that a glob's components match below ``folder``, and whether they are folders. Wildcards do not match
+        hidden names."""
         part, rest = parts[0], parts[1:]
         prefix = folder if folder.endswith("/") else folder + "/"
         if not has_wildcard(part):
             path = prefix + unescape(part)
-            if rest or os.path.lexists(path):
+            if rest:
                 yield from self._matches(path, rest)
+            elif os.path.lexists(path):
+                yield path, Path(path).is_dir()
             return
         regex = component_regex(part)
         for entry in self._scan(folder, required=False):
             hidden = is_hidden(entry.name) and part[0] not in "._"
-            if not hidden and regex.fullmatch(entry.name) and (not rest or entry.is_dir()):
-                yield from self._matches(prefix + entry.name, rest)
+            if not hidden and regex.fullmatch(entry.name):
+                if not rest:
+                    yield prefix + entry.name, entry.is_dir()
+                elif entry.is_dir():
+                    yield from self._matches(prefix + entry.name, rest)
 
-    def _walk(self, folder: str, wanted: Callable[[str], bool], *, required: bool) -> Iterator[FoundFile]:
+    def _walk(self, folder: str, unseen: Unseen, *, required: bool) -> Iterator[FoundFile]:
+        files: list[str] = []
         for entry in self._scan(folder, required=required):
             name = entry.name
-            if is_hidden(name):
+            if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
                 continue
             if entry.is_dir():
                 if (self.recursive or is_partition(name)) and not _leads_back(entry):
-                    yield from self._walk(entry.path, wanted, required=False)
+                    yield from self._walk(entry.path, unseen, required=False)
             else:
-                yield from self._found(entry.path, wanted)
+                files.append(entry.path)
+                if len(files) >= _AT_A_TIME:
+                    yield from self._found(files, unseen)
+                    files = []
+        yield from self._found(files, unseen)
 
-    def _found(self, path: str, wanted: Callable[[str], bool]) -> Iterator[FoundFile]:
-        name = path.rpartition("/")[2]
-        if self._names and not any(regex.fullmatch(name) for regex in self._names):
-            return
-        if not wanted(path):
-            return
-        try:
-            status = os.stat(path)  # noqa: PTH116 a Path for each of a million files doubles the time
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise SourceError(f"cannot look at {path!r}: {error.strerror}. Give this user the right to it.") from error
-        if stat.S_ISREG(status.st_mode):
-            yield FoundFile(path, status.st_size, status.st_mtime_ns)
+    def _found(self, paths: Sequence[str], unseen: Unseen) -> Iterator[FoundFile]:
+        if self._names:
+            paths = [path for path in paths if self._is_named(path.rpartition("/")[2])]
+        for path in unseen(paths):
+            try:
+                status = os.stat(path)  # noqa: PTH116 a Path for each of a million files doubles the time
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise SourceError(
+                    f"cannot look at {path!r}: {error.strerror}. Give this user the right to it."
+                ) from error
+            if stat.S_ISREG(status.st_mode):
+                yield FoundFile(path, status.st_size, status.st_mtime_ns)
+
+    def _is_named(self, name: str) -> bool:
+        return any(regex.fullmatch(name) for regex in self._names)
 
     def _scan(self, folder: str, *, required: bool) -> Iterator[os.DirEntry[str]]:
         try:
@@ -161,10 +186,6 @@ class Listing:
             raise SourceError(
                 f"cannot list {folder!r}: {error.strerror}. Give this user read and search rights."
             ) from error
-
-    @staticmethod
-    def _is_file(path: str) -> bool:
-        return Path(path).is_file()
 
 
 def _leads_back(entry: os.DirEntry[str]) -> bool:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -171,6 +172,18 @@ class SourceLog:
     def compact(self, number: int) -> list[PlannedFile] | None:
         """What Spark compacted up to and including ``number``."""
         return self._read(f"{number}.compact")
+
+    def has_compact(self, number: int) -> bool:
+        """Whether Spark compacted up to exactly ``number``."""
+        return self._store.modified_ms(f"{number}.compact") is not None
+
+    def seal(self, number: int) -> bytes | None:
+        """16 bytes that tell entry ``number`` from any other; None if nothing lies there. What Spark compacted has no
+        entry of its own and is taken as it is."""
+        data = self._store.get(str(number))
+        if data is not None:
+            return blake2b(data, digest_size=16).digest()
+        return bytes(16) if self.has_compact(number) else None
 
     def range(self, start: int, end: int) -> list[PlannedFile]:
         """The files after log id ``start``, up to and including ``end``, in the order they were planned.

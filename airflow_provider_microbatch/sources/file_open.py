@@ -43,7 +43,7 @@ class OpenFileSource(OpenSource):
         self._clock_ms = context.clock_ms
         self._state = context.state
         self._log = SourceLog(context.log)
-        self._seen = SeenFiles(self._log)
+        self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
 
@@ -97,6 +97,7 @@ class OpenFileSource(OpenSource):
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
         begin = self._checked(start)
+        self._seen.save()
         bound = self._bound()
         if bound is None and self._source.bounded:
             bound = self._pin_bound()
@@ -105,6 +106,8 @@ class OpenFileSource(OpenSource):
         if self._seen.latest > begin:
             return offset_of(begin + 1)
         batch = next(self._batches(), None)
+        # The listing may have met a damaged segment.
+        self._seen.save()
         if batch is None:
             return start
         self._log.add(begin + 1, batch)
@@ -211,6 +214,8 @@ class OpenFileSource(OpenSource):
         """The position's log id, which the log must reach: else files that were read would be planned again."""
         number = log_id(position)
         if number > self._seen.latest:
+            self._seen.refresh_by_listing()
+        if number > self._seen.latest:
             raise CorruptEntryError(
                 f"source {self._name!r}: the offset log is at {position}, but the source log {self._log.location} ends "
                 f"at {self._seen.latest}. Restore the missing entries from a backup of the checkpoint."
@@ -234,7 +239,7 @@ class OpenFileSource(OpenSource):
 
     def _new(self) -> Iterator[FoundFile]:
         try:
-            yield from self._listing.files(lambda path: not self._seen.contains(path))
+            yield from self._listing.files(self._seen.unseen)
         except (SourceError, OSError) as error:
             raise self._error(str(error)) from error
 

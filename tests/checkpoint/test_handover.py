@@ -69,6 +69,16 @@ def test_sparks_own_compaction_is_built_upon(tmp_path: Path) -> None:
     assert compacted(Path(written)) == list(range(20))
 
 
+def test_the_index_of_the_source_log_is_dropped_since_spark_goes_on_without_it(tmp_path: Path) -> None:
+    made = with_files(tmp_path, 3)
+    state = made.source_state("orders")
+    state.put_if_absent("index/0-2", b"a segment")
+    state.put_if_absent("schema", b"{}")
+    hand_over(made)
+    assert state.list("index") == []
+    assert state.get("schema") == b"{}"
+
+
 def test_a_gap_in_the_source_log_is_refused(tmp_path: Path) -> None:
     made = with_files(tmp_path, 12)
     (tmp_path / "sources" / "orders" / "4").unlink()

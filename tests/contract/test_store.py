@@ -45,6 +45,14 @@ def test_what_was_put_is_got(store: Store) -> None:
     assert store.get("offsets/0") == data
 
 
+def test_a_part_of_an_entry_is_got(store: Store) -> None:
+    store.put_if_absent("index/0-9", bytes(range(256)))
+    assert store.get_range("index/0-9", 16, 4) == bytes(range(16, 20))
+    assert store.get_range("index/0-9", 250, 16) == bytes(range(250, 256)), "fewer where it ends"
+    assert store.get_range("index/0-9", 256, 16) == b""
+    assert store.get_range("index/10-19", 0, 16) is None
+
+
 def test_an_empty_entry_is_there(store: Store) -> None:
     assert store.put_if_absent("offsets/0", b"") is True
     assert store.get("offsets/0") == b""

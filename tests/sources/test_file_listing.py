@@ -12,7 +12,7 @@ from airflow_provider_microbatch.sources.file_listing import Listing
 
 
 def found(listing: Listing, root: Path) -> list[str]:
-    return sorted(os.path.relpath(file.path, root) for file in listing.files(lambda path: True))
+    return sorted(os.path.relpath(file.path, root) for file in listing.files(lambda paths: paths))
 
 
 @pytest.fixture
@@ -112,4 +112,6 @@ def test_a_missing_path_is_named(tmp_path: Path) -> None:
 
 def test_only_wanted_files_are_looked_at(tree: Path) -> None:
     wanted = str(tree / "a.json")
-    assert [file.path for file in Listing(str(tree)).files(lambda path: path == wanted)] == [wanted]
+    assert [
+        file.path for file in Listing(str(tree)).files(lambda paths: [path for path in paths if path == wanted])
+    ] == [wanted]

@@ -1,0 +1,166 @@
+"""P5: plan over a million files seen and a thousand new, beside scandir + stat, and beside Spark's file source.
+
+Each side is a process of its own that tells the seconds of its work, imports left out. Spark's side is the time from
+the start of an availableNow query to its end, without the batch itself (``addBatch``); it runs once, and its source log
+is ours, handed over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.sources.file_listing import FoundFile
+from airflow_provider_microbatch.sources.file_log import SourceLog, offset_of
+from benchmarks.harness import Row, paired, python_result, python_seconds
+
+RUNS = 5
+FILES = int(os.environ.get("P5_FILES", 1_000_000))
+NEW = 1_000
+PER_FOLDER = 1_000
+
+OURS = """
+import json, resource, sys, time
+from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.execution.execution import Execution
+home, number, new = sys.argv[1:]
+pipeline = Pipeline(
+    "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
+    sources={"orders": FileSource(f"{home}/landing", format="json", schema="id long")},
+)
+checkpoint = Checkpoint(open_store(pipeline.checkpoint))
+run = RunIdentity(dag_id="bench", run_id=number, task_id="t", ti_id=number, try_number=1, clear_number=0)
+started = time.perf_counter()
+planned = Execution(pipeline=pipeline, checkpoint=checkpoint).plan(run)
+seconds = time.perf_counter() - started
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+files = 0
+if planned is not None:
+    source = checkpoint.source_log("orders")
+    offset = json.loads(planned.entry.ends["orders"])["logOffset"]
+    files = len(source.get(str(offset)).splitlines()) - 1
+    checkpoint.commit_log.add(planned.key.id, CommitEntry())
+assert files == int(new), files
+print(json.dumps({"seconds": seconds, "megabytes": peak}))
+"""
+
+PEER = """
+import os, sys, time
+def walk(folder):
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                walk(entry.path)
+            else:
+                os.stat(entry.path)
+started = time.perf_counter()
+walk(sys.argv[1])
+print(time.perf_counter() - started)
+"""
+
+SPARK = """
+import sys, time
+from pyspark.sql import SparkSession
+landing, checkpoint = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.memory", "4g")
+    .getOrCreate()
+)
+read = []
+query = spark.readStream.schema("id long").json(landing).writeStream
+query = query.foreachBatch(lambda frame, batch_id: read.append(frame.count()))
+query = query.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+started = time.perf_counter()
+query = query.start()
+query.awaitTermination()
+seconds = time.perf_counter() - started
+batches = [one.durationMs.get("addBatch", 0) / 1000 for one in query.recentProgress]
+assert sum(read) == 1000, read
+spark.stop()
+print(seconds - sum(batches))
+"""
+
+
+def measure() -> list[Row]:
+    """The rows of the table."""
+    what = f"plan, {FILES:,} files seen and {NEW:,} new / "
+    listing = Row(name="P5", what=f"{what}scandir + stat of the tree", reach=1.3)
+    megabytes: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        landing = home / "landing"
+        log_end = make_seen(home)
+        numbers = count()
+        # The first plan makes the index; it finds nothing new.
+        python_result(OURS, folder, "index", "0")
+
+        def ours() -> float:
+            number = next(numbers)
+            land(landing, number)
+            result = python_result(OURS, folder, str(number), str(NEW))
+            megabytes.append(result["megabytes"])
+            return float(result["seconds"])
+
+        paired(listing, ours=ours, peer=lambda: python_seconds(PEER, str(landing)), runs=RUNS)
+        listing = replace(listing, note=f"the planning process takes {statistics.median(megabytes):.0f} MB in all")
+        spark = Row(name="P5s", what=f"{what}Spark's file source doing the same", reach=0.1)
+        checkpoint = hand_to_spark(home, log_end)
+        for number in range(next(numbers)):
+            shutil.rmtree(landing / f"date=new{number}")
+        land(landing, next(numbers))
+        spark.peer.append(python_seconds(SPARK, str(landing), str(checkpoint)))
+        spark.ours.append(statistics.median(listing.ours))
+    return [listing, spark]
+
+
+def make_seen(home: Path) -> int:
+    """A tree of files that are all in the source log, and a checkpoint that has read them; returns the log's end."""
+    checkpoint = Checkpoint(open_store(f"{home}/checkpoint"))
+    checkpoint.claim(pipeline="bench", sources=["orders"], format="v1")
+    log = SourceLog(checkpoint.source_log("orders"))
+    end = FILES // PER_FOLDER - 1
+    for number in range(end + 1):
+        folder = home / "landing" / f"date={number:06d}"
+        folder.mkdir(parents=True)
+        paths = [f"{folder}/part-{part:05d}-{number:08x}.json" for part in range(PER_FOLDER)]
+        for path in paths:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+        log.add(number, [FoundFile(path, 0, os.stat(path).st_mtime_ns) for path in paths])  # noqa: PTH116
+    entry = OffsetEntry(ends={"orders": offset_of(end)}, starts={"orders": None}, batch_timestamp_ms=0)
+    checkpoint.offset_log.add(0, entry)
+    checkpoint.commit_log.add(0, CommitEntry())
+    return end
+
+
+def land(landing: Path, number: int) -> None:
+    """A folder of new files."""
+    folder = landing / f"date=new{number}"
+    folder.mkdir()
+    for part in range(NEW):
+        (folder / f"part-{part}.json").write_text('{"id": 1}\n')
+
+
+def hand_to_spark(home: Path, end: int) -> Path:
+    """The same checkpoint as it was before anything new, as Spark takes it."""
+    copied = home / "spark"
+    copied.mkdir()
+    for name in ("metadata", "offsets/0", "commits/0", "microbatch/identity"):
+        (copied / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(home / "checkpoint" / name, copied / name)
+    (copied / "sources/0").mkdir(parents=True)
+    for number in range(end + 1):
+        os.link(home / "checkpoint/sources/0" / str(number), copied / "sources/0" / str(number))
+    hand_over(Checkpoint(open_store(str(copied))))
+    return copied
