@@ -141,6 +141,20 @@ class LocalAirflow:
         # Airflow's own processes overwrite their environment with a title, so these are known by their session.
         self._sessions.add(self._processes[name].pid)
 
+    def kill_component(self, name: str) -> int:
+        """SIGKILL a component and nothing else: what it has started goes on. :meth:`start_component` starts it again.
+
+        :return: process id of what was killed.
+        """
+        process = self._processes[name]
+        process.kill()
+        process.wait()
+        return process.pid
+
+    def dead_components(self) -> list[str]:
+        """Names of components whose process has ended, by a kill or by itself."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
     def stop(self, *, grace: float = 5.0) -> None:
         """Stop everything, the processes that tasks have left too. Idempotent.
 
@@ -194,12 +208,11 @@ class LocalAirflow:
         """
         deadline = time.monotonic() + timeout
         while True:
-            for name, process in self._processes.items():
-                if process.poll() is not None:
-                    raise LocalAirflowError(
-                        f"Airflow's {name} died with {process.returncode} while waiting for {what}; its last lines:\n"
-                        + self._tail(name)
-                    )
+            for name in self.dead_components():
+                raise LocalAirflowError(
+                    f"Airflow's {name} died with {self._processes[name].returncode} while waiting for {what}; "
+                    f"its last lines:\n{self._tail(name)}"
+                )
             answer = condition()
             if answer:
                 return answer

@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatc
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import answers, request_replay, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
-from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt
+from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt, is_committed
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
@@ -455,6 +455,10 @@ class Execution:
         end_attempt(self.checkpoint, attempt, end, pipeline=self.pipeline.name, sink=self.pipeline.sink)
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
+        if is_committed(self.checkpoint, earlier.key, earlier.epoch):
+            # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
+            self._end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+            return
         error = AttemptFencedError(f"superseded by {named(by)}")
         # An engine is never given another one's handle: it could not read it.
         own = earlier.handle.get("engine") == engine.name

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.retention import apply_retention
-from airflow_provider_microbatch.execution.status import definition_of, end_attempt
+from airflow_provider_microbatch.execution.status import definition_of, end_attempt, is_committed
 from airflow_provider_microbatch.sinks import Sink
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Janitor:
             report.add("failed", what, "no pipeline is on record, so nobody knows its sink; name it to the operator")
             return
         end = self._checkpoint.attempts.ended(key, epoch)
-        if self._is_committed(key, epoch):
+        if is_committed(self._checkpoint, key, epoch):
             end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
         elif end is None:
             if self._is_published(key, epoch, candidates):
@@ -194,15 +194,6 @@ class Janitor:
         says = "does not say that it runs" if self._engine_of(str(name)) else "cannot be asked from here"
         error = f"found dead by the janitor: its lease has run out, and the engine {name} {says}"
         return AttemptEnd(state="failed", error=error, ended_ms=self._clock_ms())
-
-    def _is_committed(self, key: BatchKey, epoch: int) -> bool:
-        """Whether the logs say that this attempt's output is the batch's, or was before a replay."""
-        commit = self._checkpoint.lane(key.lane).commit_log.get(key.id)
-        if commit is not None and commit.epoch == epoch:
-            return True
-        replays = self._checkpoint.replays
-        answers = [replays.completed(key, number) for number in replays.epochs.ends(key)]
-        return any(answer is not None and answer.get("attempt") == epoch for answer in answers)
 
     def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
         """A lease whose epoch was never taken, or a stage of an attempt that retention has removed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError, MicroBatchError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.hooks import (
@@ -49,6 +50,16 @@ def hooks_of(checkpoint: Checkpoint, attempt: Attempt) -> list[JobStatusHook]:
     """
     arguments = definition_of(checkpoint, attempt) or {}
     return [JobStatusHook.from_dict(hook) for hook in arguments.get("hooks", ())]
+
+
+def is_committed(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> bool:
+    """Whether the logs say that this attempt's output is the batch's, or was before a replay."""
+    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    if commit is not None and commit.epoch == epoch:
+        return True
+    replays = checkpoint.replays
+    answers = [replays.completed(key, number) for number in replays.epochs.ends(key)]
+    return any(answer is not None and answer.get("attempt") == epoch for answer in answers)
 
 
 def begin_attempt(checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: Sink) -> None:

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from tests.chaos.setting import Setting
 from tests.chaos.tally import Tally
+from tests.support.hooks import lines
 
 
 def published(lake: Path) -> dict[int, list[tuple[int, int]]]:
@@ -52,17 +53,33 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
     leftover = [path for name in setting.sources for path in setting.landing(name).iterdir()]
     if setting.archive:
         tally.blame("wrong states", len(leftover), f"committed files that were not archived: {leftover[:3]}")
-    _check_stages(setting, checkpoint, tally)
+    _check_cleanliness(setting, checkpoint, tally)
+    _check_hooks(setting, checkpoint, ids, tally)
     tally.counts["rows landed"] += landed
     tally.counts["batches"] += len(ids)
 
 
-def _check_stages(setting: Setting, checkpoint: Checkpoint, tally: Tally) -> None:
-    """A stage that is left is an orphan, unless nobody but a janitor could have dropped it: its attempt has no end on
-    record (no try came after it), or wrote after a later attempt had put an end to it."""
-    for key, epoch in setting.pipeline().sink.stages():
-        end = checkpoint.attempts.ended(key, epoch)
-        if end is None or end.state == "superseded":
-            tally.janitor += 1
-        else:
-            tally.blame("stages orphaned", 1, f"{key} attempt {epoch}, which {end.state}")
+def _check_cleanliness(setting: Setting, checkpoint: Checkpoint, tally: Tally) -> None:
+    """Nothing is left that a janitor, which has run, should have seen to."""
+    stages = setting.pipeline().sink.stages()
+    tally.blame("stages orphaned", len(stages), f"{stages}")
+    unfinished = checkpoint.leases.unfinished()
+    tally.blame("wrong states", len(unfinished), f"attempts that nobody has finished: {unfinished}")
+
+
+def _check_hooks(setting: Setting, checkpoint: Checkpoint, ids: list[int], tally: Tally) -> None:
+    """Each attempt's hook was told CREATED at most once and an end at least once; FINISHED if it was committed."""
+    told = Counter(lines(setting.diary))
+    for batch in ids:
+        key = BatchKey("live", batch)
+        commit = checkpoint.commit_log.get(batch)
+        for attempt in checkpoint.attempts.all(key):
+            if attempt.definition is None:
+                continue  # a janitor's, which only fences
+            name = f"{key} {attempt.epoch}"
+            ends = [status for status in ("finished", "failed", "canceled") if told[f"diary {status} {name}"]]
+            tally.blame("wrong states", told[f"diary created {name}"] > 1, f"{name}: on_created was called twice")
+            tally.blame("wrong states", not ends, f"{name}: no hook was told how it ended")
+            committed = commit is not None and commit.epoch == attempt.epoch
+            tally.blame("wrong states", committed and "finished" not in ends, f"{name} is committed; told: {ends}")
+        tally.counts["attempts"] += len(checkpoint.attempts.all(key))

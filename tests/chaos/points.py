@@ -1,6 +1,6 @@
 """The named points of the protocol at which a task process may die or fall asleep.
 
-They are wrapped around the package's own methods by the test's task process alone; the package knows nothing of them.
+They are wrapped around the package's own methods by the tests' processes alone; the package knows nothing of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
+from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.execution.plan import Planner
@@ -20,7 +22,6 @@ from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file_log import SourceLog
 from airflow_provider_microbatch.sources.file_open import OpenFileSource
-from tests.chaos.engine import ProcessEngine
 from tests.chaos.signals import kill
 
 PLAN = ("claim", "source log", "offset log")
@@ -28,7 +29,7 @@ ATTEMPT = ("attempt", "launch", "engine's end")
 PUBLISH = ("publish", "rename")
 COMMIT = ("commit log", "attempt's end", "tell the sources", "source.commit")
 REPLAY = ("replay request", "replace", "exchange", "replay's answer")
-CLEANUP = ("drop stage",)
+CLEANUP = ("drop stage", "hook's record", "forget the lease")
 
 
 def both(steps: tuple[str, ...]) -> list[str]:
@@ -38,6 +39,7 @@ def both(steps: tuple[str, ...]) -> list[str]:
 
 FIRST_RUN = both(PLAN + ATTEMPT + PUBLISH + COMMIT + CLEANUP)
 REPLAY_RUN = both((*REPLAY, *ATTEMPT, "attempt's end", "tell the sources", *CLEANUP))
+JANITOR = both(("attempt", "cancel", "attempt's end", *CLEANUP))
 SLEEPS = both((*ATTEMPT, "commit log", "attempt's end", "replay request"))
 """Where a task may fall asleep to wake up as a zombie: past the plan, and not with a lock in its hands."""
 
@@ -46,22 +48,28 @@ class Points:
     """:param armed: the point to act at, None for none.
     :param action: ``kill`` or ``stop``.
     :param root: where kills are recorded.
+    :param who: the process, for the record.
     """
 
-    def __init__(self, armed: str | None, *, action: str, root: Path) -> None:
+    def __init__(self, armed: str | None, *, action: str, root: Path, who: str = "task") -> None:
         self._armed = armed
         self._action = action
         self._root = root
+        self._who = who
 
-    def install(self) -> None:
-        """Wrap every step. For the life of this process."""
+    def install(self, engine: type) -> None:
+        """Wrap every step, and those of the engine's class. For the life of this process."""
         self._wrap(Checkpoint, "claim", "claim")
         self._wrap(SourceLog, "add", "source log")
         self._wrap(MetadataLog, "add", _log_name)
+        # A run takes its epoch by it, the janitor the one that fences.
         self._wrap(Attempts, "take_exactly", "attempt")
         self._wrap(Attempts, "end", "attempt's end")
-        self._wrap(ProcessEngine, "start", "launch")
-        self._wrap(ProcessEngine, "result", "engine's end")
+        self._wrap(Deliveries, "record", "hook's record")
+        self._wrap(Leases, "forget", "forget the lease")
+        self._wrap(engine, "start", "launch")
+        self._wrap(engine, "result", "engine's end")
+        self._wrap(engine, "cancel", "cancel")
         self._wrap(FileSink, "publish", "publish")
         self._wrap(FileSink, "replace", "replace")
         self._wrap(FileSink, "drop_stage", "drop stage")
@@ -77,19 +85,20 @@ class Points:
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             told = step if isinstance(step, str) else step(args[0])
-            self._reach(f"before {told}")
+            self.reach(f"before {told}")
             value = real(*args, **kwargs)
-            self._reach(f"after {told}")
+            self.reach(f"after {told}")
             return value
 
         setattr(owner, name, wrapped)
 
-    def _reach(self, point: str) -> None:
+    def reach(self, point: str) -> None:
+        """Called at every point."""
         if point != self._armed:
             return
         self._armed = None
         if self._action == "kill":
-            kill(self._root, f"task {point}", os.getpid())
+            kill(self._root, f"{self._who} {point}", os.getpid())
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 

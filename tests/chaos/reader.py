@@ -1,4 +1,5 @@
-"""A reader that lists a table again and again, as a process of its own: ``python -S -m tests.chaos.reader <lake>``.
+"""A reader that lists a table again and again, as a process of its own: ``python -S -m tests.chaos.reader <lake>
+[seconds between two reads]``.
 
 At every read each batch must be there once and whole: what was seen before is seen again with the same rows, all of one
 version, which never goes back. Prints ``reading`` when it begins, and how often it read when ``<lake>/_stop`` appears.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 Seen = dict[str, tuple[list[int], int]]
@@ -48,15 +50,16 @@ def read(lake: Path, before: Seen) -> Seen:
     return seen
 
 
-def main(lake: Path) -> None:
+def main(lake: Path, pause: float) -> None:
     print("reading", flush=True)
     looks, seen = 0, Seen()
     while not (lake / "_stop").exists():
         seen = read(lake, seen)
         looks += 1
+        time.sleep(pause)
     read(lake, seen)
     print(looks, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)

@@ -8,11 +8,15 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.support.hooks import Diary
+
+TRANSFORM = "chaos_jobs/orders.py:transform"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,7 @@ class Setting:
     :param format: of the checkpoint.
     :param max_files: limit of a batch, for each source.
     :param archive: whether committed files are moved away.
+    :param lease_seconds: how long an attempt counts as alive after its holder's last sign.
     """
 
     root: str
@@ -29,6 +34,7 @@ class Setting:
     format: str = "v2"
     max_files: int | None = None
     archive: bool = False
+    lease_seconds: float = LEASE_SECONDS
 
     @classmethod
     def load(cls, root: Path) -> Setting:
@@ -43,6 +49,11 @@ class Setting:
 
     def landing(self, source: str) -> Path:
         return Path(self.root, "landing", source)
+
+    @property
+    def diary(self) -> Path:
+        """What the pipeline's job status hook was told."""
+        return Path(self.root, "diary")
 
     def pipeline(self) -> Pipeline:
         sources = {
@@ -60,15 +71,23 @@ class Setting:
             checkpoint=str(Path(self.root, "checkpoint")),
             sources=sources,
             sink=FileSink(str(Path(self.root, "lake")), format="json"),
-            transform="jobs/orders.py:transform",
+            transform=TRANSFORM,
             checkpoint_format=self.format,
+            hooks=[Diary(str(self.diary))],
         )
+
+    def land(self, source: str, rows: range) -> None:
+        """One file of these ids, renamed into place when it is whole."""
+        folder = self.landing(source)
+        hidden = folder / f".{rows.start}"
+        hidden.write_text("".join(json.dumps({"id": row}) + "\n" for row in rows))
+        hidden.rename(folder / f"{rows.start:06}.json")
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(open_store(str(Path(self.root, "checkpoint"))), sources=self.sources)
 
     def execution(self) -> Execution:
-        return Execution(pipeline=self.pipeline(), checkpoint=self.checkpoint())
+        return Execution(pipeline=self.pipeline(), checkpoint=self.checkpoint(), lease_seconds=self.lease_seconds)
 
 
 def identity(*, number: int, attempt: int, clear: int) -> RunIdentity:

@@ -9,26 +9,27 @@ from pathlib import Path
 from typing import Any
 
 WRONG = ("rows lost", "rows doubled", "stages orphaned", "processes left", "wrong states")
+_WIDTH = 64
 
 
 @dataclass
 class Tally:
-    """:param kills: by point.
+    """:param kills: on the small engine, by point.
+    :param real: of and below a real scheduler that runs a real spark-submit, by point.
     :param counts: worlds, tries, rows landed, batches, zombies, replays.
     :param wrong: figures that must be zero.
-    :param janitor: stages that no later attempt could know of; the janitor's to drop.
     :param failures: what was wrong, with the world's seed.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
+    real: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
-    janitor: int = 0
     failures: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        return self.kills.total()
+        return self.kills.total() + self.real.total()
 
     @property
     def bad(self) -> bool:
@@ -42,17 +43,17 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         self.kills += other.kills
+        self.real += other.real
         self.counts += other.counts
         self.wrong += other.wrong
-        self.janitor += other.janitor
         self.failures += other.failures
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "kills": dict(self.kills),
+            "real": dict(self.real),
             "counts": dict(self.counts),
             "wrong": dict(self.wrong),
-            "janitor": self.janitor,
             "failures": self.failures,
         }
 
@@ -60,19 +61,22 @@ class Tally:
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         return cls(
             kills=Counter(values["kills"]),
+            real=Counter(values["real"]),
             counts=Counter(values["counts"]),
             wrong=Counter(values["wrong"]),
-            janitor=values["janitor"],
             failures=list(values["failures"]),
         )
 
     def text(self) -> str:
-        lines = [f"{'kills by point':48} {self.total:6}"]
-        lines += [f"  {point:46} {count:6}" for point, count in sorted(self.kills.items())]
-        lines += [f"{name:48} {count:6}" for name, count in sorted(self.counts.items())]
-        lines += [f"{'stages left to the janitor':48} {self.janitor:6}"]
-        lines += [f"{name:48} {self.wrong[name]:6}" for name in WRONG]
-        return "\n".join([*lines, *self.failures])
+        """The table."""
+        rows: list[tuple[str, object]] = []
+        for title, kills in (("real scheduler and spark-submit", self.real), ("small engine", self.kills)):
+            rows.append((f"kills, {title}", kills.total()))
+            rows += [(f"  {point}", count) for point, count in sorted(kills.items())]
+        rows += [("kills", self.total), ("  of which real", f"{self.real.total() / max(1, self.total):.1%}")]
+        rows += sorted(self.counts.items())
+        rows += [(name, self.wrong[name]) for name in WRONG]
+        return "\n".join([*(f"{name:{_WIDTH}} {value:>7}" for name, value in rows), *self.failures])
 
 
 def append(path: Path, seed: int, tally: Tally) -> None:
@@ -81,9 +85,10 @@ def append(path: Path, seed: int, tally: Tally) -> None:
         file.write(json.dumps({"seed": seed, **tally.to_dict()}) + "\n")
 
 
-def total(path: Path) -> Tally:
-    """All runs of the file."""
+def total(*paths: Path) -> Tally:
+    """All runs of the files."""
     added = Tally()
-    for line in path.read_text().splitlines():
-        added.add(Tally.from_dict(json.loads(line)))
+    for path in paths:
+        for line in path.read_text().splitlines():
+            added.add(Tally.from_dict(json.loads(line)))
     return added

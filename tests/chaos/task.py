@@ -1,4 +1,4 @@
-"""One try of one task run, in a process of its own.
+"""One try of one task run, or one run of the janitor, in a process of its own.
 
 The process is forked from the driver, which has imported everything: a fresh Python for each would cost ten times as
 much as what it is to do. Nothing else is shared; the points are installed after the fork.
@@ -15,19 +15,25 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.execution.janitor import Janitor
 from tests.chaos.engine import ProcessEngine
 from tests.chaos.points import Points
 from tests.chaos.setting import Setting, identity
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    """:param order: ``root``, ``number``, ``attempt``, ``clear``, ``version``, ``point``, ``action`` and ``engine``.
+    """:param order: ``root``, ``number``, ``attempt``, ``clear``, ``version``, ``point``, ``action`` and ``engine``;
+        of a janitor ``root`` and ``point`` alone.
     :return: ``{"outcome": "committed" | "nothing" | "error", …}``.
     """
     root = Path(order["root"])
-    Points(order["point"], action=order["action"], root=root).install()
+    if "number" not in order:
+        return clean(root, order["point"])
+    Points(order["point"], action=order["action"], root=root).install(ProcessEngine)
     engine = ProcessEngine(root, version=order["version"], fault=order["engine"])
     try:
         summary = (
@@ -45,6 +51,23 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     if summary is None:
         return {"outcome": "nothing"}
     return {"outcome": "committed", "batch": summary.key.id, "state": summary.state}
+
+
+def clean(root: Path, point: str | None) -> dict[str, Any]:
+    """One run of the janitor, which has nothing but the checkpoint and an engine to ask.
+
+    :return: ``{"outcome": "cleaned", "failed": …, "dropped": …}``.
+    """
+    Points(point, action="kill", root=root, who="janitor").install(ProcessEngine)
+    setting = Setting.load(root)
+    engine = ProcessEngine(root, version=0, fault={})
+    janitor = Janitor(
+        checkpoint=Checkpoint(open_store(setting.pipeline().checkpoint)),
+        engine_of=lambda name: engine if name == engine.name else None,
+        grace_seconds=0.0,
+    )
+    report = janitor.run()
+    return {"outcome": "cleaned", "failed": report.of("failed"), "dropped": len(report.of("stage dropped"))}
 
 
 class Task:

@@ -6,29 +6,33 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from airflow_provider_microbatch.engines import processes
 from tests.chaos.checks import check
 from tests.chaos.engine import TOP
 from tests.chaos.tally import Tally, total
 from tests.chaos.world import World
 
 WORLDS = 12
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TOP)}
 
 
 def run_chaos(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Tally]:
     """``make chaos`` as a person runs it, and the figures it added to its file."""
     added = folder / "runs.jsonl"
-    command = [sys.executable, "-m", "tests.chaos", "--folder", str(folder), "--add", str(added), *arguments]
+    command = [sys.executable, "-m", "tests.chaos", "--folder", str(folder), "--out", str(added), *arguments]
     done = subprocess.run(
         command,
         cwd=TOP,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(TOP)},
+        env=ENVIRONMENT,
     )
     return done, total(added)
 
@@ -42,6 +46,22 @@ def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, seed: int) -> None
     # Which moments are hit is the kernel's choice too; that there were many of many kinds is what makes the run count.
     assert tally.total > 2 * WORLDS
     assert len(tally.kills) > 10
+
+
+def test_stopped_in_the_middle_it_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--folder", str(tmp_path), "--kills", "1000", "--real", "0"]
+    driver = subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+    def started() -> list[psutil.Process]:
+        return processes.find(str(tmp_path))
+
+    deadline = time.monotonic() + 60
+    while not [one for one in started() if "tests.chaos.engine_process" in one.cmdline()]:
+        assert time.monotonic() < deadline
+        assert driver.poll() is None
+    driver.terminate()
+    assert driver.wait(timeout=60) == 130
+    assert started() == []
 
 
 def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import signal
 import time
@@ -15,7 +14,7 @@ import psutil
 
 from airflow_provider_microbatch.engines import processes
 from tests.chaos.checks import check
-from tests.chaos.points import FIRST_RUN, REPLAY_RUN, SLEEPS
+from tests.chaos.points import FIRST_RUN, JANITOR, REPLAY_RUN, SLEEPS
 from tests.chaos.setting import Setting
 from tests.chaos.signals import KILLS, record
 from tests.chaos.tally import Tally
@@ -33,6 +32,7 @@ EXPECTED = {
 """How a try may end when an engine was killed under it or another try was beside it."""
 PATIENCE = 60.0
 QUIET_TRIES = 6
+LEASE_SECONDS = 0.5
 
 
 class World:
@@ -51,12 +51,14 @@ class World:
         self.asleep: list[Task] = []
         self.awake: list[Task] = []
         self.doubled = False
+        self.given_up = False
         self.setting = Setting(
             root=str(root),
             sources=self.random.choice([("orders",), ("orders", "returns")]),
             format=self.random.choice(["v1", "v2"]),
             max_files=self.random.choice([None, 2]),
             archive=self.random.random() < 0.5,
+            lease_seconds=LEASE_SECONDS,
         )
 
     def play(self, *, runs: int) -> Tally:
@@ -67,23 +69,28 @@ class World:
         version = 0
         for number in range(runs):
             self.land()
-            batch = self.task_run(number, clear=clears[number], version=0)
+            # A run that has no retries left leaves its batch to the next one.
+            batch = self.task_run(number, clear=clears[number], version=0, patient=self.random.random() < 0.8)
             if batch is not None:
                 batches[number] = batch
             if batches and self.random.random() < 0.4:
                 # A zombie is most dangerous to a replay of its own run.
                 drowsy = sorted({int(task.order["number"]) for task in self.asleep} & batches.keys())
                 cleared = self.random.choice(drowsy or sorted(batches))
-                clears[cleared] += 1
-                version += 1
-                self.tally.counts["replays"] += 1
-                replayed = self.task_run(cleared, clear=clears[cleared], version=version)
-                if replayed is not None:
-                    self.newest[replayed] = version
+                # Now and then the run is cleared again while its replay is in the middle.
+                for again in range(self.random.choice([0, 0, 1]), -1, -1):
+                    clears[cleared] += 1
+                    version += 1
+                    self.tally.counts["replays"] += 1
+                    replayed = self.task_run(cleared, clear=clears[cleared], version=version, patient=not again)
+                    if replayed is not None:
+                        self.newest[replayed] = version
+            self.run_janitor()
         self.come_to_rest()
         for number in range(runs, runs + self.landed + 2):
             if self.task_run(number, clear=0, version=0, quiet=True) is None:
                 break
+        self.clean_up()
         check(self.setting, landed=self.landed, newest=self.newest, tally=self.tally)
         self.tally.counts["worlds"] += 1
         kills = self.root / KILLS
@@ -94,29 +101,53 @@ class World:
     def land(self) -> None:
         """One to three files, each renamed into place when it is whole."""
         for _ in range(self.random.randint(1, 3)):
-            folder = self.setting.landing(self.random.choice(self.setting.sources))
             rows = range(self.landed, self.landed + self.random.randint(1, 4))
             self.landed = rows.stop
-            hidden = folder / f".{rows.start}"
-            hidden.write_text("".join(json.dumps({"id": row}) + "\n" for row in rows))
-            hidden.rename(folder / f"{rows.start:06}.json")
+            self.setting.land(self.random.choice(self.setting.sources), rows)
 
-    def task_run(self, number: int, *, clear: int, version: int, quiet: bool = False) -> int | None:
-        """Try until a try succeeds, as Airflow does; the batch it was at, None if there was nothing to do."""
-        faults = 0 if quiet else self.random.randint(0, 4)
+    def task_run(
+        self, number: int, *, clear: int, version: int, quiet: bool = False, patient: bool = True
+    ) -> int | None:
+        """Try until a try succeeds, as Airflow does; the batch it was at, None if there was nothing to do.
+
+        :param patient: False: give up when the kills are over, whether or not it has succeeded.
+        """
+        faults = 0 if quiet else self.random.randint(0 if patient else 1, 4)
         self.doubled = bool(self.asleep or self.awake or self.engines())
-        for count in range(faults + QUIET_TRIES):
-            faulty = count < faults
-            ended = self.one_try(number, clear=clear, version=version, faulty=faulty)
+        count, deadline = 0, time.monotonic() + PATIENCE
+        while count < faults + QUIET_TRIES * patient and time.monotonic() < deadline:
+            ended = self.one_try(number, clear=clear, version=version, faulty=count < faults)
             self.stir(quiet=quiet)
             for result in ended:
                 if result["outcome"] == "committed":
+                    self.given_up = False
                     self.look_for_orphans(number)
                     return int(result["batch"])
                 if result["outcome"] == "nothing":
                     return None
-        self.tally.blame("wrong states", 1, f"run {number} clear {clear} does not end")
+            # A batch that a dead run has held is not free before its lease has run out.
+            waits = [result for result in ended if result.get("type") == "BatchInProgressError"]
+            count += not waits
+            time.sleep(0.1 if waits else 0.0)
+        if patient:
+            self.tally.blame("wrong states", 1, f"run {number} clear {clear} does not end")
+        self.given_up = True
+        self.tally.counts["runs given up"] += 1
         return None
+
+    def run_janitor(self) -> None:
+        """Beside whatever is alive; most of them die at it."""
+        if self.random.random() < 0.4:
+            return
+        time.sleep(self.random.choice([0.0, LEASE_SECONDS]))
+        self.wait_for_janitor(self.random.choice([None, *JANITOR]))
+
+    def wait_for_janitor(self, point: str | None) -> None:
+        self.tally.counts["janitors"] += 1
+        report = self.root / f"janitor-{self.tally.counts['janitors']}.json"
+        for result in self.wait(Task({"root": str(self.root), "point": point}, report=report), expected=False):
+            self.tally.blame("wrong states", len(result.get("failed", [])), f"a janitor failed: {result}")
+            self.tally.counts["stages dropped by a janitor"] += result.get("dropped", 0)
 
     def one_try(self, number: int, *, clear: int, version: int, faulty: bool) -> list[dict[str, Any]]:
         """One try, or two at once; how those ended that were not killed."""
@@ -173,7 +204,8 @@ class World:
         if result["outcome"] == "broken":
             self.tally.blame("wrong states", 1, f"a task process broke down: {result['message'][-1500:]}")
         elif result["outcome"] == "error":
-            fine = expected and result["type"] in EXPECTED
+            waits = self.given_up and result["type"] == "BatchInProgressError"
+            fine = waits or (expected and result["type"] in EXPECTED)
             self.tally.blame("wrong states", not fine, f"{result['type']}: {result['message'][:500]}")
         return [result]
 
@@ -234,6 +266,16 @@ class World:
         left = self.engines()
         self.tally.blame("processes left", len(left), f"{[process.pid for process in left]}")
         processes.end(left, grace=1.0)
+
+    def clean_up(self) -> None:
+        """When all leases have run out, one run of the janitor puts everything in order, though some died before."""
+        leases = self.setting.checkpoint().leases
+        deadline = time.monotonic() + PATIENCE
+        while any(leases.remaining_seconds(*one) > 0 for one in leases.unfinished()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for point in self.random.sample(JANITOR, 2):
+            self.wait_for_janitor(point)
+        self.wait_for_janitor(None)
 
     def engines(self) -> list[psutil.Process]:
         """Engine processes of this world."""

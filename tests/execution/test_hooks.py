@@ -143,6 +143,24 @@ def test_killed_after_a_hook_returned_it_is_told_again_and_the_others_once(world
     assert world.checkpoint.leases.unfinished() == []
 
 
+def test_killed_after_the_commit_and_cleared_the_attempt_is_told_that_it_finished(world: World, diary: Path) -> None:
+    def end(*_: object) -> bool:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_provider_microbatch.checkpoint.attempts.Attempts.end", end)
+        patch.setattr("airflow_provider_microbatch.execution.execution.Execution.abandon", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            world.run(0)
+    assert world.checkpoint.commit_log.get(0) is not None
+    world.run(0, clear_number=1)
+    told = [line for line in lines(diary) if line.startswith("a")]
+    assert told == ["a created live/0 1", "a finished live/0 1", "a created live/0 2", "a finished live/0 2"]
+    end_on_record = world.checkpoint.attempts.ended(KEY, 1)
+    assert end_on_record is not None
+    assert end_on_record.state == "succeeded"
+
+
 def test_the_hooks_called_are_those_of_the_attempt_although_the_pipeline_has_changed(world: World, diary: Path) -> None:
     run = run_identity(0)
     world.execution.plan(run)

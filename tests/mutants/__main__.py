@@ -1,80 +1,146 @@
-"""``make mutants``: apply each mutation to a copy of the repository and see which test catches it."""
+"""``make mutants``: break a copy of the code in every listed way, and see which test catches it.
+
+The tests are run on the unbroken code first: a test that fails anyway catches nothing. Exit status 1 if a mutation
+survives, or if one is out of date.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.mutations import MUTATIONS, Mutation
 
 TOP = Path(__file__).resolve().parents[2]
-COPIED = ("airflow_provider_microbatch", "tests", "pyproject.toml")
+COPIED = ("airflow_provider_microbatch", "tests", "demo", "dags", "pyproject.toml")
+CAUGHT = Path(__file__).with_name("caught.json")
+"""Which test caught a mutation last time: it is tried first and alone, and only if it passes all tests are run."""
 SECONDS = 240
+BASELINE_SECONDS = 1200
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """:param caught_by: the tests that failed, or why there is no answer."""
+    """:param caught_by: the test that failed; None if the mutation survived.
+    :param why: what there is to say where no test is named.
+    """
 
     mutation: Mutation
-    caught: bool
-    caught_by: str
+    caught_by: str | None = None
+    why: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.mutation.name:52} {self.seconds:4.0f} s  {self.caught_by or self.why}"
 
 
-def copy_to(folder: Path) -> None:
-    """What the tests of a mutation need, so that the work tree is never touched."""
-    for name in COPIED:
-        source = TOP / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
-
-
-def judge(mutation: Mutation) -> Verdict:
-    """Apply one mutation to a fresh copy and run its tests until one fails."""
+@contextmanager
+def copy() -> Iterator[Path]:
+    """What the tests need, in a folder of its own, so that the work tree is never touched."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as temporary:
         folder = Path(temporary)
-        copy_to(folder)
-        mutation.apply(folder)
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutation.tests]
-        environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        for name in COPIED:
+            source = TOP / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, folder / name)
+        yield folder
+
+
+def run_tests(folder: Path, tests: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Until one fails. :raises subprocess.TimeoutExpired: if they take too long."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def baseline(mutations: Sequence[Mutation]) -> str | None:
+    """All tests that the mutations name, on the code as it is: what failed."""
+    files = sorted({file for mutation in mutations for file in mutation.tests})
+    with copy() as folder:
+        done = run_tests(folder, files, seconds=BASELINE_SECONDS)
+    return None if done.returncode == 0 else (done.stdout + done.stderr)[-3000:]
+
+
+def judge(mutation: Mutation, first: str | None) -> Verdict:
+    """Apply one mutation to a fresh copy and run its tests until one fails.
+
+    :param first: the test to try before all others.
+    """
+    began = time.monotonic()
+    caught_by, why = None, "SURVIVED"
+    with copy() as folder:
         try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
+            mutation.apply(folder)
+            for tests in ([first] if first else [], mutation.tests):
+                done = run_tests(folder, tests, seconds=SECONDS) if tests else None
+                failed = _FAILED.findall(done.stdout) if done is not None and done.returncode == 1 else []
+                if failed:
+                    caught_by = failed[0]
+                    break
+                # 4 is pytest's word for a test that is not there: the list of firsts is older than the tests.
+                if done is not None and done.returncode not in (0, 4):
+                    why = f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}"
         except subprocess.TimeoutExpired:
-            return Verdict(mutation, True, f"(the tests hung for {SECONDS} s)")
-        failed = _FAILED.findall(done.stdout)
-        if done.returncode == 1 and failed:
-            return Verdict(mutation, True, ", ".join(failed))
-        if done.returncode == 0:
-            return Verdict(mutation, False, "SURVIVED")
-        return Verdict(mutation, False, f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
+            caught_by = f"(the tests hung for {SECONDS} s)"
+        except ValueError as error:
+            why = f"OUT OF DATE: {error}"
+    return Verdict(mutation=mutation, caught_by=caught_by, why=why, seconds=time.monotonic() - began)
 
 
 def main() -> int:
+    """Judge all, or those named."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="mutations to try; default: all")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="mutants at once")
+    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests on the unbroken code first")
+    parser.add_argument("--remember", action="store_true", help=f"write what caught each mutation to {CAUGHT.name}")
     given = parser.parse_args()
     chosen = [mutation for mutation in MUTATIONS if not given.names or mutation.name in given.names]
+    if not chosen:
+        parser.error("no mutation has such a name")
+    if not given.no_baseline:
+        failed = baseline(chosen)
+        if failed is not None:
+            print(f"{failed}\nThe tests fail on the unbroken code, so they would prove nothing.")
+            return 1
+        print("the tests pass on the unbroken code", flush=True)
+    caught = json.loads(CAUGHT.read_text()) if CAUGHT.exists() else {}
     survivors = 0
     with ThreadPoolExecutor(given.workers) as pool:
-        for verdict in pool.map(judge, chosen):
-            survivors += not verdict.caught
-            print(f"{verdict.mutation.name:52} {verdict.caught_by}", flush=True)
-    print(f"{len(chosen)} mutations, {survivors} survived")
-    return 1 if survivors or not chosen else 0
+        for verdict in pool.map(lambda mutation: judge(mutation, caught.get(mutation.name)), chosen):
+            survivors += verdict.caught_by is None
+            print(verdict, flush=True)
+            if verdict.caught_by is not None and "::" in verdict.caught_by:
+                caught[verdict.mutation.name] = verdict.caught_by
+    if given.remember:
+        known = {mutation.name: caught[mutation.name] for mutation in MUTATIONS if mutation.name in caught}
+        CAUGHT.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    print(f"{len(chosen)} mutations, {survivors} not caught")
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ STORE = "tests/contract/test_store.py"
 SINK = "tests/contract/test_sink.py"
 FILE_SINK = "tests/sinks/test_file_sink.py"
 PLANNING = "tests/sources/test_file_planning.py"
+JANITOR = "tests/execution/test_janitor.py"
+HOOKS = "tests/execution/test_hooks.py"
+ALIVE = "tests/execution/test_alive.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +42,21 @@ class Mutation:
     tests: tuple[str, ...]
 
     def apply(self, root: Path) -> None:
-        """Change the copy below ``root``. :raises ValueError: if the text is not there once: the list is old."""
+        """Change the copy below ``root``.
+
+        :raises ValueError: if the text is not there once, or what comes out is no Python: the list is old.
+        """
         path = root / PACKAGE / self.file
         text = path.read_text()
         if text.count(self.old) != 1:
             raise ValueError(f"mutation {self.name!r}: its text is {text.count(self.old)} times in {self.file}")
-        path.write_text(text.replace(self.old, self.new))
+        changed = text.replace(self.old, self.new)
+        try:
+            compile(changed, self.file, "exec")
+        except SyntaxError as error:
+            # It would not be caught by a test, but by every import.
+            raise ValueError(f"mutation {self.name!r} makes no Python of {self.file}: {error}") from None
+        path.write_text(changed)
 
 
 MUTATIONS = [
@@ -179,7 +191,7 @@ MUTATIONS = [
         why="an orphaned driver goes on for hours",
         file="execution/execution.py",
         old="            engine.cancel(attempt.handle)\n",
-        new="",
+        new="            pass\n",
         tests=(RUN,),
     ),
     Mutation(
@@ -409,5 +421,117 @@ MUTATIONS = [
         old="            if not unanswered(self.checkpoint, attempt):\n",
         new="            if True:\n",
         tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a committed attempt is superseded",
+        why="a batch that is in the table and committed is told to its hooks as failed",
+        file="execution/execution.py",
+        old="        if is_committed(self.checkpoint, earlier.key, earlier.epoch):",
+        new="        if False:",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="the lease is not renewed",
+        why="a batch that takes longer than its lease is taken from the task that runs it",
+        file="execution/liveness.py",
+        old="                leases.renew(key, epoch, seconds=self._seconds)\n",
+        new="",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a run takes over a batch that another is alive at",
+        why="two runs stop each other's Spark for ever",
+        file="execution/execution.py",
+        old="        if held is not None:",
+        new="        if False:",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="an attempt has no lease before it has an epoch",
+        why="killed in between, it is on nobody's list, and its hooks are never called",
+        file="execution/execution.py",
+        old="            self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)\n            return",
+        new="            return",
+        tests=(JANITOR, ALIVE, HOOKS),
+    ),
+    Mutation(
+        name="the engine is not asked whether an attempt lives",
+        why="the stage of a Spark that goes on without its task is dropped under it",
+        file="execution/liveness.py",
+        old="    if engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING:",
+        new="    if False:",
+        tests=(ALIVE, JANITOR),
+    ),
+    Mutation(
+        name="the janitor cleans up after the living",
+        why="a running batch loses its stage",
+        file="execution/janitor.py",
+        old="        if sign is not None:",
+        new="        if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor does not fence",
+        why="an attempt that was only slow publishes after it was given up",
+        file="execution/janitor.py",
+        old="                if not self._fence(attempt):",
+        new="                if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor does not stop Spark",
+        why="an orphaned driver writes the stage again that was dropped",
+        file="execution/janitor.py",
+        old="            if engine is not None and engine.cancel(attempt.handle):",
+        new="            if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor gives up what is published",
+        why="the hooks of a batch in the table hear that it failed",
+        file="execution/janitor.py",
+        old="        return any((found := sink.contains(key)) is not None and found.epoch == epoch for sink in sinks)",
+        new="        return False",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor leaves stages",
+        why="stages pile up",
+        file="execution/janitor.py",
+        old="        for sink in staged:\n",
+        new="        for sink in []:\n",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="on_created is not written down before it is called",
+        why="a hook makes its resource twice",
+        file="staging/hooks.py",
+        old="        if deliveries.record(context.key, context.epoch, index, CREATED):",
+        new="        if True:",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="a hook's end is not written down",
+        why="every janitor tells all hooks of all attempts again",
+        file="staging/hooks.py",
+        old="            deliveries.record(context.key, context.epoch, index, status)\n",
+        new="",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="an attempt is forgotten before its hooks are told",
+        why="a hook that failed once is never called again",
+        file="execution/status.py",
+        old="        return False\n    checkpoint.leases.forget(key, epoch)",
+        new="        pass\n    checkpoint.leases.forget(key, epoch)",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="retention forgets the unfinished",
+        why="the janitor finds a stage that no log knows",
+        file="execution/retention.py",
+        old="    before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])",
+        new="    before = newest - kept + 1",
+        tests=(JANITOR, RUN),
     ),
 ]
