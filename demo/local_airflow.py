@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -104,7 +105,7 @@ class LocalAirflow:
             self.command("db", "migrate")
             for name in COMPONENTS:
                 self.start_component(name)
-            self.wait_for(self._healthy, timeout=timeout, what="a healthy Airflow")
+            self.wait_for(self.healthy, timeout=timeout, what="a healthy Airflow")
         except BaseException:
             self.stop()
             raise
@@ -141,13 +142,13 @@ class LocalAirflow:
         # Airflow's own processes overwrite their environment with a title, so these are known by their session.
         self._sessions.add(self._processes[name].pid)
 
-    def kill_component(self, name: str) -> int:
-        """SIGKILL a component and nothing else: what it has started goes on. :meth:`start_component` starts it again.
+    def kill_component(self, name: str, how: signal.Signals = signal.SIGKILL) -> int:
+        """Kill a component and nothing else: what it has started goes on. :meth:`start_component` starts it again.
 
         :return: process id of what was killed.
         """
         process = self._processes[name]
-        process.kill()
+        process.send_signal(how)
         process.wait()
         return process.pid
 
@@ -334,7 +335,8 @@ class LocalAirflow:
         path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")])
         return {**inherited, **chosen, "AIRFLOW_HOME": str(self.home), "PATH": path, MARK: self.mark}
 
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """Whether all components say that they are."""
         try:
             health = self._request("GET", "/api/v2/monitor/health", None, token="")
         except (OSError, LocalAirflowError):

@@ -10,6 +10,7 @@
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
+| ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -35,6 +36,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
+from airflow_provider_microbatch.checkpoint.marks import Marks
 from airflow_provider_microbatch.checkpoint.records import (
     corrupt,
     decode_record,
@@ -73,6 +75,7 @@ class Checkpoint:
         self.definitions = Definitions(store.scoped("microbatch/pipelines"))
         self.deliveries = Deliveries(store.scoped("hooks"))
         self.leases = Leases(store.scoped("leases"))
+        self.marks = Marks(store.scoped("marks"))
         self.replays = Replays(store.scoped("replays"))
 
     @property

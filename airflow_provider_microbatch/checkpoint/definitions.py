@@ -37,3 +37,7 @@ class Definitions:
     def names(self) -> list[str]:
         """All names. One listing."""
         return sorted(self._store.list(""))
+
+    def forget(self, name: str) -> bool:
+        """Remove the definition; False if it was gone."""
+        return self._store.delete(name)

@@ -173,12 +173,14 @@ class Execution:
         """Begin the batch's next attempt: take the epoch, record the handle, then stop whatever was before.
 
         The epoch is taken first: from then on an attempt that wakes up late finds itself fenced. Only its lease is
-        older than the epoch, so that no attempt is ever without one and the leases name all unfinished attempts.
+        older than the epoch, so that no attempt is ever without one and the leases name all unfinished attempts. The
+        definition comes between: the janitor, which removes those that no attempt names, looks at the leases.
 
         :param look: what the run found at the batch. The epoch is the one right after the newest it saw, and no other:
             of two runs that both find the batch free, one gets it, and the other has to look again.
         :raises OutrunError: if another attempt has been opened since that look.
         """
+        defined = self.pipeline.to_dict()
         epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1
         self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)
         attempt = Attempt(
@@ -193,7 +195,7 @@ class Execution:
                 "bundle_version": code.bundle_version,
             },
             started_ms=self._clock_ms(),
-            definition=self.checkpoint.definitions.put(self.pipeline.to_dict()),
+            definition=self.checkpoint.definitions.put(defined),
             request=None if look is None else look.request,
         )
         if not self.checkpoint.attempts.take_exactly(attempt):
@@ -201,6 +203,8 @@ class Execution:
             raise OutrunError(f"batch {key}: {named(winner)} was opened at the same moment.")
         # The lease may be that of somebody who was here before, and long over.
         self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
+        # Named by this attempt the definition stays; it may have been taken for nobody's until then.
+        self.checkpoint.definitions.put(defined)
         for earlier in self.checkpoint.attempts.all(key):
             if earlier.epoch < attempt.epoch and self.checkpoint.attempts.ended(key, earlier.epoch) is None:
                 self._supersede(earlier, by=attempt, engine=engine)
@@ -455,7 +459,7 @@ class Execution:
         end_attempt(self.checkpoint, attempt, end, pipeline=self.pipeline.name, sink=self.pipeline.sink)
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
-        if is_committed(self.checkpoint, earlier.key, earlier.epoch):
+        if is_committed(self.checkpoint, earlier):
             # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
             self._end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return

@@ -17,8 +17,13 @@ from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchEr
 from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
-from airflow_provider_microbatch.execution.retention import apply_retention
-from airflow_provider_microbatch.execution.status import definition_of, end_attempt, is_committed
+from airflow_provider_microbatch.execution.retention import (
+    apply_retention,
+    purge_definitions,
+    purge_marks,
+    retained,
+)
+from airflow_provider_microbatch.execution.status import definition_of, end_attempt, is_committed, is_published
 from airflow_provider_microbatch.sinks import Sink
 
 log = logging.getLogger(__name__)
@@ -85,11 +90,7 @@ class Janitor:
                     report.add("fence removed", path, f"older than {self._grace_seconds:.0f} s")
             except MicroBatchError as error:
                 report.add("failed", sink.location(), str(error))
-        try:
-            for what in apply_retention(self._checkpoint, kept=self._retained(), dry_run=self._dry_run):
-                report.add("retention applied", what, "")
-        except MicroBatchError as error:
-            report.add("failed", "retention", str(error))
+        self._retain(report)
         return report
 
     def _work(self, sinks: Sequence[Sink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
@@ -118,10 +119,10 @@ class Janitor:
             report.add("failed", what, "no pipeline is on record, so nobody knows its sink; name it to the operator")
             return
         end = self._checkpoint.attempts.ended(key, epoch)
-        if is_committed(self._checkpoint, key, epoch):
+        if is_committed(self._checkpoint, attempt):
             end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
         elif end is None:
-            if self._is_published(key, epoch, candidates):
+            if is_published(attempt, candidates):
                 report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
                 return
             end = self._found_dead(attempt)
@@ -130,7 +131,7 @@ class Janitor:
                     report.add("alive", what, "a later attempt was opened at this moment and deals with it")
                     return
                 # It may have published between the look and the fence; after the fence it cannot begin to.
-                if self._is_published(key, epoch, candidates):
+                if is_published(attempt, candidates):
                     report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
                     return
         self._clean(attempt, end, candidates, report)
@@ -185,15 +186,19 @@ class Janitor:
                 attempts.end(key, later.epoch, end)
         return True
 
-    @staticmethod
-    def _is_published(key: BatchKey, epoch: int, sinks: Sequence[Sink]) -> bool:
-        return any((found := sink.contains(key)) is not None and found.epoch == epoch for sink in sinks)
-
     def _found_dead(self, attempt: Attempt) -> AttemptEnd:
+        """How an attempt ended whose process could not say it: what Airflow saw of its task comes first, what it saw of
+        the run after."""
         name = attempt.handle.get("engine")
         says = "does not say that it runs" if self._engine_of(str(name)) else "cannot be asked from here"
         error = f"found dead by the janitor: its lease has run out, and the engine {name} {says}"
-        return AttemptEnd(state="failed", error=error, ended_ms=self._clock_ms())
+        marks = [mark for mark in self._checkpoint.marks.all().values() if mark.concerns(attempt)]
+        chosen = next(iter(sorted(marks, key=lambda mark: mark.task_id is None)), None)
+        if chosen is not None:
+            error = f"{error}; Airflow: {chosen.reason}"
+        return AttemptEnd(
+            state="failed" if chosen is None else chosen.status, error=error, ended_ms=self._clock_ms()
+        )  # fmt: skip
 
     def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
         """A lease whose epoch was never taken, or a stage of an attempt that retention has removed."""
@@ -233,14 +238,13 @@ class Janitor:
                 report.add("failed", f"sink {recorded.get('class')}", str(error))
         return list(found.values())
 
-    def _retained(self) -> int | None:
-        """``min_batches_to_retain`` of the pipeline as its newest attempt ran it."""
-        newest = self._checkpoint.offset_log.latest_id()
-        while newest is not None and newest >= 0:
-            for attempt in reversed(self._checkpoint.attempts.all(BatchKey("live", newest))):
-                arguments = definition_of(self._checkpoint, attempt)
-                if arguments is not None:
-                    kept = arguments.get("min_batches_to_retain")
-                    return kept if isinstance(kept, int) else None
-            newest -= 1
-        return None
+    def _retain(self, report: JanitorReport) -> None:
+        checkpoint, dry_run = self._checkpoint, self._dry_run
+        try:
+            for lane in checkpoint.lanes():
+                for what in apply_retention(checkpoint, kept=retained(checkpoint, lane), lane=lane, dry_run=dry_run):
+                    report.add("retention applied", what, "")
+            for what in (*purge_definitions(checkpoint, dry_run=dry_run), *purge_marks(checkpoint, dry_run=dry_run)):
+                report.add("retention applied", what, "no attempt needs them")
+        except MicroBatchError as error:
+            report.add("failed", "retention", str(error))

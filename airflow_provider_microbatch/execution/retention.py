@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.execution.status import definition_of
+from airflow_provider_microbatch.sinks import Sink
+
+MARK_SECONDS = 60 * 60.0
+"""How long a mark waits for an attempt to end that it gives the reason for. It may be older than the attempt: a user
+can stop a task that is still planning."""
 
 
-def apply_retention(
-    checkpoint: Checkpoint, *, kept: int | None, lane: str = "live", dry_run: bool = False
-) -> list[str]:
+def retained(checkpoint: Checkpoint, lane: str) -> int | None:
+    """``min_batches_to_retain`` of the pipeline as the lane's newest attempt ran it; None keeps all."""
+    ids = checkpoint.attempts.epochs.ids(lane)
+    for attempt in reversed(checkpoint.attempts.all(BatchKey(lane, ids[-1])) if ids else []):
+        arguments = definition_of(checkpoint, attempt)
+        if arguments is not None:
+            kept = arguments.get("min_batches_to_retain")
+            return kept if isinstance(kept, int) else None
+    return None
+
+
+def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIVE, dry_run: bool = False) -> list[str]:
     """Remove what is older than the newest ``kept`` committed batches of the lane.
 
     :param kept: how many; None keeps all.
@@ -31,3 +46,68 @@ def apply_retention(
         checkpoint.deliveries.purge(key)
         checkpoint.attempts.purge(key)
     return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"]
+
+
+def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
+    """Remove the pipelines that no attempt on record names any more.
+
+    Nothing is done while an attempt is unfinished, nor where a lane keeps all its batches: there, none is ever free. A
+    run that begins at this moment may want one that is removed. Its lease is older than its look at the definition, so
+    who removes it and then sees no lease has removed it from nobody; else it is put back.
+
+    :return: what was removed, or would be, in words.
+    """
+    definitions, attempts = checkpoint.definitions, checkpoint.attempts
+    names, lanes = definitions.names(), attempts.epochs.lanes()
+    if (
+        len(names) < 2
+        or checkpoint.leases.unfinished()
+        or any(retained(checkpoint, lane) is None for lane in lanes)
+    ):  # fmt: skip
+        return []
+    needed = {
+        attempt.definition
+        for lane in lanes
+        for number in attempts.epochs.ids(lane)
+        for attempt in attempts.all(BatchKey(lane, number))
+    }
+    kept_sinks = [_sink_in(checkpoint, name) for name in names if name in needed]
+    removed = []
+    for name in names:
+        definition = definitions.get(name)
+        sink = _sink_in(checkpoint, name)
+        if name in needed or definition is None or (sink not in kept_sinks and not _is_empty(sink)):
+            continue
+        if not dry_run:
+            definitions.forget(name)
+            if checkpoint.leases.unfinished():
+                definitions.put(definition)
+                break
+        removed.append(f"pipeline definition {name}")
+    return removed
+
+
+def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, dry_run: bool = False) -> list[str]:
+    """Remove the marks that no unfinished attempt waits with.
+
+    :return: what was removed, or would be, in words.
+    """
+    found = [checkpoint.attempts.get(key, epoch) for key, epoch in checkpoint.leases.unfinished()]
+    unfinished = [attempt for attempt in found if attempt is not None]
+    marks = checkpoint.marks
+    needed = {name for name, mark in marks.all().items() if any(mark.concerns(attempt) for attempt in unfinished)}
+    old = [name for name in marks.names() if name not in needed and marks.age_seconds(name) > older_seconds]
+    if not dry_run:
+        for name in old:
+            marks.forget(name)
+    return [f"{len(old)} marks of Airflow's events"] if old else []
+
+
+def _sink_in(checkpoint: Checkpoint, name: str) -> Sink | None:
+    recorded = ((checkpoint.definitions.get(name) or {}).get("arguments") or {}).get("sink")
+    return None if recorded is None else Sink.from_dict(recorded)
+
+
+def _is_empty(sink: Sink | None) -> bool:
+    """Whether the janitor has nothing to look for in the sink any more."""
+    return sink is None or not (sink.stages() or sink.drop_replaced(older_seconds=0, dry_run=True))

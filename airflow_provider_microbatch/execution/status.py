@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
-from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError, MicroBatchError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.hooks import (
@@ -52,14 +51,21 @@ def hooks_of(checkpoint: Checkpoint, attempt: Attempt) -> list[JobStatusHook]:
     return [JobStatusHook.from_dict(hook) for hook in arguments.get("hooks", ())]
 
 
-def is_committed(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> bool:
-    """Whether the logs say that this attempt's output is the batch's, or was before a replay."""
+def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
+    """Whether the logs say that this attempt's output is the batch's, or was before a replay. They outrank whatever
+    anybody else says of the attempt."""
+    key, epoch = attempt.key, attempt.epoch
     commit = checkpoint.lane(key.lane).commit_log.get(key.id)
     if commit is not None and commit.epoch == epoch:
         return True
     replays = checkpoint.replays
     answers = [replays.completed(key, number) for number in replays.epochs.ends(key)]
     return any(answer is not None and answer.get("attempt") == epoch for answer in answers)
+
+
+def is_published(attempt: Attempt, sinks: Sequence[Sink]) -> bool:
+    """Whether the attempt's output is in one of the sinks."""
+    return any((found := sink.contains(attempt.key)) is not None and found.epoch == attempt.epoch for sink in sinks)
 
 
 def begin_attempt(checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: Sink) -> None:

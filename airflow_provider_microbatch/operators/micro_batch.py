@@ -78,7 +78,8 @@ class MicroBatchOperator(BaseOperator):
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · 1,000 rows``.
     """
 
-    template_fields: Sequence[str] = ("conn_id", "packages", "jars")
+    # The listener knows a task of ours by microbatch_checkpoint, where there is no DAG file.
+    template_fields: Sequence[str] = ("conn_id", "packages", "jars", "microbatch_checkpoint")
     ui_color = "#e2d9f3"
 
     def __init__(
@@ -114,6 +115,7 @@ class MicroBatchOperator(BaseOperator):
     ) -> None:
         super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, map_index_template=map_index_template, **kwargs)
         self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        self.microbatch_checkpoint = self.pipeline.checkpoint
         self.conn_id = conn_id
         self.packages = packages
         self.jars = jars

@@ -96,7 +96,8 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
     """
 
     # Not conf and env_vars, as the parent has it: rendered fields are shown to everybody who may see the task.
-    template_fields: Sequence[str] = ("key", "conn_id", "packages", "jars")
+    # The listener knows a task of ours by microbatch_checkpoint, where there is no DAG file.
+    template_fields: Sequence[str] = ("key", "conn_id", "packages", "jars", "microbatch_checkpoint")
     ui_color = "#e2d9f3"
 
     def __init__(
@@ -125,6 +126,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
                 "your code in the pipeline: transform=…, py_files=…."
             )
         self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        self.microbatch_checkpoint = self.pipeline.checkpoint
         self.key: Any = key
         self.audit_seconds = audit_seconds
         self.conn_id = conn_id

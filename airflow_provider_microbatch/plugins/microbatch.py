@@ -1,10 +1,12 @@
-"""Entry point ``airflow.plugins``: what templates may ask of a checkpoint."""
+"""Entry point ``airflow.plugins``: what templates may ask of a checkpoint, and the listener."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider_microbatch.listeners import listener
 
 
 def latest_batch(checkpoint: str) -> dict[str, Any] | None:
@@ -25,7 +27,8 @@ def latest_batch(checkpoint: str) -> dict[str, Any] | None:
 
 
 class MicroBatchPlugin(AirflowPlugin):
-    """Makes ``macros.microbatch`` known to templates."""
+    """Makes ``macros.microbatch`` known to templates, and the listener to all of Airflow's processes."""
 
     name = "microbatch"
     macros = [latest_batch]  # noqa: RUF012
+    listeners = [listener]  # noqa: RUF012

@@ -12,26 +12,15 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, DefinitionError, HookError, TransformError
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, check_hook
-from tests.execution.world import CODE, World, run_identity
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
 
-KEY = BatchKey("live", 0)
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Path:
-    return tmp_path / "diary"
-
-
-@pytest.fixture
-def world(tmp_path: Path, diary: Path) -> World:
-    world = World(tmp_path, hooks=(Diary(str(diary), "a"), Diary(str(diary), "b")))
-    world.land(1)
+def world(world: World, diary: Path) -> World:
+    """Two hooks, so that an order can be seen."""
+    world.options["hooks"] = (Diary(str(diary), "a"), Diary(str(diary), "b"))
     return world
 
 

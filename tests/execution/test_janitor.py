@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptFencedError, EngineError, SinkError
 from airflow_provider_microbatch.execution import janitor as janitor_module
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.execution.world import CODE, World, run_identity
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
 
-KEY = BatchKey("live", 0)
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-@pytest.fixture
-def diary(tmp_path: Path) -> Path:
-    return tmp_path / "diary"
-
-
-@pytest.fixture
-def world(tmp_path: Path, diary: Path) -> World:
-    world = World(tmp_path, hooks=(Diary(str(diary)),))
-    world.land(1)
-    return world
-
-
-def staged(world: World, number: int = 0) -> Attempt:
-    """An attempt whose job has left a whole stage, and whose process died then."""
-    run, engine = run_identity(number), InlineEngine()
-    planned = world.execution.plan(run)
-    assert planned is not None
-    attempt = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine)
-    job = world.execution.job(attempt, None)
-    world.execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
-    return attempt
-
 
 def test_a_live_attempt_is_not_touched(world: World, diary: Path) -> None:
-    staged(world)
+    world.staged()
     before = world.files()
     report = world.janitor()
     assert report.of("alive") == ["live/0 attempt 1"]
@@ -59,7 +35,7 @@ def test_a_live_attempt_is_not_touched(world: World, diary: Path) -> None:
 
 
 def test_what_the_engine_says_runs_is_not_touched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged(world)
+    world.staged()
     world.expire_leases()
     monkeypatch.setattr(InlineEngine, "poll", lambda self, handle: EngineState.RUNNING)
     before = world.files()
@@ -71,7 +47,7 @@ def test_an_engine_that_cannot_be_asked_keeps_the_attempt(world: World, monkeypa
     def poll(self: InlineEngine, handle: Handle) -> EngineState:
         raise EngineError("the resource manager does not answer")
 
-    staged(world)
+    world.staged()
     world.expire_leases()
     monkeypatch.setattr(InlineEngine, "poll", poll)
     before = world.files()
@@ -80,7 +56,7 @@ def test_an_engine_that_cannot_be_asked_keeps_the_attempt(world: World, monkeypa
 
 
 def test_a_stage_that_waits_for_its_audits_is_not_touched(world: World) -> None:
-    world.execution.keep(staged(world), seconds=7200)
+    world.execution.keep(world.staged(), seconds=7200)
     world.expire_leases()
     assert world.janitor().of("alive") == ["live/0 attempt 1"]
     world.expire_leases()
@@ -88,7 +64,7 @@ def test_a_stage_that_waits_for_its_audits_is_not_touched(world: World) -> None:
 
 
 def test_a_dead_attempts_stage_is_gone_after_one_run_and_its_spark_is_stopped(world: World, diary: Path) -> None:
-    dead, engine = staged(world), InlineEngine()
+    dead, engine = world.staged(), InlineEngine()
     world.expire_leases()
     report = world.janitor(engine)
     assert report.of("stage dropped") == ["live/0 attempt 1"]
@@ -102,7 +78,7 @@ def test_a_dead_attempts_stage_is_gone_after_one_run_and_its_spark_is_stopped(wo
 
 
 def test_a_second_run_has_nothing_to_do(world: World, diary: Path) -> None:
-    staged(world)
+    world.staged()
     world.expire_leases()
     world.janitor()
     before, told = world.files(), lines(diary)
@@ -111,7 +87,7 @@ def test_a_second_run_has_nothing_to_do(world: World, diary: Path) -> None:
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(world: World, diary: Path) -> None:
-    staged(world)
+    world.staged()
     world.expire_leases()
     before = world.files()
     assert world.janitor(dry_run=True).of("stage dropped") == ["live/0 attempt 1"]
@@ -121,7 +97,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(world: World, diary: Path) -> 
 
 
 def test_an_attempt_that_only_seemed_dead_loses_at_publish(world: World) -> None:
-    late = staged(world)
+    late = world.staged()
     world.expire_leases()
     world.janitor()
     with pytest.raises(AttemptFencedError, match="fenced by attempt 2"):
@@ -130,7 +106,7 @@ def test_an_attempt_that_only_seemed_dead_loses_at_publish(world: World) -> None
 
 
 def test_a_run_that_begins_at_that_moment_is_not_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged(world)
+    world.staged()
     world.expire_leases()
     real = Attempts.take_exactly
 
@@ -149,7 +125,7 @@ def test_a_run_that_begins_at_that_moment_is_not_fenced(world: World, monkeypatc
 def test_an_attempt_that_publishes_just_before_it_is_fenced_is_not_failed(
     world: World, diary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = staged(world)
+    late = world.staged()
     world.expire_leases()
     real = Attempts.take_exactly
 
@@ -165,7 +141,7 @@ def test_an_attempt_that_publishes_just_before_it_is_fenced_is_not_failed(
 
 
 def test_published_and_not_committed_is_left_for_the_next_run(world: World, diary: Path) -> None:
-    world.execution.publish(staged(world))
+    world.execution.publish(world.staged())
     world.expire_leases()
     assert world.janitor().of("waits for its commit") == ["live/0 attempt 1"]
     assert world.checkpoint.attempts.latest_epoch(KEY) == 1, "nothing to fence"
@@ -254,7 +230,7 @@ STEPS = [
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), STEPS, ids=lambda value: getattr(value, "__name__", value))
 def test_killed_anywhere_the_next_run_goes_on(world: World, diary: Path, owner: object, name: str, after: bool) -> None:
-    staged(world)
+    world.staged()
     world.expire_leases()
     real = getattr(owner, name)
 
@@ -280,7 +256,7 @@ def test_killed_anywhere_the_next_run_goes_on(world: World, diary: Path, owner: 
 def test_a_stage_that_is_dropped_while_it_is_published_is_published_whole_or_not_at_all(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = staged(world)
+    attempt = world.staged()
     sink = world.pipeline.sink
     real = Path.rename
 
@@ -303,7 +279,7 @@ def test_a_fence_whose_janitor_was_killed_is_no_attempt_to_the_hooks(
     def dying(*_: object) -> None:
         raise Killed
 
-    staged(world)
+    world.staged()
     world.expire_leases()
     with monkeypatch.context() as patch:
         patch.setattr(Attempts, "end", dying)
@@ -314,9 +290,113 @@ def test_a_fence_whose_janitor_was_killed_is_no_attempt_to_the_hooks(
 
 
 def test_what_a_drop_that_was_cut_off_left_is_still_a_stage(world: World) -> None:
-    attempt = staged(world)
+    attempt = world.staged()
     stage = world.lake / "_staging" / "lane=live" / "batch_id=0" / "attempt=1"
     stage.rename(f"{stage}.dropped-0123abcd")
     assert world.stages() == ["live/0 attempt 1"]
     assert world.pipeline.sink.drop_stage(KEY, attempt.epoch)
     assert world.stages() == []
+
+
+def many(world: World, count: int) -> None:
+    """Batches 0 to ``count - 1``, each with one row."""
+    for number in range(count):
+        world.land(number + 10)
+        world.run(number)
+
+
+def test_a_lane_beside_the_live_one_is_retained_by_itself(tmp_path: Path) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    many(world, 2)
+    diary = tmp_path / "diary"
+    world.options["hooks"] = (Diary(str(diary)),)
+    Path(f"{diary}.fails").write_text("diary finished")
+    for number in range(4):
+        world.land(number + 20)
+        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="aside")
+        aside.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
+    Path(f"{diary}.fails").unlink()
+    assert world.janitor().of("retention applied") == ["log entries of 2 batches before aside/2"]
+    assert world.checkpoint.lane("aside").offset_log.ids() == [2, 3]
+    assert world.checkpoint.offset_log.ids() == [0, 1]
+
+
+def test_retention_of_a_log_that_spark_wrote_asks_for_the_newest_attempts_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(world, 1)
+    asked: list[BatchKey] = []
+    real = Attempts.all
+    monkeypatch.setattr(Attempts, "all", lambda self, key: asked.append(key) or real(self, key))
+    for number in range(1, 50):
+        world.checkpoint.offset_log.add(number, OffsetEntry(ends={"orders": None}, batch_timestamp_ms=1))
+        world.checkpoint.commit_log.add(number, CommitEntry())
+    assert retained(world.checkpoint, "live") is None
+    assert asked == [KEY]
+
+
+def test_a_definition_that_no_attempt_names_any_more_goes(tmp_path: Path) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    definitions = world.checkpoint.definitions
+    many(world, 1)
+    (old,) = definitions.names()
+    world.options["no_data_batches"] = False
+    many(world, 2)
+    assert len(definitions.names()) == 2
+    assert world.janitor().actions == [], "batch 0 is kept, and names it"
+    many(world, 4)
+    assert world.janitor(dry_run=True).of("retention applied") == [f"pipeline definition {old}"]
+    assert old in definitions.names()
+    assert world.janitor().of("retention applied") == [f"pipeline definition {old}"]
+    assert old not in definitions.names()
+    assert len(definitions.names()) == 1
+
+
+def test_a_definition_stays_while_its_sink_has_something_of_it(tmp_path: Path) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    many(world, 1)
+    world.run(0, clear_number=1)
+    old = world.lake
+    world.lake = tmp_path / "lake2"
+    many(world, 4)
+    assert world.janitor().actions == [], "replaced output in the old sink waits for its grace period"
+    assert len(world.checkpoint.definitions.names()) == 2
+    assert world.janitor(grace_seconds=0).of("replaced output removed") == [
+        str(old / "_replaced" / "lane=live" / "batch_id=0" / "attempt=1")
+    ]
+    assert len(world.checkpoint.definitions.names()) == 1
+
+
+def test_a_definition_that_a_run_wants_at_this_moment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    many(world, 1)
+    (old,) = world.checkpoint.definitions.names()
+    world.options["no_data_batches"] = False
+    many(world, 4)
+    world.options["no_data_batches"] = True
+    world.land(99)
+    planned = world.execution.plan(run_identity(9))
+    assert planned is not None
+    real = Definitions.forget
+
+    def forget(self: Definitions, name: str) -> bool:
+        # The run has looked at the definition, which is there, and is about to take its epoch.
+        world.checkpoint.leases.renew(planned.key, 1)
+        return real(self, name)
+
+    monkeypatch.setattr(Definitions, "forget", forget)
+    assert world.janitor().of("retention applied") == []
+    assert old in world.checkpoint.definitions.names()
+
+
+def test_a_run_has_a_lease_before_it_looks_at_the_definition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases: list[object] = []
+    real = Definitions.put
+
+    def put(self: Definitions, definition: Mapping[str, Any]) -> str:
+        leases.append(world.checkpoint.leases.unfinished())
+        return real(self, definition)
+
+    monkeypatch.setattr(Definitions, "put", put)
+    world.run(0)
+    assert leases == [[(KEY, 1)]] * 2

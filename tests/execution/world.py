@@ -7,12 +7,12 @@ reason for ours.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
@@ -23,8 +23,14 @@ from airflow_provider_microbatch.execution.summary import BatchSummary
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.support.inline_engine import InlineEngine
+from tests.support.leases import expire_leases
 
 CODE = Code(transform="jobs/orders.py:transform")
+KEY = BatchKey(LIVE, 0)
+
+
+class Killed(BaseException):
+    """The process is gone."""
 
 
 def run_identity(number: int, *, clear_number: int = 0, try_number: int = 1) -> RunIdentity:
@@ -84,11 +90,19 @@ class World:
         run = run_identity(number, **{key: kwargs.pop(key) for key in ("clear_number", "try_number") if key in kwargs})
         return self.execution.run(run=run, engine=engine or InlineEngine(), code=CODE, transform=None, **kwargs)
 
+    def staged(self, number: int = 0) -> Attempt:
+        """An attempt of task run ``number`` whose job has left a whole stage, and whose process died then."""
+        run, engine = run_identity(number), InlineEngine()
+        planned = self.execution.plan(run)
+        assert planned is not None
+        attempt = self.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine)
+        job = self.execution.job(attempt, None)
+        self.execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
+        return attempt
+
     def expire_leases(self) -> None:
         """An hour passes, as far as the store's clock can tell."""
-        for path in (self.root / "checkpoint" / "leases").rglob("*-*-*"):
-            past = path.stat().st_mtime - 3600
-            os.utime(path, (past, past))
+        expire_leases(self.root / "checkpoint")
 
     def janitor(self, engine: InlineEngine | None = None, **kwargs: Any) -> JanitorReport:
         """One run of the janitor, which has nothing but the checkpoint and an engine."""

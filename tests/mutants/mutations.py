@@ -20,6 +20,7 @@ PLANNING = "tests/sources/test_file_planning.py"
 JANITOR = "tests/execution/test_janitor.py"
 HOOKS = "tests/execution/test_hooks.py"
 ALIVE = "tests/execution/test_alive.py"
+SETTLE = "tests/execution/test_settle.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,7 +427,7 @@ MUTATIONS = [
         name="a committed attempt is superseded",
         why="a batch that is in the table and committed is told to its hooks as failed",
         file="execution/execution.py",
-        old="        if is_committed(self.checkpoint, earlier.key, earlier.epoch):",
+        old="        if is_committed(self.checkpoint, earlier):",
         new="        if False:",
         tests=(HOOKS,),
     ),
@@ -533,5 +534,45 @@ MUTATIONS = [
         old="    before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])",
         new="    before = newest - kept + 1",
         tests=(JANITOR, RUN),
+    ),
+    Mutation(
+        name="the listener ignores the commit log",
+        why="a committed attempt is told FAILED, and its hooks take down what it made",
+        file="execution/settle.py",
+        old="        if is_committed(checkpoint, attempt):",
+        new="        if not attempt:",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the listener ignores the fence",
+        why="a dying try cleans up while the next one does, and the hooks are told in any order",
+        file="execution/settle.py",
+        old="        if newest != epoch:",
+        new="        if newest < epoch:",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the listener ends what is published",
+        why="a batch that readers see is told FAILED",
+        file="execution/settle.py",
+        old=" or is_published(attempt, [sink]):",
+        new=":",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the janitor drops without fencing",
+        why="an attempt that only seemed dead publishes what is dropped under it",
+        file="execution/janitor.py",
+        old="                if not self._fence(attempt):",
+        new="                if not attempt:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="a definition goes while a run begins",
+        why="the attempt names a pipeline that is gone, and nobody can call its hooks",
+        file="execution/retention.py",
+        old="                definitions.put(definition)\n",
+        new="",
+        tests=(JANITOR,),
     ),
 ]

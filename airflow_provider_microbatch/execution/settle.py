@@ -1,0 +1,48 @@
+"""The end of a task's own attempts, said by the task's process when ``execute`` has ended without saying it."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_provider_microbatch.checkpoint.entries import AttemptEnd
+from airflow_provider_microbatch.exceptions import AttemptCanceledError
+from airflow_provider_microbatch.execution.execution import Execution, now_ms
+from airflow_provider_microbatch.execution.liveness import EngineOf
+from airflow_provider_microbatch.execution.status import end_attempt, is_committed, is_published
+
+log = logging.getLogger(__name__)
+
+
+def settle(execution: Execution, *, ti_id: str, error: BaseException | None, engine_of: EngineOf) -> None:
+    """Tell the hooks how the attempts of one try of a task ended, if nobody has.
+
+    It publishes nothing and commits nothing. What is committed is FINISHED, whatever Airflow says of the task. What a
+    later attempt has fenced is that attempt's to clean up: its process may be at it now, and this one may be late. What
+    is published waits for its commit. Only what is left is dead, and only its own stage is dropped.
+
+    :param execution: the task's pipeline and checkpoint.
+    :param ti_id: Airflow's id of the try.
+    :param error: what ended the try; None if it succeeded: an attempt may then wait for audits, so none is dead.
+    :param engine_of: finds the engine that an attempt runs on, to stop it.
+    """
+    checkpoint = execution.checkpoint
+    for key, epoch in checkpoint.leases.unfinished():
+        attempt = checkpoint.attempts.get(key, epoch)
+        if attempt is None or attempt.run is None or attempt.run.ti_id != ti_id:
+            continue
+        sink, pipeline = execution.pipeline.sink, execution.pipeline.name
+        if is_committed(checkpoint, attempt):
+            log.info("Batch %s attempt %s is committed: telling its job status hooks", key, epoch)
+            end_attempt(
+                checkpoint, attempt, AttemptEnd(state="succeeded", ended_ms=now_ms()), pipeline=pipeline, sink=sink
+            )
+            continue
+        if error is None or checkpoint.attempts.ended(key, epoch) is not None or is_published(attempt, [sink]):
+            continue
+        newest = checkpoint.attempts.latest_epoch(key)
+        if newest != epoch:
+            log.info("Batch %s attempt %s is fenced by attempt %s, which cleans up after it", key, epoch, newest)
+            continue
+        log.info("Batch %s attempt %s has no end on record: ending it", key, epoch)
+        state = "canceled" if isinstance(error, AttemptCanceledError) else "failed"
+        execution.abandon(attempt, state=state, error=error, engine=engine_of(str(attempt.handle.get("engine"))))

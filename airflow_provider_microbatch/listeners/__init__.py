@@ -1,0 +1,1 @@
+"""Airflow's events: which of them end an attempt, and who does what when they happen."""

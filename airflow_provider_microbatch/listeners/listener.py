@@ -1,0 +1,134 @@
+"""The listener: called by Airflow in every one of its processes, for every task there is.
+
+In the process of a task of ours it ends what ``execute`` has left without an end. In all others it marks, and it is
+silent on tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` says which event means what.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from airflow.listeners import hookimpl
+
+log = logging.getLogger(__name__)
+
+FIELD = "microbatch_checkpoint"
+"""The template field by which a task of ours is known to processes that have no DAG file: its checkpoint's address."""
+
+CANCELED = "canceled"
+FAILED = "failed"
+
+
+@hookimpl
+def on_task_instance_success(previous_state: Any, task_instance: Any) -> None:
+    """T: the commit log may know an end that the hooks do not. A: a user wanted it."""
+    if _is_own(task_instance):
+        _settle(task_instance, None)
+    elif previous_state is None:
+        _mark_task(task_instance, status=CANCELED, reason="a user marked the task as success", queried=True)
+
+
+@hookimpl
+def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:
+    """T: the attempt has ended, also where a retry is to come. A: a user wanted it. S: the process is gone."""
+    if _is_own(task_instance):
+        _settle(task_instance, error if isinstance(error, BaseException) else RuntimeError(str(error)))
+    elif previous_state is None:
+        _mark_task(task_instance, status=CANCELED, reason="a user marked the task as failed", queried=True)
+    else:
+        _mark_task(task_instance, status=FAILED, reason=str(error), queried=False)
+
+
+@hookimpl
+def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
+    """T: a skip opens no attempt. A: a user wanted it."""
+    if not _is_own(task_instance) and previous_state is None:
+        _mark_task(task_instance, status=CANCELED, reason="a user marked the task as skipped", queried=True)
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: Any, msg: str) -> None:
+    """A or S: for a task that was killed and has no retry left this is all there is."""
+    by_user = "manually" in msg
+    reason = "a user marked the run as failed" if by_user else f"the DAG run failed: {msg}"
+    tasks = getattr(getattr(dag_run, "dag", None), "task_dict", {}).values()
+    places = {place for task in tasks if (place := _place_of(task)) is not None}
+    # A run that timed out was ended by its author's wish, not by an error.
+    status = CANCELED if by_user or msg == "timed_out" else FAILED
+    _mark(places, dag_id=dag_run.dag_id, run_id=dag_run.run_id, task_id=None, status=status, reason=reason)
+
+
+def _is_own(task_instance: Any) -> bool:
+    """Whether this is the process of a task: only there a task instance has an operator as the DAG file made it."""
+    return hasattr(getattr(task_instance, "task", None), "execute")
+
+
+def _place_of(task: Any) -> str | None:
+    place = getattr(task, FIELD, None)
+    return place if isinstance(place, str) and place else None
+
+
+def _settle(task_instance: Any, error: BaseException | None) -> None:
+    task = task_instance.task
+    if _place_of(task) is None:
+        return
+    from airflow_provider_microbatch.engines.lookup import find_engine
+    from airflow_provider_microbatch.exceptions import MicroBatchError
+    from airflow_provider_microbatch.execution.settle import settle
+    from airflow_provider_microbatch.operators.run_context import open_execution
+
+    try:
+        settle(open_execution(task.pipeline), ti_id=str(task_instance.id), error=error, engine_of=find_engine)
+    except (MicroBatchError, OSError) as failed:
+        log.warning("the attempt of this task could not be ended, which is left to the janitor: %s", failed)
+
+
+def _mark_task(task_instance: Any, *, status: str, reason: str, queried: bool) -> None:
+    """:param queried: ask the database for the rendered field if the task is not at hand. Never in the scheduler's
+    loop."""
+    place = _place_of(getattr(task_instance, "task", None)) or (_rendered_place(task_instance) if queried else None)
+    if place is None:
+        return
+    _mark(
+        {place},
+        dag_id=task_instance.dag_id,
+        run_id=task_instance.run_id,
+        task_id=task_instance.task_id,
+        map_index=task_instance.map_index,
+        # Before it calls us for a retry the scheduler gives the task instance the next try's id.
+        ti_id=None if str(task_instance.state) == "up_for_retry" else str(task_instance.id),
+        try_number=task_instance.try_number,
+        status=status,
+        reason=reason,
+    )
+
+
+def _rendered_place(task_instance: Any) -> str | None:
+    """The field as it was rendered when the task ran; None for a task that has none."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+    from sqlalchemy import inspect, select
+
+    mapped = inspect(task_instance, raiseerr=False)
+    session = None if mapped is None else mapped.session
+    if session is None:
+        return None
+    query = select(Rendered.rendered_fields).where(
+        Rendered.dag_id == task_instance.dag_id,
+        Rendered.task_id == task_instance.task_id,
+        Rendered.run_id == task_instance.run_id,
+        Rendered.map_index == task_instance.map_index,
+    )
+    with session.no_autoflush:
+        place = (session.scalar(query) or {}).get(FIELD)
+    return place if isinstance(place, str) and place else None
+
+
+def _mark(places: Iterable[str], **said: Any) -> None:
+    for place in places:
+        from airflow_provider_microbatch.checkpoint.marks import Mark
+        from airflow_provider_microbatch.listeners.marking import MARKING
+
+        MARKING.put(place, Mark(**{**said, "reason": said["reason"][:500]}, marked_ms=time.time_ns() // 1_000_000))
