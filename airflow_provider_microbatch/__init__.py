@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.execution.pipeline import Pipeline
     from airflow_provider_microbatch.sinks.file import FileSink
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+    from airflow_provider_microbatch.staging.table_sink import TableSink
 
-__all__ = ["FileSink", "FileSource", "Pipeline", "__version__"]
+__all__ = ["FileSink", "FileSource", "PathCatalog", "Pipeline", "TableSink", "__version__"]
 
 _LAZY = {
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "PathCatalog": "airflow_provider_microbatch.staging.path_catalog",
     "Pipeline": "airflow_provider_microbatch.execution.pipeline",
+    "TableSink": "airflow_provider_microbatch.staging.table_sink",
 }
 
 

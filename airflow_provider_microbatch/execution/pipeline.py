@@ -31,7 +31,7 @@ class Pipeline(Definition):
         Spark reads it). Only looked at when the checkpoint is made.
     :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
         replayed. None keeps all.
-    :param hooks: told, in this order, when an attempt is created and how it ended.
+    :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -75,7 +75,13 @@ class Pipeline(Definition):
         for key, value in self.conf.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise DefinitionError(f"{where}: conf {key!r}: {value!r} must be text on both sides.")
-        object.__setattr__(self, "hooks", tuple(self.hooks))
+        sink = self.sink.of_pipeline(self.name)
+        object.__setattr__(self, "sink", sink)
+        # Of the sink's own there is one of each, also in what was read back from a log or changed by `replace`.
+        brought = tuple(sink.hooks())
+        kinds = tuple({type(hook) for hook in brought})
+        given = tuple(hook for hook in self.hooks if not isinstance(hook, kinds))
+        object.__setattr__(self, "hooks", (*brought, *given))
         for hook in self.hooks:
             if not isinstance(hook, JobStatusHook):
                 raise DefinitionError(f"{where}: hook {hook!r} is a {type(hook).__name__}, not a JobStatusHook.")

@@ -168,12 +168,19 @@ class Planner:
         :return: the batch, durable in the offset log; None if there is nothing to do.
         :raises CheckpointError: if the checkpoint is not this pipeline's, is broken, or was planned concurrently.
         :raises SourceError: if a source cannot be used; nothing is written then.
+        :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
         self.check_identity()
         position = read_position(self._lane)
         log.info("%s", position.describe())
         assigned = self.assigned(run, position)
-        if position.planned is not None and assigned == position.batch_id:
+        resumes = position.planned is not None and assigned == position.batch_id
+        if assigned is None or resumes:
+            key = BatchKey(self._lane.name, position.batch_id)
+            if not self._pipeline.sink.admits(key):
+                log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
+                return None
+        if position.planned is not None and resumes:
             return self._resume(position.batch_id, position.planned)
         if assigned is not None:
             return self.load(assigned)

@@ -3,5 +3,8 @@
 MANIFEST = "_manifest"
 """The stage is complete: a folder of one text file with one JSON object a line."""
 
+SCHEMA = "_schema"
+"""The columns of a stage table, once Spark knows them: ``{"schema": …}``, in Spark's JSON form of a type."""
+
 ERROR = "_error"
 """Why the job failed, in the same form."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,14 @@ def write_manifest(spark: SparkSession, folder: str, result: Mapping[str, Any], 
 def write_error(spark: SparkSession, folder: str, report: Mapping[str, str]) -> None:
     """Write why the job failed, for the orchestrator and for a person."""
     _write(_line(spark, report), f"{folder}/{ERROR}", mode="overwrite")
+
+
+def write_schema(spark: SparkSession, folder: str, schema: Mapping[str, Any]) -> None:
+    """Write the columns of a stage table.
+
+    :param schema: ``StructType.jsonValue()``.
+    """
+    _write(_line(spark, {"schema": schema}), f"{folder}/{SCHEMA}", mode="error")
 
 
 def _line(spark: SparkSession, value: Mapping[str, Any]) -> DataFrame:

@@ -7,9 +7,9 @@ twice. Readers of the sink never see a stage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
@@ -42,6 +42,22 @@ class Sink(Definition, ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
+
+    def admits(self, key: BatchKey) -> bool:
+        """Whether the batch may be planned, or run, as the sink is now; asked before anything is written.
+
+        :return: False if the sink has all it will take: nothing is done then, and nothing has failed.
+        :raises SinkError: if the batch could only fail.
+        """
+        return True
+
+    def of_pipeline(self, pipeline: str) -> Self:
+        """The sink as that pipeline's; a sink whose marks name their owner keeps the name."""
+        return self
+
+    def hooks(self) -> Sequence[Definition]:
+        """Job status hooks that the sink needs; the pipeline tells them before its own."""
+        return ()
 
     @abstractmethod
     def stage(self, key: BatchKey, epoch: int) -> Stage:

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
 
 
@@ -46,6 +46,15 @@ def read_error(folder: Path) -> Mapping[str, Any] | None:
         return next(_lines(folder / ERROR), None)
     except ValueError:
         return None
+
+
+def read_schema(folder: Path) -> Mapping[str, Any] | None:
+    """The schema of a stage table in Spark's JSON form; None if it was not told."""
+    try:
+        line = next(_lines(folder / SCHEMA), None)
+    except ValueError as error:
+        raise SinkError(f"{folder / SCHEMA} cannot be read: {error}. Run the batch again.") from error
+    return None if line is None else line["schema"]
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

@@ -13,7 +13,10 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.sinks.stages import write_stage
+from tests.staging.stages import write_stage_table
 
 KEY = BatchKey("live", 7)
 
@@ -24,7 +27,13 @@ class Kind:
     write_stage: Callable[..., object]
 
 
-SINKS = {"file": Kind(make=lambda folder: FileSink(str(folder / "table"), format="json"), write_stage=write_stage)}
+SINKS = {
+    "file": Kind(make=lambda folder: FileSink(str(folder / "table"), format="json"), write_stage=write_stage),
+    "path table": Kind(
+        make=lambda folder: TableSink(PathCatalog(str(folder / "lake")), "sales.orders", format="json"),
+        write_stage=write_stage_table,
+    ),
+}
 
 
 @pytest.fixture(params=SINKS.values(), ids=SINKS.keys())

@@ -64,7 +64,8 @@ class World:
     def pipeline(self) -> Pipeline:
         options = {"name": "orders", "checkpoint": str(self.root / "checkpoint"), **self.options}
         name = options.pop("name")
-        return Pipeline(name, sources=self.sources, sink=FileSink(str(self.lake), format="json"), **options)
+        sink = options.pop("sink", FileSink(str(self.lake), format="json"))
+        return Pipeline(name, sources=self.sources, sink=sink, **options)
 
     @property
     def checkpoint(self) -> Checkpoint:

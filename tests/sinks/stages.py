@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks import Sink
 
 KEY = BatchKey("live", 7)
 
 
-def folder_of(sink: FileSink, epoch: int, key: BatchKey = KEY) -> Path:
+def folder_of(sink: Sink, epoch: int, key: BatchKey = KEY) -> Path:
     return Path(sink.stage(key, epoch).arguments["path"].removeprefix("file://"))
 
 
 def write_stage(
-    sink: FileSink, epoch: int, *, key: BatchKey = KEY, rows: int = 3, files: int = 1, complete: bool = True
+    sink: Sink, epoch: int, *, key: BatchKey = KEY, rows: int = 3, files: int = 1, complete: bool = True
 ) -> Path:
     """A stage whose rows say which attempt wrote them."""
     folder = folder_of(sink, epoch, key)

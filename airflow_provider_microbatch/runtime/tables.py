@@ -1,0 +1,42 @@
+"""Writing a stage table: files of the declared schema, or of the query's, which is then told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime import write as files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
+    """Write the rows of a batch as a stage table.
+
+    :param frame: what the transform returned.
+    :param arguments: those of :func:`airflow_provider_microbatch.runtime.write.write`, and ``table`` (its name) and
+        ``schema`` (DDL, or None).
+    :return: the listing of its files.
+    :raises ValueError: if the rows do not fit the declared schema.
+    """
+    if arguments["schema"] is not None:
+        frame = _conformed(frame, arguments["schema"], arguments["table"])
+    listing = files.write(frame, arguments)
+    # Before the manifest: a stage that is complete has told its schema.
+    report.write_schema(frame.sparkSession, arguments["path"], frame.schema.jsonValue())
+    return listing
+
+
+def _conformed(frame: DataFrame, schema: str, table: str) -> DataFrame:
+    declared = frame.sparkSession.createDataFrame([], schema).schema
+    known = {name.casefold() for name in declared.fieldNames()}
+    extra = [column for column in frame.columns if column.casefold() not in known]
+    if extra:
+        raise ValueError(
+            f"table {table} has the columns {', '.join(declared.fieldNames())}; the transform's result has "
+            f"{', '.join(extra)} too. Drop it in the transform, or add it to the sink's schema"
+        )
+    # Spark's own rules: by name, in the declared order, widened where that loses nothing, else an error.
+    return frame.to(declared)

@@ -1,0 +1,67 @@
+"""Small JSON files by which a catalog of folders knows what is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
+from airflow_provider_microbatch.sinks.file_posix import make_folders, sync
+
+TABLE = "_table.json"
+"""In a table's folder: what it is, and who made it. Readers skip names that begin with an underscore."""
+
+
+def put_mark(path: Path, mark: Mapping[str, Any]) -> bool:
+    """Write a mark unless something is there. Durable on return, and never seen in half.
+
+    :return: False if the name is taken.
+    """
+    make_folders(path.parent)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            json.dump(mark, file, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+    return True
+
+
+def read_mark(path: Path) -> dict[str, Any] | None:
+    """The mark; None if there is none, or none of ours."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def remove_mark(path: Path) -> None:
+    """Remove a mark, and its folder if nothing else is in it."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty, or gone
+        sync(path.parent)
+        path.parent.rmdir()
+
+
+@contextmanager
+def reporting(doing: str) -> Iterator[None]:
+    """Errors of the file system as errors of the sink."""
+    try:
+        yield
+    except MicroBatchError:
+        raise
+    except OSError as error:
+        raise SinkError(f"cannot {doing}: {error}.") from error
