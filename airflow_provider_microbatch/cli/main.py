@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from airflow_provider_microbatch import __version__
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.cli import check, janitor, log, show
+from airflow_provider_microbatch.cli import check, engine, janitor, log, show
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
 COMMANDS = (log, show, check, janitor)
@@ -24,6 +24,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    own = commands.add_parser(engine.NAME, help=engine.HELP, description=engine.HELP)
+    engine.add_arguments(own)
+    own.set_defaults(run=engine.run)
     for command in COMMANDS:
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path or a file: URL")

@@ -1,14 +1,56 @@
-"""Find an engine by the name in a handle, to poll and cancel with what the handle alone says."""
+"""Find an engine: by the name in a handle, or by the type of a connection."""
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.execution.engine import Engine
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.execution.engine import Code, Engine
+
+log = logging.getLogger(__name__)
+
+SPARK_CONNECT = "spark_connect"
+"""The connection type of Airflow's Spark provider."""
 
 
 def find_engine(name: str) -> Engine | None:
-    """The engine, made without a connection; None for a name that is not known here."""
-    if name != "spark-submit":
-        return None
-    from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+    """The engine, to poll and cancel with what the handle alone says; None for a name that is not known here."""
+    if name == "spark-submit":
+        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
-    return SparkSubmitEngine()
+        return SparkSubmitEngine()
+    if name == "spark-connect":
+        from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+
+        return SparkConnectEngine()
+    return None
+
+
+def find_connect_engine(
+    conn_id: str, *, run: RunIdentity, code: Code, conf: Mapping[str, Any] | None, unused: Iterable[str] = ()
+) -> Engine | None:
+    """The engine for a connection of type ``spark_connect``; None if it is of another type, or missing.
+
+    :param conn_id: the connection.
+    :param run: whose session it is: one a DAG run.
+    :param code: what the session has been sent.
+    :param conf: Spark settings of the session.
+    :param unused: names of arguments that were given and that a server which runs already cannot heed.
+    """
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        if BaseHook.get_connection(conn_id).conn_type != SPARK_CONNECT:
+            return None
+    except AirflowException:
+        return None  # spark-submit says what is missing
+    from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+
+    ignored = sorted(unused)
+    if ignored:
+        log.warning("connection %r is a running Spark Connect server: not used: %s", conn_id, ", ".join(ignored))
+    scope = f"{run.dag_id}\n{run.run_id}"
+    return SparkConnectEngine(conn_id=conn_id, scope=scope, code_hash=code.code_hash, conf=conf)

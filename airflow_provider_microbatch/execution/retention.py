@@ -110,4 +110,8 @@ def _sink_in(checkpoint: Checkpoint, name: str) -> Sink | None:
 
 def _is_empty(sink: Sink | None) -> bool:
     """Whether the janitor has nothing to look for in the sink any more."""
-    return sink is None or not (sink.stages() or sink.drop_replaced(older_seconds=0, dry_run=True))
+    return sink is None or not (
+        sink.stages()
+        or sink.drop_replaced(older_seconds=0, dry_run=True)
+        or sink.drop_fences(older_seconds=0, dry_run=True)
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import BatchInProgressError, DefinitionError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code, Engine
@@ -45,13 +46,14 @@ def check_runnable(pipeline: object, *, operator: str) -> Pipeline:
 
 
 class MicroBatchOperator(BaseOperator):
-    """Plan the next micro-batch of a pipeline, run it by ``spark-submit``, publish it and commit it.
+    """Plan the next micro-batch of a pipeline, run it on Spark, publish it and commit it.
 
     A batch that an earlier run planned and did not commit is continued. Nothing new is a skip. The return value in
     XCom is the batch's summary.
 
     :param pipeline: what to run.
-    :param conn_id: connection of type ``spark``. (templated)
+    :param conn_id: connection of type ``spark`` (each batch by ``spark-submit``) or ``spark_connect`` (on a server that
+        runs already; of the Spark arguments only ``conf`` has an effect then). (templated)
     :param conf: Spark settings; they never show up in a rendered field, a log or an argument list.
     :param packages: Maven coordinates, comma-separated. (templated)
     :param exclude_packages: Maven coordinates to leave out, comma-separated.
@@ -154,7 +156,7 @@ class MicroBatchOperator(BaseOperator):
         run = identity_of(context)
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)
-        engine = self._running = StoppableEngine(self.engine())
+        engine = self._running = StoppableEngine(self.connect_engine(run, code) or self.engine())
         try:
             summary = execution.run(
                 run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
@@ -178,8 +180,16 @@ class MicroBatchOperator(BaseOperator):
         """The files that travel, and the function to call."""
         return code_of(self.pipeline, context)
 
+    def connect_engine(self, run: RunIdentity, code: Code) -> Engine | None:
+        """What runs the batch, if the connection is of type ``spark_connect``."""
+        from airflow_provider_microbatch.engines.lookup import find_connect_engine
+
+        given = {**self._engine_arguments, **self._hook_arguments, "packages": self.packages, "jars": self.jars}
+        unused = {name for name, value in given.items() if value and name != "conf"}
+        return find_connect_engine(self.conn_id, run=run, code=code, conf=self._engine_arguments["conf"], unused=unused)
+
     def engine(self) -> Engine:
-        """What runs the batch."""
+        """What runs the batch otherwise: spark-submit."""
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
         hook_arguments = {**self._hook_arguments, "packages": self.packages, "jars": self.jars}

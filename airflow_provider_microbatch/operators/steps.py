@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines.lookup import find_engine
+from airflow_provider_microbatch.engines.lookup import find_connect_engine, find_engine
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     BatchInProgressError,
@@ -137,7 +137,8 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline)
-        engine = self._running = StoppableEngine(self.engine())
+        connect = find_connect_engine(self.conn_id, run=identity_of(context), code=code, conf=self.conf)
+        engine = self._running = StoppableEngine(connect or self.engine())
         set_label(context, f"batch {key.id}")
         attempt = self._open(execution, key, context, code=code, engine=engine)
         set_label(context, f"batch {key.id} · attempt {attempt.epoch}")
@@ -181,7 +182,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             self._running.stop()
 
     def engine(self) -> Engine:
-        """What runs the batch."""
+        """What runs the batch, unless the connection is of type ``spark_connect``."""
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
         return SparkSubmitEngine(

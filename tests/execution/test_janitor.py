@@ -298,9 +298,9 @@ def test_what_a_drop_that_was_cut_off_left_is_still_a_stage(world: World) -> Non
     assert world.stages() == []
 
 
-def many(world: World, count: int) -> None:
-    """Batches 0 to ``count - 1``, each with one row."""
-    for number in range(count):
+def many(world: World, count: int, *, first: int = 0) -> None:
+    """Runs ``first`` to ``count - 1``, each with a batch of one row."""
+    for number in range(first, count):
         world.land(number + 10)
         world.run(number)
 
@@ -358,7 +358,7 @@ def test_a_definition_stays_while_its_sink_has_something_of_it(tmp_path: Path) -
     world.run(0, clear_number=1)
     old = world.lake
     world.lake = tmp_path / "lake2"
-    many(world, 4)
+    many(world, 5, first=1)
     assert world.janitor().actions == [], "replaced output in the old sink waits for its grace period"
     assert len(world.checkpoint.definitions.names()) == 2
     assert world.janitor(grace_seconds=0).of("replaced output removed") == [

@@ -443,7 +443,7 @@ MUTATIONS = [
         name="a run takes over a batch that another is alive at",
         why="two runs stop each other's Spark for ever",
         file="execution/execution.py",
-        old="        if held is not None:",
+        old="        if held is not None and not found.is_done:",
         new="        if False:",
         tests=(ALIVE,),
     ),
@@ -451,8 +451,8 @@ MUTATIONS = [
         name="an attempt has no lease before it has an epoch",
         why="killed in between, it is on nobody's list, and its hooks are never called",
         file="execution/execution.py",
-        old="            self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)\n            return",
-        new="            return",
+        old="        self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)\n",
+        new="",
         tests=(JANITOR, ALIVE, HOOKS),
     ),
     Mutation(
@@ -490,9 +490,9 @@ MUTATIONS = [
     Mutation(
         name="the janitor gives up what is published",
         why="the hooks of a batch in the table hear that it failed",
-        file="execution/janitor.py",
-        old="        return any((found := sink.contains(key)) is not None and found.epoch == epoch for sink in sinks)",
-        new="        return False",
+        file="execution/status.py",
+        old="    return any((found := sink.contains(attempt.key)) is not None and found.epoch == attempt.epoch for sink in sinks)",
+        new="    return False",
         tests=(JANITOR,),
     ),
     Mutation(

@@ -1,0 +1,74 @@
+"""``microbatch engine``: a warm engine on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.engines.spark_connect_wire import default_folder
+
+NAME = "engine"
+HELP = "Start and stop a warm Spark Connect server on this machine, with a resident runner beside it."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of this command."""
+    parser.add_argument("action", choices=("start", "stop", "status"))
+    parser.add_argument(
+        "--dir", type=Path, default=default_folder(), metavar="DIR", help="its folder (default: %(default)s)"
+    )
+    parser.add_argument("--master", default="local[*]", help="start: Spark's master (default: %(default)s)")
+    parser.add_argument("--conf", type=_setting, action="append", default=[], metavar="KEY=VALUE",
+                        help="start: a setting of the server; may be given again")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """:return: 0; 1 if ``status`` finds no engine."""
+    from airflow_provider_microbatch.engines import server
+
+    folder: Path = arguments.dir.absolute()
+    if arguments.action == "stop":
+        ended = server.stop(folder)
+        _print(arguments, {"stopped": ended}, "stopped" if ended else f"no engine runs in {folder}")
+        return 0
+    started = False
+    if arguments.action == "start":
+        _, started = server.start(folder, master=arguments.master, conf=dict(arguments.conf))
+    found = server.status(folder)
+    if found.running is None:
+        _print(arguments, {"running": None}, f"no engine runs in {folder}")
+        return 1
+    running = found.running
+    seconds = time.time() - running.started
+    facts = {**asdict(running), "uptime_seconds": round(seconds), "sessions": found.sessions,
+             "attempts": found.attempts, "started_now": started}  # fmt: skip
+    state = "started" if started else "runs already" if arguments.action == "start" else "runs"
+    lines = [
+        f"engine {state}: {running.url}, Spark {running.spark}, {running.master}, up {seconds:.0f} s",
+        f"server pid {running.server_pid}, runner pid {running.runner_pid}, "
+        f"{found.sessions} sessions used lately, {found.attempts} attempts running",
+    ]
+    if arguments.action == "start":
+        lines += [
+            f"Tell Airflow once (the file holds the server's token):\n"
+            f"  airflow connections import --overwrite {folder / server.CONNECTION}",
+            f"and use MicroBatchOperator(conn_id={server.CONN_ID!r}).",
+        ]
+    _print(arguments, facts, "\n".join(lines))
+    return 0
+
+
+def _print(arguments: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts) if arguments.json else text)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

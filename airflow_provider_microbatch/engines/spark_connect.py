@@ -1,0 +1,216 @@
+"""The engine that runs each attempt against a warm Spark Connect server.
+
+Not in the task's own process: PySpark's client takes two seconds to import, keeps the modules of the user's code, and
+its threads outlive a cancel. A resident runner on this machine forks a process for the attempt, in milliseconds; where
+there is none, the attempt gets a process of its own. Either way it ends with the task, and can be killed alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines import packaging, processes
+from airflow_provider_microbatch.engines.environment import check_versions
+from airflow_provider_microbatch.engines.spark_connect_launch import Launch, NobodyListensError, Server
+from airflow_provider_microbatch.engines.spark_connect_wire import default_folder
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.runtime.job import Job
+
+log = logging.getLogger(__name__)
+
+NAME = "spark-connect"
+
+
+class SparkConnectEngine:
+    """Runs a job in a session of a Spark Connect server.
+
+    :param conn_id: Airflow connection of type ``spark_connect``.
+    :param scope: what shares a session beside the pipeline: a DAG run.
+    :param code_hash: of the user's code: other code gets another session, as a session keeps the modules it was sent.
+    :param conf: Spark settings of the session.
+    :param grace_seconds: how long a cancelled attempt's process may take to end by itself before it is killed.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        *,
+        conn_id: str = "spark_connect_default",
+        scope: str = "",
+        code_hash: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+        grace_seconds: float = 5.0,
+    ) -> None:
+        self._conn_id = conn_id
+        self._scope = scope
+        self._code_hash = code_hash
+        self._conf = {key: str(value) for key, value in (conf or {}).items()}
+        self._grace = grace_seconds
+        self._servers: dict[str, Server] = {}
+        self._launches: dict[str, Launch] = {}
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        """Choose the handle, and have the process and the session of the attempt ready: a server that cannot be used is
+        found before the attempt is recorded.
+
+        :raises EngineError: if the connection is missing, the server is down, or it is of another Spark version.
+        :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
+        """
+        check_versions()
+        server = self._server(self._conn_id)
+        server.check()
+        tag = f"microbatch-{uuid.uuid4()}"
+        launch = Launch(server, tag)
+        try:
+            purpose = "\n".join((pipeline, self._scope, self._code_hash or ""))
+            ready = launch.ask({"do": "open", "purpose": purpose, "tag": tag, "conf": self._conf}, "ready")
+            _check_version(server, theirs=ready["server"], ours=ready["client"])
+        except BaseException:
+            launch.close()
+            raise
+        self._launches[tag] = launch
+        return {
+            "engine": self.name,
+            "host": socket.gethostname(),
+            "url": server.public_url,
+            "conn_id": self._conn_id,
+            "user": server.user,
+            "session": ready["session"],
+            "tag": tag,
+            "pid": launch.hello.pid,
+            "started": launch.hello.started,
+            "application": f"{pipeline} batch {key} attempt {epoch}",
+        }
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        launch = self._launches.get(handle["tag"])
+        if launch is None:
+            raise EngineError(f"{handle['application']} has no process: its handle was chosen by another one.")
+        folder = packaging.folder_of(handle["tag"])
+        try:
+            # Copied, as a deploy may change the bundle's folder while the attempt runs.
+            folder.mkdir(mode=0o700)
+            files = [shutil.copyfile(path, folder / Path(path).name) for path in code.files]
+            launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
+        except OSError as error:
+            launch.close()
+            packaging.unpack(handle["tag"])
+            raise EngineError(f"{handle['application']} could not be started: {error}.") from error
+
+    def result(self, handle: Handle) -> None:
+        launch = self._launches.get(handle["tag"])
+        if launch is None:
+            raise EngineError(f"{handle['application']} was not started by this process, so it cannot be waited for.")
+        try:
+            while (message := launch.wire.receive()) is not None and "line" in message:
+                log.info("%s", message["line"])
+            if message is None:
+                launch.error = "its process was ended"
+            elif "error" in message:
+                launch.error = message["error"]
+        except OSError as error:
+            launch.error = f"its process cannot be heard any more: {error}"
+        finally:
+            launch.close()
+            packaging.unpack(handle["tag"])
+        if launch.error is not None:
+            raise EngineError(f"{handle['application']} failed on {handle['url']}: {launch.error}")
+
+    def poll(self, handle: Handle) -> EngineState:
+        """Spark Connect tells nobody what runs under a tag, so this is what the attempt's process on this host tells:
+        when that has gone, or is on another host, what became of its operations is unknown."""
+        launch = self._launches.get(handle["tag"])
+        if launch is not None and launch.ended:
+            return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
+        return EngineState.RUNNING if _process_of(handle) else EngineState.UNKNOWN
+
+    def cancel(self, handle: Handle) -> bool:
+        """End the attempt's process, if it is on this host, then its operations on the server.
+
+        A process on another host that nobody can end may start another operation after this; it is fenced and cannot
+        publish.
+
+        :raises EngineError: if the server cannot be asked: nobody knows then what still runs.
+        """
+        tag = handle["tag"]
+        launch = self._launches.get(tag)
+        if launch is not None and launch.ended and launch.error is None:
+            return False
+        process = _process_of(handle)
+        if process is not None and not processes.end(_family(process), grace=self._grace):
+            raise EngineError(f"process {process.pid} of {handle['application']} would not end.")
+        if handle["host"] == socket.gethostname():
+            packaging.unpack(tag)
+        interrupted = self._interrupt(handle)
+        if interrupted or process is not None:
+            log.info("Stopped %s (%s): %s operations were running", handle["application"], tag, interrupted)
+        return bool(interrupted) or process is not None
+
+    def _interrupt(self, handle: Handle) -> int:
+        server = self._server(handle["conn_id"], otherwise=handle["url"])
+        if server.public_url != handle["url"]:
+            # The connection has been changed since; the attempt is where it was.
+            server = Server.at(handle["url"], conn_id=handle["conn_id"], folder=server.folder)
+        try:
+            server.check()
+        except NobodyListensError:
+            if server.is_local and handle["host"] == socket.gethostname():
+                return 0
+            raise
+        question = {name: handle[name] for name in ("session", "user", "tag")}
+        launch = Launch(server, f"{handle['tag']}-cancel")
+        try:
+            return int(launch.ask({"do": "interrupt", **question}, "interrupted"))
+        finally:
+            launch.close()
+
+    def _server(self, conn_id: str, otherwise: str | None = None) -> Server:
+        """The connection's server. Resolved once: a signal handler that cancels must not talk to the task's supervisor,
+        to which the interrupted code may be talking."""
+        if conn_id not in self._servers:
+            try:
+                self._servers[conn_id] = Server.of(conn_id)
+            except EngineError:
+                if otherwise is None:
+                    raise
+                self._servers[conn_id] = Server.at(otherwise, conn_id=conn_id, folder=default_folder())
+        return self._servers[conn_id]
+
+
+def _check_version(server: Server, *, theirs: str, ours: str) -> None:
+    if theirs.split(".")[:2] != ours.split(".")[:2]:
+        raise EngineError(
+            f"the Spark Connect server {server.public_url} of connection {server.conn_id!r} runs Spark {theirs}, but "
+            f"this environment has pyspark {ours}. Install the server's version here (pip install 'pyspark=={theirs}' "
+            f"'pyspark-client=={theirs}'), or use a server of Spark {ours}."
+        )
+
+
+def _process_of(handle: Handle) -> psutil.Process | None:
+    """The attempt's process, if it is on this host and runs."""
+    if handle["host"] != socket.gethostname():
+        return None
+    try:
+        process = psutil.Process(handle["pid"])
+        is_it = abs(process.create_time() - handle["started"]) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if is_it else None
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return [process]

@@ -1,0 +1,168 @@
+"""A Spark Connect server as a connection names it, and the process on this host that talks to it for one attempt."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, default_folder
+from airflow_provider_microbatch.exceptions import EngineError
+
+log = logging.getLogger(__name__)
+
+ENGINE_DIR = "engine_dir"
+"""Key in the connection's extra: the ``--dir`` of ``microbatch engine start``, where it is not the default one."""
+
+_CHILD = "airflow_provider_microbatch.engines.spark_connect_child"
+_DEFAULT_PORT = 15002
+_PROBE_SECONDS = 5.0
+_ANSWER_SECONDS = 120.0
+
+
+class NobodyListensError(EngineError):
+    """No process listens at the server's port."""
+
+
+class Server:
+    """A Spark Connect server as a connection names it.
+
+    :param url: ``sc://host:port/;name=value…``, with what may be secret.
+    :param conn_id: the connection.
+    :param user: whose session it is.
+    :param folder: where a resident runner would be.
+    """
+
+    def __init__(self, *, url: str, conn_id: str, user: str, folder: Path) -> None:
+        self.url = url
+        self.conn_id = conn_id
+        self.user = user
+        self.folder = folder
+        address = urlsplit(url)
+        self.host = address.hostname or "localhost"
+        self.port = address.port or _DEFAULT_PORT
+        # Without the parameters: the token is one of them.
+        self.public_url = f"sc://{address.netloc.rpartition('@')[2]}"
+
+    @classmethod
+    def of(cls, conn_id: str) -> Server:
+        """:raises EngineError: if there is no such connection, or no host in it."""
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+        from airflow.sdk.exceptions import AirflowException
+
+        try:
+            connection = SparkConnectHook.get_connection(conn_id)
+            if not connection.host:
+                raise ValueError("it has no host")
+            url = SparkConnectHook(conn_id).get_connection_url()
+        except (AirflowException, ValueError) as error:
+            raise EngineError(
+                f"the connection {conn_id!r} cannot be used: {error}. Make it: airflow connections add {conn_id} "
+                "--conn-type spark_connect --conn-host HOST --conn-port 15002"
+            ) from error
+        user = connection.login or getpass.getuser()
+        if not connection.login:
+            url = f"{url};user_id={user}"
+        folder = connection.extra_dejson.get(ENGINE_DIR)
+        return cls(url=url, conn_id=conn_id, user=user, folder=Path(folder) if folder else default_folder())
+
+    @classmethod
+    def at(cls, public_url: str, *, conn_id: str, folder: Path) -> Server:
+        """A server by what a handle says of it."""
+        user = getpass.getuser()
+        return cls(url=f"{public_url}/;user_id={user}", conn_id=conn_id, user=user, folder=folder)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this host, so that nobody listening means nothing running."""
+        return self.host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
+
+    def check(self) -> None:
+        """:raises EngineError: if it does not answer."""
+        try:
+            socket.create_connection((self.host, self.port), timeout=_PROBE_SECONDS).close()
+        except OSError as error:
+            kind = NobodyListensError if isinstance(error, ConnectionRefusedError) else EngineError
+            raise kind(
+                f"the Spark Connect server {self.public_url} of connection {self.conn_id!r} does not answer: {error}. "
+                "Start it (on one machine: microbatch engine start), or mend the connection's host and port."
+            ) from error
+
+
+class Launch:
+    """A process for one attempt, and the conversation with it.
+
+    :raises EngineError: if there is no such process.
+    """
+
+    def __init__(self, server: Server, tag: str) -> None:
+        self.error: str | None = None
+        self.ended = False
+        self._server = server
+        self._own: subprocess.Popen[bytes] | None = None
+        runner = call(server.folder)
+        if runner is not None:
+            self.wire = runner
+            self.hello = self._listen()
+            if self.hello.fits(Hello.of_this_process()):
+                return
+            log.warning(
+                "the resident runner in %s is of another version or Python (%s %s): not used. Start it again: "
+                "microbatch engine stop; microbatch engine start",
+                server.folder, self.hello.package, self.hello.version,
+            )  # fmt: skip
+            runner.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._own = subprocess.Popen(
+                [sys.executable, "-m", _CHILD, tag, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.wire = Wire(ours)
+        self.hello = self._listen()
+
+    def ask(self, question: Mapping[str, Any], answer: str) -> Any:
+        """Send a question, and return the answer of that name.
+
+        :raises EngineError: with what the process said instead.
+        """
+        server = self._server
+        request = {**question, "url": server.url, "environment": dict(os.environ), "cwd": str(Path.cwd())}
+        try:
+            self.wire.send(request)
+            message = self.wire.receive(seconds=_ANSWER_SECONDS)
+        except OSError as error:
+            raise EngineError(f"no answer for the server {server.public_url}: {error}.") from error
+        if message is None or answer not in message:
+            told = (message or {}).get("error", "its client ended without a word; see the log before")
+            raise EngineError(
+                f"the Spark Connect server {server.public_url} of connection {server.conn_id!r} cannot be used: {told}"
+            )
+        return message[answer]
+
+    def close(self) -> None:
+        """End the conversation, and with it the process."""
+        self.ended = True
+        self.wire.close()
+        if self._own is not None:
+            try:
+                self._own.wait(timeout=_ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._own.kill()
+                self._own.wait()
+
+    def _listen(self) -> Hello:
+        message = self.wire.receive(seconds=_ANSWER_SECONDS)
+        if message is None:
+            self.close()
+            raise EngineError("the process of the attempt ended at once; what it said is in the log before this.")
+        return Hello(**message)

@@ -1,0 +1,144 @@
+"""What a task and the process that runs its attempt say to each other: one JSON object a line, over a Unix socket.
+
+The process speaks first: :class:`Hello`. Then the task asks for one of
+
+- ``{"do": "open", …}``: join the session; answered by ``{"ready": …}``. Then ``{"do": "run", …}``: answered by any
+  number of ``{"line": text}`` and one ``{"done": true}``.
+- ``{"do": "interrupt", …}``: end what runs under a tag; answered by ``{"interrupted": n}``.
+- ``{"do": "sessions"}``: answered by ``{"sessions": n}``: how many the runner's children used in the last while.
+
+Any of these may be answered by ``{"error": text}`` instead. The connection belongs to one attempt: when it breaks, the
+attempt is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
+import airflow_provider_microbatch
+
+RUNNER_SOCKET = "runner.sock"
+"""Where a resident runner listens, in the engine's folder."""
+
+SESSION_SECONDS = 600.0
+"""After how long without use the local server closes a session: each DAG run has one, so they must not pile up."""
+
+_CHUNK = 65536
+
+
+def default_folder() -> Path:
+    """The engine's folder where none is named: the same for a user's shell and for this user's Airflow worker."""
+    return Path(tempfile.gettempdir(), f"microbatch-engine-{os.getuid()}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """Who answers.
+
+    :param python: path of its Python.
+    :param package: folder of this package, as it has loaded it.
+    :param version: of this package.
+    :param pid: of the process.
+    :param started: when the process started, seconds since the epoch: pids are used again.
+    """
+
+    python: str
+    package: str
+    version: str
+    pid: int
+    started: float
+
+    @classmethod
+    def of_this_process(cls) -> Hello:
+        """What this process would say."""
+        return cls(
+            python=sys.executable,
+            package=str(Path(airflow_provider_microbatch.__file__).parent),
+            version=airflow_provider_microbatch.__version__,
+            pid=os.getpid(),
+            started=psutil.Process().create_time(),
+        )
+
+    def fits(self, other: Hello) -> bool:
+        """Whether one may run the other's jobs: the same code under the same Python."""
+        return (self.python, self.package, self.version) == (other.python, other.package, other.version)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class Wire:
+    """One end of a conversation. Any thread may send; one may receive.
+
+    :param end: a connected stream socket; closed with this.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._rest = b""
+        self._sending = threading.Lock()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """:raises OSError: if nobody is there any more."""
+        with self._sending:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, *, seconds: float | None = None) -> dict[str, Any] | None:
+        """The next message; None when the other end has gone.
+
+        :param seconds: how long to wait for it; None waits for ever.
+        :raises TimeoutError: if it did not come in time.
+        """
+        self._socket.settimeout(seconds)
+        try:
+            while b"\n" not in self._rest:
+                chunk = self._socket.recv(_CHUNK)
+                if not chunk:
+                    return None
+                self._rest += chunk
+        except ConnectionError:
+            return None
+        finally:
+            self._socket.settimeout(None)
+        line, _, self._rest = self._rest.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def close(self) -> None:
+        """End the conversation: the other end receives None."""
+        self._socket.close()
+
+
+def is_private(folder: Path) -> bool:
+    """Whether the folder is there, and this user's alone."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def call(folder: Path) -> Wire | None:
+    """The resident runner of the engine in ``folder``; None if there is none that this user may trust: what is sent
+    there may hold a token."""
+    if not is_private(folder):
+        return None
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end.connect(str(folder / RUNNER_SOCKET))
+    except OSError:
+        end.close()
+        return None
+    return Wire(end)
