@@ -60,7 +60,7 @@ lint: $(INSTALLED) imports ## Check style (ruff), types (mypy --strict) and laye
 
 N ?= 1000
 CHAOS_ARGS ?=
-chaos: $(INSTALLED) ## Kill tasks, Spark, scheduler… N times (SEED=…) and check that no row is lost or doubled.
+chaos: setup ## Kill tasks, Spark, scheduler… N times (SEED=…) and check that no row is lost or doubled.
 	$(BIN)/python -m tests.chaos --kills $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 mutants: $(INSTALLED) ## Break the code in every listed way and see which test catches it.

@@ -22,6 +22,10 @@ class CorruptEntryError(CheckpointError):
     """A log entry is torn, empty, of an unknown version or not what its name says."""
 
 
+class UnknownVersionError(CorruptEntryError):
+    """A log entry was written by a newer version of this package or of Spark, or by something else."""
+
+
 class BrokenLogError(CheckpointError):
     """Offset log and commit log contradict each other (a gap, a lag of two, commits without offsets)."""
 
@@ -32,6 +36,10 @@ class ForeignCheckpointError(CheckpointError):
 
 class SourceCountError(CheckpointError):
     """A v1 checkpoint holds another number of sources than the pipeline names."""
+
+
+class MaintenanceError(CheckpointError):
+    """A command that changes the checkpoint is refused, or one is at it and keeps everybody else out."""
 
 
 class ConcurrentPlanError(CheckpointError):

@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-ROWS = {"P2": "p2_one_batch", "P5": "p5_planning", "P7": "p7_log_append", "P10": "p10_import"}
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("_")[0].removeprefix("p"))
+
+
+# One file a row of the table: p4_warm.py is P4.
+ROWS = {f"P{_number(path)}": path.stem for path in sorted(Path(__file__).parent.glob("p[0-9]*_*.py"), key=_number)}
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("apache-airflow", "apache-airflow-providers-apache-spark", "pyspark")
 

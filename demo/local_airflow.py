@@ -143,13 +143,16 @@ class LocalAirflow:
         self._sessions.add(self._processes[name].pid)
 
     def kill_component(self, name: str, how: signal.Signals = signal.SIGKILL) -> int:
-        """Kill a component and nothing else: what it has started goes on. :meth:`start_component` starts it again.
+        """Send a component a signal until it ends: a scheduler waits for its tasks unless it is told again. What it has
+        started goes on. :meth:`start_component` starts it again.
 
         :return: process id of what was killed.
         """
         process = self._processes[name]
-        process.send_signal(how)
-        process.wait()
+        while process.poll() is None:
+            process.send_signal(how)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
         return process.pid
 
     def dead_components(self) -> list[str]:

@@ -11,6 +11,8 @@
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
 | ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
+| ``maintenance/<n>``, ``….end`` | what was changed by ``microbatch repair`` and the like |
+| ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -36,6 +38,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.marks import Marks
 from airflow_provider_microbatch.checkpoint.records import (
     corrupt,
@@ -76,6 +79,7 @@ class Checkpoint:
         self.deliveries = Deliveries(store.scoped("hooks"))
         self.leases = Leases(store.scoped("leases"))
         self.marks = Marks(store.scoped("marks"))
+        self.maintenance = MaintenanceLog(store.scoped("maintenance"))
         self.replays = Replays(store.scoped("replays"))
 
     @property
@@ -237,7 +241,7 @@ class Checkpoint:
         ):
             raise BrokenLogError(
                 f"{self.location} has logs but no file {_METADATA!r}, without which Spark refuses it. Restore it "
-                f'from a backup, or write it anew: {{"id":"{uuid.uuid4()}"}}'
+                f"from a backup, or have `microbatch repair {self.location}` write it anew."
             )
 
     def _encode_offsets(self, entry: OffsetEntry) -> bytes:

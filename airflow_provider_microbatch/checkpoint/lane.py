@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.exceptions import BrokenLogError
 
@@ -72,9 +73,8 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
         if offset_id is None or offset_id == 0:
             return None
         return (
-            f"{where}: commits are missing, so nobody knows which batches are in the sink. Restore {commits.location}; "
-            f"or, if all up to {offset_id - 1} are in the sink, write {commits.where(offset_id - 1)} with the lines "
-            "'v1' and '{\"nextBatchWatermarkMs\":0}'."
+            f"{where}: commits are missing. {_repair(lane)} asks the sink which batches are in it and writes their "
+            f"entries. Or restore {commits.location} from a backup."
         )
     if offset_id is None:
         return (
@@ -83,15 +83,15 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
         )
     if commit_id > offset_id:
         return (
-            f"{where}: batch {commit_id} is committed but not planned. Restore {offsets.where(commit_id)}; or, to run "
-            f"batch {offset_id + 1} and later again from {offset_id}, remove the commits above {offset_id} and what "
-            "the sink has of these batches."
+            f"{where}: batch {commit_id} is committed but not planned. If the sink does not have it, {_repair(lane)} "
+            f"sets the commit entry aside. If it does, restore {offsets.where(commit_id)} from a backup, or have "
+            f"{command(lane, f'rewind --to {offset_id} --drop-output')} take it out and run it again."
         )
     if commit_id < offset_id - 1:
         return (
             f"{where}: batches {commit_id + 1} to {offset_id} are planned and not committed, where one at most may be. "
-            f"Going on would lose batch {commit_id + 1}. Look into the sink: for each batch that is in it restore "
-            f"{commits.where(commit_id + 1)} and on; else remove the offsets above {commit_id + 1}, and batch "
+            f"Going on would lose batch {commit_id + 1}. {_repair(lane)} asks the sink: for each batch that is in it "
+            f"it writes the commit entry; if none is, it sets the offsets above {commit_id + 1} aside, and batch "
             f"{commit_id + 1} runs again."
         )
     return None
@@ -100,9 +100,23 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
 def gap_message(log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missing: int, *, found: int) -> str:
     """What to say of an entry that should be there."""
     return (
-        f"Previous batch {missing} not found in {log.location}, though {found} is there: the log has a gap. Restore "
-        f"{log.where(missing)} from a backup; it cannot be derived from its neighbours."
+        f"Previous batch {missing} not found in {log.location}, though {found} is there: the log has a gap. "
+        f"`microbatch repair` fills it if its neighbours and the sink tell what was there. Or restore "
+        f"{log.where(missing)} from a backup."
     )
+
+
+def command(lane: Lane, text: str) -> str:
+    """A command for this lane, as it is typed."""
+    root, _, name = lane.offset_log.location.removesuffix("/offsets").rpartition("/lanes/")
+    verb, _, options = text.partition(" ")
+    place = root if root and name == lane.name else lane.offset_log.location.removesuffix("/offsets")
+    chosen = f" --lane {lane.name}" if lane.name != LIVE and options else ""
+    return f"`microbatch {verb} {place}{f' {options}' if options else ''}{chosen}`"
+
+
+def _repair(lane: Lane) -> str:
+    return command(lane, "repair")
 
 
 def _show(number: int | None) -> str:

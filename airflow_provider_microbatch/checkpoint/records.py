@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
-from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
 
 VERSION = "v1"
 
@@ -30,9 +30,8 @@ def corrupt(where: str, what: str) -> NoReturn:
     :param what: what is wrong with it, after "is".
     """
     raise CorruptEntryError(
-        f"{where} is {what}. Restore it from a backup. The newest offset log entry, if its batch is neither committed "
-        "nor in the sink, may be removed instead: the batch is then planned again. `microbatch check` lists everything "
-        "that is wrong."
+        f"{where} is {what}. `microbatch check` lists all that is wrong, `microbatch repair --dry-run` says what "
+        "can be repaired without losing or doubling a row; the rest has to be restored from a backup."
     )
 
 
@@ -51,7 +50,7 @@ def split_entry(data: bytes, *, where: str, versions: tuple[str, ...]) -> tuple[
     if version not in versions:
         if not lines and any(known.startswith(version) for known in versions):
             corrupt(where, f"torn after {text!r}")
-        raise CorruptEntryError(
+        raise UnknownVersionError(
             f"{where} is of version {version[:40]!r}; this package reads {' and '.join(versions)}. It was written by a "
             "newer version or by something else: upgrade, or point the pipeline at another checkpoint."
         )

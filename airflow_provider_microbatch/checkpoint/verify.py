@@ -35,13 +35,14 @@ class Finding:
     repair: str
 
 
-_RESTORE = "Restore the file from a backup; what can be done without one is in the message."
+_RESTORE = "See what `microbatch repair --dry-run` can do without a backup; else restore the file from one."
 _REPAIRS = {
-    "metadata": "Restore the file, or write it anew as the message says.",
-    "contradiction": "Look into the sink which batches are in it, then follow the message. Nothing is planned before.",
-    "chain": "Do not plan on. Compare the two batches with the sink and the source; restore the entry that is wrong.",
-    "attempt": "Remove the attempt's files: they only tell who ran the batch, and fence attempts that still run.",
-    "replay": "Remove the request's files and ask for the replay again.",
+    "metadata": "Restore the file, or have `microbatch repair` write it anew.",
+    "contradiction": "Follow the message; `microbatch repair --dry-run` asks the sink. Nothing is planned before.",
+    "chain": "Do not plan on. Compare the two batches with sink and source; restore the entry that is wrong, or "
+    "`microbatch rewind` to a batch before it.",
+    "attempt": "`microbatch repair` puts another entry in its place, which fences as this one did.",
+    "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
 
 
@@ -141,7 +142,9 @@ def _verify_epochs(
             key = BatchKey(lane, number)
             found = epochs.all(key)
             # What retention has removed from the log may linger here: it is purged after the log, a crash between.
-            if found and number not in planned.get(lane, ()) and number >= lowest:
+            # Those of a batch that was rewound stay, ended: an epoch is never given out twice.
+            rewound = bool(found) and found[-1] in epochs.ends(key)
+            if found and not rewound and number not in planned.get(lane, ()) and number >= lowest:
                 text = f"{kind} of batch {key}, which is not in the offset log of lane {lane!r}."
                 yield _finding(kind, epochs.where(key, found[-1]), text)
             if found != list(range(1, len(found) + 1)):

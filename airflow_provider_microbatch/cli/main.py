@@ -1,4 +1,4 @@
-"""The ``microbatch`` command: look at a checkpoint and tidy it up. It starts neither Airflow nor Spark."""
+"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it. It starts neither Airflow nor Spark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from collections.abc import Sequence
 
 from airflow_provider_microbatch import __version__
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.cli import check, engine, janitor, log, show
+from airflow_provider_microbatch.cli import (
+    check,
+    engine,
+    export,
+    import_,
+    janitor,
+    log,
+    repair,
+    rewind,
+    set_offset,
+    show,
+)
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
-COMMANDS = (log, show, check, janitor)
+COMMANDS = (log, show, check, janitor, repair, rewind, set_offset, export, import_)
+_WHOLE_CHECKPOINT = (check, janitor, repair, export, import_)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 
@@ -20,7 +32,7 @@ EXIT_CANNOT_READ = 2
 def build_parser() -> argparse.ArgumentParser:
     """The command line; each command is a module with ``NAME``, ``HELP``, ``add_arguments`` and ``run``."""
     parser = argparse.ArgumentParser(
-        prog="microbatch", description="Look at the checkpoint of a pipeline, and tidy it up."
+        prog="microbatch", description="Look at the checkpoint of a pipeline, tidy it up and mend it."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -29,6 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     own.set_defaults(run=engine.run)
     for command in COMMANDS:
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        if command is import_:
+            import_.add_origin(sub)
         sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path or a file: URL")
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument(
@@ -38,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
             metavar="NAME,…",
             help="names in the pipeline's order; needed only for a v1 checkpoint that Spark alone has written",
         )
-        if command not in (check, janitor):
+        if command not in _WHOLE_CHECKPOINT:
             sub.add_argument("--lane", default=LIVE, help="lane of the logs (default: %(default)s)")
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
@@ -49,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param arguments: as on the command line; None takes the process's own.
-    :return: exit status: 0 fine, 1 ``check`` found something or ``janitor`` left something undone,
-        2 wrong usage or a checkpoint that cannot be read.
+    :return: exit status: 0 fine, 1 ``check`` found something, or ``janitor`` or ``repair`` left something undone,
+        2 wrong usage, a checkpoint that cannot be read, or a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
     try:

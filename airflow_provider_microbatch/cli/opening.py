@@ -8,6 +8,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceCountError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -20,15 +21,27 @@ def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoi
     :param sources: names in the order of the pipeline, for a v1 log that Spark wrote.
     :raises CheckpointError: if there is none, or it cannot be read.
     """
-    store = open_store(location if _SCHEME.match(location) else str(Path(location).absolute()))
-    if not {"metadata", "offsets", "commits"} & set(store.list("")):
+    return Checkpoint(open_checkpoint_store(location, sources=sources), sources=sources)
+
+
+def open_checkpoint_store(location: str, *, sources: tuple[str, ...] = ()) -> Store:
+    """The store of :func:`open_checkpoint`, for commands that change it."""
+    store = open_location(location)
+    if not {"metadata", "offsets", "commits", "maintenance"} & set(store.list("")):
         raise CheckpointError(
             f"{location} is not a checkpoint: it holds neither 'metadata' nor 'offsets' nor 'commits'. Give the path "
             "that the pipeline has as checkpoint=…"
         )
-    checkpoint = Checkpoint(store, sources=sources)
-    _check_names(checkpoint)
-    return checkpoint
+    _check_names(Checkpoint(store, sources=sources))
+    return store
+
+
+def open_location(location: str) -> Store:
+    """The store at ``location``, whatever is there. Touches nothing.
+
+    :param location: path, relative to the working directory or absolute, or ``file:`` URL.
+    """
+    return open_store(location if _SCHEME.match(location) else str(Path(location).absolute()))
 
 
 def check_lane(checkpoint: Checkpoint, lane: str) -> str:

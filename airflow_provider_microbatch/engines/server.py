@@ -89,15 +89,15 @@ def status(folder: Path) -> Status:
     if wire is None:
         return Status(running=None)
     try:
-        wire.receive(seconds=10)
+        own = (wire.receive(seconds=10) or {}).get("pid")
         wire.send({"do": "sessions"})
         sessions = int((wire.receive(seconds=10) or {}).get("sessions", 0))
-        attempts = [child for child in psutil.Process(found.runner_pid).children() if child.status() != "zombie"]
+        attempts = [child for child in psutil.Process(found.runner_pid).children() if child.pid != own]
     except (OSError, psutil.Error):
         return Status(running=None)
     finally:
         wire.close()
-    return Status(running=found, sessions=sessions, attempts=max(0, len(attempts) - 1))
+    return Status(running=found, sessions=sessions, attempts=len(attempts))
 
 
 def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> tuple[Running, bool]:

@@ -75,7 +75,7 @@ class SparkConnectEngine:
         try:
             purpose = "\n".join((pipeline, self._scope, self._code_hash or ""))
             ready = launch.ask({"do": "open", "purpose": purpose, "tag": tag, "conf": self._conf}, "ready")
-            _check_version(server, theirs=ready["server"], ours=ready["client"])
+            check_version(server.public_url, theirs=ready["server"], ours=ready["client"])
         except BaseException:
             launch.close()
             raise
@@ -188,12 +188,13 @@ class SparkConnectEngine:
         return self._servers[conn_id]
 
 
-def _check_version(server: Server, *, theirs: str, ours: str) -> None:
+def check_version(url: str, *, theirs: str, ours: str) -> None:
+    """:raises EngineError: if the server's Spark is of another minor version than the client's."""
     if theirs.split(".")[:2] != ours.split(".")[:2]:
         raise EngineError(
-            f"the Spark Connect server {server.public_url} of connection {server.conn_id!r} runs Spark {theirs}, but "
-            f"this environment has pyspark {ours}. Install the server's version here (pip install 'pyspark=={theirs}' "
-            f"'pyspark-client=={theirs}'), or use a server of Spark {ours}."
+            f"the Spark Connect server {url} runs Spark {theirs}, but this environment has pyspark {ours}. Install the "
+            f"server's version here (pip install 'pyspark=={theirs}' 'pyspark-client=={theirs}'), or use a server of "
+            f"Spark {ours}."
         )
 
 

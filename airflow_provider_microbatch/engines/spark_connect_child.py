@@ -210,7 +210,7 @@ def interrupt(url: str, session: str, user: str, tag: str) -> int:
     :return: how many were interrupted.
     :raises RuntimeError: if they would not end.
     """
-    import grpc
+    import grpc  # type: ignore[import-untyped,unused-ignore]
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.proto import base_pb2 as proto
     from pyspark.sql.connect.proto import base_pb2_grpc

@@ -17,6 +17,7 @@ from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
     EngineError,
+    MaintenanceError,
     MicroBatchError,
     OutrunError,
     PublishConflictError,
@@ -29,6 +30,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.replay import answers, request_replay, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt, is_committed
@@ -205,6 +207,12 @@ class Execution:
         self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
         # Named by this attempt the definition stays; it may have been taken for nobody's until then.
         self.checkpoint.definitions.put(defined)
+        try:
+            # Its lease is there: a command that begins from now on finds the attempt alive, one that has begun is seen.
+            self.checkpoint.maintenance.check_none()
+        except MaintenanceError as error:
+            self.abandon(attempt, state="canceled", error=error, engine=None)
+            raise
         for earlier in self.checkpoint.attempts.all(key):
             if earlier.epoch < attempt.epoch and self.checkpoint.attempts.ended(key, earlier.epoch) is None:
                 self._supersede(earlier, by=attempt, engine=engine)
@@ -320,8 +328,16 @@ class Execution:
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:
-        """Write the commit entry, then tell the sources. Idempotent: said again, it only tells the sources again."""
+        """Write the commit entry, then tell the sources. Idempotent: said again, it only tells the sources again.
+
+        :raises AttemptFencedError: if the batch is no longer in the sink: a command took it out to have it run again.
+        """
         planned = self.load(key)
+        if not planned.committed and self.pipeline.sink.contains(key) is None:
+            raise AttemptFencedError(
+                f"batch {key} attempt {manifest.epoch} was published and is not in {self.pipeline.sink.location()} any "
+                "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
+            )
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
@@ -480,10 +496,4 @@ class Execution:
             name: self._planner.open_source(name).describe(planned.starts.get(name), planned.entry.ends.get(name))
             for name in self.pipeline.sources
         }
-        result = {key: value for key, value in manifest.result.items() if key != "learned"}
-        return {
-            **result,
-            "sources": described,
-            "numOutputFiles": len(manifest.files),
-            "numOutputBytes": sum(manifest.files.values()),
-        }
+        return progress_of(manifest, described)

@@ -170,6 +170,7 @@ class Planner:
         :raises SourceError: if a source cannot be used; nothing is written then.
         :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
+        self._checkpoint.maintenance.check_none()
         self.check_identity()
         position = read_position(self._lane)
         log.info("%s", position.describe())

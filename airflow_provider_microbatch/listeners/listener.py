@@ -1,7 +1,7 @@
-"""The listener: called by Airflow in every one of its processes, for every task there is.
+"""The listener: called by Airflow in scheduler and API server for every task, and in the process of a task of ours.
 
-In the process of a task of ours it ends what ``execute`` has left without an end. In all others it marks, and it is
-silent on tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` says which event means what.
+In the task's process it ends what ``execute`` has left without an end. In the others it marks, and it is silent on
+tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` says which event means what.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import BatchInProgressError, Definit
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.runtime.job import Transform
@@ -153,6 +154,7 @@ class MicroBatchOperator(BaseOperator):
         :return: its summary.
         :raises AirflowSkipException: if there is nothing new, or another run is alive at the batch.
         """
+        listen()
         run = identity_of(context)
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)

@@ -31,6 +31,7 @@ from airflow_provider_microbatch.execution.execution import Execution, Look
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.replay import unanswered
 from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.micro_batch import LABEL, check_pipeline, check_runnable, set_label
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
@@ -134,6 +135,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """:return: which attempt it was and where its stage is."""
+        listen()
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline)

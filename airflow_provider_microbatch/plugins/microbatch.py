@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_microbatch.listeners import listener
+from airflow_provider_microbatch.listeners.registration import offered
 
 
 def latest_batch(checkpoint: str) -> dict[str, Any] | None:
@@ -27,8 +27,8 @@ def latest_batch(checkpoint: str) -> dict[str, Any] | None:
 
 
 class MicroBatchPlugin(AirflowPlugin):
-    """Makes ``macros.microbatch`` known to templates, and the listener to all of Airflow's processes."""
+    """Makes ``macros.microbatch`` known to templates, and the listener to scheduler and API server."""
 
     name = "microbatch"
     macros = [latest_batch]  # noqa: RUF012
-    listeners = [listener]  # noqa: RUF012
+    listeners = offered()

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 
 
@@ -109,6 +110,15 @@ class Sink(Definition, ABC):
         :return: addresses of what was removed.
         """
         return []
+
+    def withdraw(self, key: BatchKey, epoch: int) -> bool:
+        """Take a batch out of the table in one step that readers cannot see half of; what is taken out is kept as
+        replaced output is. Only ``microbatch rewind`` asks for it.
+
+        :param epoch: the attempt whose output is to go; False if the batch is not in, so that it may be said again.
+        :raises SinkError: if another attempt's output is in, or if the sink cannot do it.
+        """
+        raise SinkError(f"{type(self).__name__} cannot take batch {key} out of {self.location()}; do it there.")
 
     def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         """Remove output that a replay put out at least ``older_seconds`` ago. A sink that keeps none has nothing to do.

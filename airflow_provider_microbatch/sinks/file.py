@@ -174,6 +174,25 @@ class FileSink(Sink):
             self._keep_displaced(key, stage)
         return own
 
+    def withdraw(self, key: BatchKey, epoch: int) -> bool:
+        target = self._target_path(key)
+        with _reporting("withdraw", key), locked(self._replaced_path(key).with_name(f"batch_id={key.id}.lock")):
+            current = self.contains(key)
+            if current is None:
+                return False
+            if current.epoch != epoch:
+                raise SinkError(
+                    f"batch {key} of {self.root} is attempt {current.epoch}'s, not {epoch}'s: replaced meanwhile. "
+                    "Nothing was taken out; run the command again."
+                )
+            kept = self._replaced_path(key) / f"attempt={epoch}"
+            make_folders(kept.parent)
+            while not rename_new(target, kept):
+                kept = kept.with_name(f"attempt={epoch}.withdrawn-{uuid.uuid4().hex}")
+            sync(target.parent)
+            sync(kept.parent)
+        return True
+
     def drop_stage(self, key: BatchKey, epoch: int) -> bool:
         stage = self._stage_path(key, epoch)
         with _reporting("drop a stage of", key):

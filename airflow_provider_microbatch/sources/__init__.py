@@ -101,6 +101,13 @@ class OpenSource(ABC):
         """None if the committed range can be read again, else the reason why not."""
         return None
 
+    def check_offset(self, offset: Offset) -> None:  # noqa: B027
+        """:raises SourceError: if the text, which a person wrote, is no position of this source that exists."""
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        """Whether ``offset`` lies after ``other``; None if this source cannot tell."""
+        return None
+
     def lag(self, position: Offset | None) -> Lag:
         """How much lies after ``position``."""
         return Lag()

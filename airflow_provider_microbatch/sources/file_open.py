@@ -178,6 +178,21 @@ class OpenFileSource(OpenSource):
             return f"source {self._name!r}: deleted by clean_source"
         return None
 
+    def check_offset(self, offset: Offset) -> None:
+        """A position is an entry of the source log."""
+        self._seen.refresh()
+        try:
+            number = log_id(offset)
+        except CorruptEntryError as error:
+            raise self._error(str(error)) from error
+        if not NOTHING < number <= self._seen.latest:
+            there = f"0 to {self._seen.latest}" if self._seen.latest > NOTHING else "nothing yet"
+            raise self._error(f"there is no {offset}: the source log {self._log.location} has {there}.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool:
+        """Log ids count up."""
+        return log_id(offset) > log_id(other)
+
     def lag(self, position: Offset | None) -> Lag:
         """Files and bytes that no batch up to ``position`` has: planned ahead of it, or not planned. Lists all.
 

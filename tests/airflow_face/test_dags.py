@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from airflow_provider_microbatch.listeners.listener import FIELD
+
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
 
@@ -17,3 +19,6 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
     assert bag.import_errors == {}
     assert set(bag.dags) == {"microbatch_janitor", "orders_continuous", "orders_scheduled", "orders_steps"}
     assert list(tmp_path.iterdir()) == []
+    # The janitor forgets none of the others.
+    used = {getattr(task, FIELD) for dag in bag.dags.values() for task in dag.tasks if hasattr(task, FIELD)}
+    assert set(bag.dags["microbatch_janitor"].get_task("janitor").checkpoints) == used

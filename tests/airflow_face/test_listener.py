@@ -216,23 +216,45 @@ def test_scheduler_and_api_server_know_our_tasks_as_data(world: World, make: Any
     assert not hasattr(task, "execute")
 
 
-def test_airflow_finds_the_listener_by_the_plugin_and_importing_it_is_cheap() -> None:
-    program = (
-        "import sys, json, airflow.plugins_manager; before = set(sys.modules); "
-        "from airflow_provider_microbatch.plugins.microbatch import MicroBatchPlugin; "
-        "found = sorted(n for n in set(sys.modules) - before if n.startswith('airflow_provider_microbatch.')); "
-        "from airflow.sdk.listener import get_listener_manager; manager = get_listener_manager(); "
-        "print(json.dumps([found, MicroBatchPlugin.listeners[0] in manager.pm.get_plugins()]))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded, registered = json.loads(done.stdout.splitlines()[-1])
-    assert registered
-    assert loaded == [
-        "airflow_provider_microbatch.listeners",
-        "airflow_provider_microbatch.listeners.listener",
-        "airflow_provider_microbatch.plugins",
-        "airflow_provider_microbatch.plugins.microbatch",
-    ]
+PROBE = """
+import json, os, sys
+import airflow.plugins_manager
+before = set(sys.modules)
+from airflow.listeners.listener import get_listener_manager
+has = [get_listener_manager().has_listeners]
+loaded = sorted(name for name in set(sys.modules) - before if name.startswith("airflow_provider_microbatch."))
+child = os.fork()
+if not child:
+    os._exit(get_listener_manager().has_listeners)
+has.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1)
+from airflow.sdk.listener import get_listener_manager as of_a_task
+from airflow_provider_microbatch.listeners.registration import listen
+has.append(of_a_task().has_listeners)
+listen()
+listen()
+has.append(of_a_task().has_listeners)
+print(json.dumps([has, loaded]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("component", "itself", "forked"),
+    [
+        ("scheduler", True, False),
+        ("api-server", True, True),
+        ("dag-processor", False, False),
+        ("triggerer", False, False),
+        ("", False, False),
+    ],
+)
+def test_it_is_where_it_marks_and_not_where_dag_files_are_parsed(component: str, itself: bool, forked: bool) -> None:
+    """A listener there would make Airflow refuse what others write with end_from_trigger=True."""
+    command = [sys.executable, "-c", PROBE, *([component] if component else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    has, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert has == [itself, forked, itself, True]
+    ours = "airflow_provider_microbatch"
+    assert [name for name in loaded if not name.startswith((f"{ours}.listeners", f"{ours}.plugins"))] == []
 
 
 def test_the_page_shows_the_table() -> None:

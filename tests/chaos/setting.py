@@ -16,8 +16,6 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.support.hooks import Diary
 
-TRANSFORM = "chaos_jobs/orders.py:transform"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -51,6 +49,11 @@ class Setting:
         return Path(self.root, "landing", source)
 
     @property
+    def code(self) -> str:
+        """File of the transform, below the DAGs folder; the small engine has none."""
+        return f"chaos_jobs/{Path(self.root).name}.py"
+
+    @property
     def diary(self) -> Path:
         """What the pipeline's job status hook was told."""
         return Path(self.root, "diary")
@@ -71,7 +74,7 @@ class Setting:
             checkpoint=str(Path(self.root, "checkpoint")),
             sources=sources,
             sink=FileSink(str(Path(self.root, "lake")), format="json"),
-            transform=TRANSFORM,
+            transform=f"{self.code}:transform",
             checkpoint_format=self.format,
             hooks=[Diary(str(self.diary))],
         )

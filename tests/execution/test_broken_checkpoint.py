@@ -57,13 +57,21 @@ def unknown_version(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (commits_lag_by_two, BrokenLogError, r"2.*0[\s\S]*batch 1 runs again"),
-        (commits_are_ahead, BrokenLogError, r"batch 3 is committed but not planned[\s\S]*remove the commits"),
-        (gap_in_the_offsets, BrokenLogError, r"Previous batch 1 not found[\s\S]*Restore"),
+        (
+            commits_lag_by_two,
+            BrokenLogError,
+            r"2.*0[\s\S]*`microbatch repair /\S+/checkpoint`[\s\S]*batch 1 runs again",
+        ),
+        (
+            commits_are_ahead,
+            BrokenLogError,
+            r"batch 3 is committed but not planned[\s\S]*`microbatch repair /\S+/checkpoint`",
+        ),
+        (gap_in_the_offsets, BrokenLogError, r"Previous batch 1 not found[\s\S]*`microbatch repair`"),
         (no_offsets, BrokenLogError, r"offsets are gone[\s\S]*Restore"),
-        (no_commits, BrokenLogError, r"commits are missing[\s\S]*Restore"),
-        (no_metadata, BrokenLogError, r"no file 'metadata'[\s\S]*Restore"),
-        (zero_byte_entry, CorruptEntryError, r"offsets/2"),
+        (no_commits, BrokenLogError, r"commits are missing[\s\S]*`microbatch repair /\S+/checkpoint`"),
+        (no_metadata, BrokenLogError, r"no file 'metadata'[\s\S]*`microbatch repair /\S+/checkpoint`"),
+        (zero_byte_entry, CorruptEntryError, r"offsets/2[\s\S]*`microbatch repair --dry-run`"),
         (torn_entry, CorruptEntryError, r"offsets/2"),
         (unknown_version, CorruptEntryError, r"offsets/2[\s\S]*v9"),
     ],

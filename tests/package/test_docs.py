@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
-from airflow_provider_microbatch.cli.main import build_parser
+from airflow_provider_microbatch.cli.main import COMMANDS, build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,10 +65,10 @@ def test_every_argument_of_the_tables_exists() -> None:
 
 def test_every_command_exists() -> None:
     parser = build_parser()
-    commands = re.findall(r"^    microbatch (\w+)\s+(\S+)(?: (\d+))?", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert commands
+    commands = [line for page in PAGES for line in re.findall(r"^    microbatch (.*)", page.read_text(), re.MULTILINE)]
+    assert {command.split()[0] for command in commands} == {command.NAME for command in COMMANDS}
     for command in commands:
-        parser.parse_args([part for part in command if part])
+        parser.parse_args(shlex.split(command, comments=True))
 
 
 def test_every_make_target_exists() -> None:

@@ -59,5 +59,6 @@ events_of("run_timed_out", held=(1,), dag={"dagrun_timeout": timedelta(seconds=4
 events_of("deleted", held=(1,))
 events_of("terminated", held=(1,))
 events_of("scheduler_killed", held=(1,))
+events_of("second_scheduler", held=(1,))
 # While it is away each try fails, and the first of them is the one with an attempt.
 events_of("api_server_killed", held=(1,), retries=9, retry_delay=timedelta(seconds=3))

@@ -10,7 +10,8 @@ from airflow_provider_microbatch.staging.hooks import JobContext, JobStatusHook
 
 @dataclass(frozen=True)
 class Diary(JobStatusHook):
-    """Appends a line a call to ``path``; fails in the method whose name is the first line of ``<path>.fails``."""
+    """Appends a line a call to ``path``; fails in the method that the first line of ``<path>.fails`` names: once, if
+    there is a second line."""
 
     path: str
     name: str = "diary"
@@ -31,7 +32,10 @@ class Diary(JobStatusHook):
         with Path(self.path).open("a") as file:
             file.write(f"{self.name} {status} {context.key} {context.epoch} {error.splitlines()[0] if error else ''}\n")
         fails = Path(f"{self.path}.fails")
-        if fails.exists() and fails.read_text() == f"{self.name} {status}":
+        method, *once = fails.read_text().splitlines() if fails.exists() else [""]
+        if method == f"{self.name} {status}":
+            if once:
+                fails.unlink()
             raise OSError("the hook's own trouble")
 
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.chaos.points import ATTEMPT, COMMIT, JANITOR, PLAN, PUBLISH, both
+from tests.chaos.points import ATTEMPT, COMMIT, JANITOR, PLAN, PUBLISH, REPLAY, both
+from tests.chaos.real.held import EXECUTE
 from tests.chaos.real.watched import BEGUN, SPARK, WRITTEN
 
 TASK = "task"
@@ -26,12 +27,14 @@ class Card:
     :param victim: who is killed.
     :param point: a point at which the task is held meanwhile; for a janitor, where it dies.
     :param moment: what is waited for, seen from outside.
+    :param replay: a run is cleared for it.
     :param delay: kill at a random moment, after so many seconds.
     """
 
     victim: str
     point: str | None = None
     moment: str | None = None
+    replay: bool = False
     delay: float | None = None
 
 
@@ -40,8 +43,9 @@ def deal(chance: random.Random) -> Iterator[Card]:
     while True:
         deck = [
             Card(victim=chance.choice([TASK, TASK, SUPERVISOR, BOTH, SCHEDULER]), point=point)
-            for point in both((*PLAN[1:], *ATTEMPT, *PUBLISH, *COMMIT))
+            for point in both((EXECUTE, *PLAN[1:], *ATTEMPT, *PUBLISH, *COMMIT))
         ]
+        deck += [Card(victim=TASK, point=point, replay=True) for point in chance.sample(both(REPLAY), 3)]
         for moment in (SPARK, BEGUN, WRITTEN):
             deck += [Card(victim=victim, moment=moment) for victim in (TASK, DRIVER, chance.choice([SUPERVISOR, ALL]))]
         for victim in (TASK, DRIVER, SUPERVISOR, SCHEDULER, SCHEDULER, TRIGGERER, TRIGGERER, CLEANER):

@@ -7,8 +7,11 @@ import os
 import time
 from pathlib import Path
 
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from tests.chaos.points import Points
 
+EXECUTE = "execute"
+"""The step that is the whole task: before it nothing has happened, after it Airflow does not know yet."""
 SECONDS = 20.0
 """How long a task waits to be killed or released."""
 
@@ -18,6 +21,10 @@ class HeldPoints(Points):
 
     def __init__(self, root: Path) -> None:
         super().__init__(None, action="hold", root=root)
+
+    def install(self, engine: type) -> None:
+        super().install(engine)
+        self._wrap(MicroBatchOperator, "execute", EXECUTE)
 
     def reach(self, point: str) -> None:
         """The first process to get there takes the file, so a point is reached once."""

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.engines import processes
 from airflow_provider_microbatch.runtime.layout import MANIFEST
+from tests.chaos.checks import published
 from tests.chaos.setting import Setting
 
 SPARK = "Spark starts"
 BEGUN = "stage begun"
 WRITTEN = "stage written"
+BETWEEN = "between batches"
 
 
 @dataclass(kw_only=True)
 class Watched:
     """:param setting: what lies where.
     :param landed: how many rows were landed.
+    :param newest: batch → version of its newest replay.
     """
 
     setting: Setting
     landed: int = 0
+    newest: dict[int, int] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -40,19 +43,44 @@ class Watched:
         self.setting.land("orders", range(self.landed, self.landed + rows))
         self.landed += rows
 
-    def moment(self) -> str:
-        """Where the newest batch stands."""
+    def committed(self) -> dict[int, str]:
+        """Committed batches, and the DAG runs that planned them."""
         checkpoint = self.setting.checkpoint()
-        newest = checkpoint.offset_log.latest_id()
-        if newest is None:
-            return "no batch yet"
-        if checkpoint.commit_log.get(newest) is not None:
-            return "between batches"
-        if (self.root / "lake" / f"lane={LIVE}" / f"batch_id={newest}").exists():
-            return "published, not committed"
-        attempt = self.attempt()
+        entries = {batch: checkpoint.offset_log.get(batch) for batch in checkpoint.commit_log.ids()}
+        return {batch: entry.run.run_id for batch, entry in entries.items() if entry is not None and entry.run}
+
+    def renew(self, batch: int) -> None:
+        """From now on whoever runs the batch gives its rows the next version."""
+        self.newest[batch] = self.newest.get(batch, 0) + 1
+        told = self.root / "versions" / str(batch)
+        told.parent.mkdir(exist_ok=True)
+        told.write_text(str(self.newest[batch]))
+
+    def is_through(self) -> bool:
+        """Whether everything that has landed is in the table, and every replay that was asked for."""
+        try:
+            table = published(self.root / "lake")
+        except FileNotFoundError:
+            return False  # replaced while it was read
+        rows = {row for batch in table.values() for row, _ in batch}
+        stale = [
+            batch for batch, version in self.newest.items() if {seen for _, seen in table.get(batch, [])} != {version}
+        ]
+        checkpoint = self.setting.checkpoint()
+        done = checkpoint.offset_log.ids() == checkpoint.commit_log.ids()
+        return done and len(rows) >= self.landed and not stale
+
+    def moment(self) -> str:
+        """Where the newest attempt that has no end on record stands; without one, the newest batch."""
+        checkpoint, attempt = self.setting.checkpoint(), self.attempt()
         if attempt is None:
-            return "planned"
+            newest = checkpoint.offset_log.latest_id()
+            if newest is None:
+                return "no batch yet"
+            return BETWEEN if checkpoint.commit_log.get(newest) is not None else "planned"
+        output = self.setting.pipeline().sink.contains(attempt.key)
+        if output is not None and output.epoch == attempt.epoch:
+            return "published, no end on record"
         stage = self.stage(attempt)
         if list((stage / MANIFEST).glob("part-*")):
             return WRITTEN
@@ -61,15 +89,17 @@ class Watched:
         return SPARK if self.spark() else "attempt opened"
 
     def attempt(self) -> Attempt | None:
-        """The newest attempt of the newest batch, if it has no end on record."""
+        """The newest attempt that runs a Spark and has no end on record."""
         checkpoint = self.setting.checkpoint()
-        newest = checkpoint.offset_log.latest_id()
-        if newest is None:
-            return None
-        attempt = checkpoint.attempts.latest(BatchKey(LIVE, newest))
-        if attempt is None or checkpoint.attempts.ended(attempt.key, attempt.epoch) is not None:
-            return None
-        return attempt
+        found = [checkpoint.attempts.get(*one) for one in checkpoint.leases.unfinished()]
+        open_ones = [
+            attempt
+            for attempt in found
+            if attempt is not None
+            and "tag" in attempt.handle
+            and checkpoint.attempts.ended(attempt.key, attempt.epoch) is None
+        ]
+        return max(open_ones, key=lambda attempt: attempt.started_ms, default=None)
 
     def stage(self, attempt: Attempt) -> Path:
         """Where the attempt writes."""
@@ -80,7 +110,7 @@ class Watched:
     def spark(self) -> psutil.Process | None:
         """The driver of the newest attempt. Before it, a launcher with the same arguments runs below a shell."""
         attempt = self.attempt()
-        for process in processes.find(attempt.handle["tag"]) if attempt is not None and "tag" in attempt.handle else []:
+        for process in processes.find(attempt.handle["tag"]) if attempt is not None else []:
             try:
                 if process.name() == "java" and "org.apache.spark.launcher.Main" not in process.cmdline():
                     return process

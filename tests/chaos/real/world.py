@@ -18,7 +18,7 @@ from typing import TypeVar
 import psutil
 
 from demo.local_airflow import LocalAirflow, LocalAirflowError
-from tests.chaos.checks import check, published
+from tests.chaos.checks import check
 from tests.chaos.engine import TOP
 from tests.chaos.points import JANITOR
 from tests.chaos.real import victims
@@ -26,13 +26,15 @@ from tests.chaos.real.dag import CODE, FILE
 from tests.chaos.real.deck import ALL, BOTH, CLEANER, DRIVER, SCHEDULER, SUPERVISOR, TASK, TRIGGERER, Card, deal
 from tests.chaos.real.held import arm, disarm, held_pid
 from tests.chaos.real.watched import BEGUN, SPARK, WRITTEN, Watched
-from tests.chaos.setting import TRANSFORM, Setting
+from tests.chaos.setting import Setting
 from tests.chaos.signals import KILLS
 from tests.chaos.tally import Tally
 
 LEASE_SECONDS = 10.0
 PATIENCE = 90.0
 """How long a moment is waited for before another card is dealt."""
+CLEARS = 0.2
+"""After how many of the kills a run is cleared."""
 REST = 240.0
 """How long the last batches may take."""
 
@@ -105,11 +107,13 @@ class RealWorld:
                 if label is not None:
                     self.note(label)
                     say(f"[{time.monotonic() - began:6.0f} s] kill {self.killed}: {label}")
+                if self.random.random() < CLEARS:
+                    self.clear(self.random.choice(self.watched))
             self.finish(say)
         left = self._own.processes()
         self.tally.blame("processes left", len(left), f"{left}")
         for watched in self.watched:
-            check(watched.setting, landed=watched.landed, newest={}, tally=self.tally)
+            check(watched.setting, landed=watched.landed, newest=watched.newest, tally=self.tally)
         self.tally.counts["real worlds"] += 1
         self.tally.failures = [f"real world {self.seed}: {failure}" for failure in self.tally.failures]
         return self.tally
@@ -145,6 +149,8 @@ class RealWorld:
         assert card.point is not None
         for watched in self.watched:
             arm(watched.root, card.point)
+        if card.replay:
+            self.clear(self.random.choice(self.watched))
         try:
             found = self.until(self._held, seconds=PATIENCE, every=0.02)
             return self._kill(card.victim, found, card.point) if found is not None else None
@@ -229,6 +235,19 @@ class RealWorld:
         self.tally.blame("wrong states", process.returncode != 0, f"a janitor of {watched.dag_id}: {output[-2000:]}")
         return None
 
+    def clear(self, watched: Watched) -> None:
+        """Have a finished run make its batch again, as a person does in the grid."""
+        committed = watched.committed()
+        batch = self.random.choice(sorted(committed)) if committed else None
+        if batch is None or self._insist(partial(self._is_running, watched, committed[batch])):
+            return
+        watched.renew(batch)
+        self._insist(partial(self.airflow.clear, watched.dag_id, committed[batch]))
+        self.tally.counts["replays"] += 1
+
+    def _is_running(self, watched: Watched, run_id: str) -> bool:
+        return self.airflow.run_state(watched.dag_id, run_id) != "success"
+
     # The end
 
     def finish(self, say: Callable[[str], None]) -> None:
@@ -254,8 +273,9 @@ class RealWorld:
         say("letting all through")
         for watched in self.watched:
             self._insist(partial(self.airflow.unpause, watched.dag_id))
-        through = self.until(lambda: all(map(self._is_through, self.watched)), seconds=REST)
-        self.tally.blame("wrong states", not through, f"not through: {[one.moment() for one in self.watched]}")
+        through = self.until(lambda: all(watched.is_through() for watched in self.watched), seconds=REST)
+        for watched in [] if through else self.watched:
+            self.tally.blame("wrong states", 1, f"{watched.dag_id} is not through: {self._standing(watched)}")
         for watched in self.watched:
             self._insist(partial(self.airflow.pause, watched.dag_id))
         self.until(lambda: not any(self._alive(watched) for watched in self.watched), seconds=REST)
@@ -263,6 +283,17 @@ class RealWorld:
             self._clean(watched)
             failed = self._insist(partial(self._failed_runs, watched))
             self.tally.blame("wrong states", len(failed), f"DAG runs failed: {failed}")
+
+    def _standing(self, watched: Watched) -> str:
+        """Where a pipeline stands, and what Airflow says of its newest run."""
+        path = f"dags/{watched.dag_id}/dagRuns"
+        answer = self._insist(partial(self.airflow.api, "GET", path, order_by="-run_after", limit=1))
+        told = watched.moment()
+        for run in answer["dag_runs"]:
+            instances = self._insist(partial(self.airflow.task_instances, watched.dag_id, run["dag_run_id"]))
+            states = {task: (instance["state"], instance["try_number"]) for task, instance in instances.items()}
+            told += f"; run {run['dag_run_id']} is {run['state']}, its tasks {states}"
+        return told
 
     def _failed_runs(self, watched: Watched) -> list[str]:
         answer = self.airflow.api("GET", f"dags/{watched.dag_id}/dagRuns", state="failed", limit=100)
@@ -277,10 +308,6 @@ class RealWorld:
         if watched.spark() is not None or victims.tasks(self.airflow):
             return True
         return any(checkpoint.leases.remaining_seconds(key, epoch) > 0 for key, epoch in checkpoint.leases.unfinished())
-
-    def _is_through(self, watched: Watched) -> bool:
-        seen = {row for rows in published(watched.root / "lake").values() for row, _ in rows}
-        return watched.moment() == "between batches" and len(seen) >= watched.landed
 
     def _clean(self, watched: Watched) -> None:
         """One run of the janitor leaves no stage."""
@@ -360,9 +387,9 @@ class RealWorld:
         setting = Setting(root=str(self.root / name), lease_seconds=LEASE_SECONDS)
         Path(setting.root).mkdir()
         setting.save()
-        code = self.airflow.dags / TRANSFORM.partition(":")[0]
+        code = self.airflow.dags / setting.code
         code.parent.mkdir(parents=True, exist_ok=True)
-        code.write_text(CODE)
+        code.write_text(CODE.format(root=setting.root))
         (self.airflow.dags / f"{name}.py").write_text(FILE.format(dag_id=name, root=setting.root))
         return Watched(setting=setting)
 

@@ -1,0 +1,125 @@
+"""Maintenance: what people changed in the checkpoint by command, kept for ever; and a marker while it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.leases import Leases
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import MaintenanceError
+
+HOLD_SECONDS = 30.0
+"""How long a command counts as alive after its last sign. It gives one before each step."""
+
+_END = ".end"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintenance:
+    """A command that changes the checkpoint.
+
+    :param number: from 1 on.
+    :param command: as it was typed, without the location.
+    :param by: user and host.
+    :param started_ms: milliseconds since the epoch, UTC.
+    :param steps: everything it does, in order, as plain data: whoever finishes it does exactly this.
+    """
+
+    number: int
+    command: str
+    by: str
+    started_ms: int
+    steps: tuple[Mapping[str, Any], ...]
+
+
+class MaintenanceLog:
+    """Files ``<n>`` and ``<n>.end``. An entry without an end keeps every run from planning: the checkpoint is half
+    changed. It holds all its steps, so that the next command finishes what a killed one began.
+
+    :param store: scoped to ``maintenance``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._leases = Leases(store.scoped("leases"))
+
+    def begin(self, *, command: str, by: str, started_ms: int, steps: Sequence[Mapping[str, Any]]) -> Maintenance:
+        """Keep everybody else out. Durable on return.
+
+        :raises MaintenanceError: if another command is not finished.
+        """
+        self.check_none()
+        number = max(self._numbers(), default=0) + 1
+        self.hold(number)
+        values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps)}
+        if not self._store.put_if_absent(str(number), encode_record(values)):
+            self.check_none()
+            raise MaintenanceError(f"{self._store.location}: another command came first. Run this one again.")
+        return Maintenance(number=number, command=command, by=by, started_ms=started_ms, steps=tuple(steps))
+
+    def unfinished(self) -> Maintenance | None:
+        """The command that has begun and has not ended, or None. One listing where there never was one.
+
+        :raises CorruptEntryError: if its entry cannot be read.
+        """
+        names = set(self._store.list(""))
+        number = max(numbers(list(names)), default=0)
+        return None if number == 0 or f"{number}{_END}" in names else self._get(number)
+
+    def check_none(self) -> None:
+        """:raises MaintenanceError: if a command has begun and has not ended."""
+        found = self.unfinished()
+        if found is not None:
+            since = datetime.fromtimestamp(found.started_ms / 1000, tz=UTC).isoformat(timespec="seconds")
+            root = self._store.location.removesuffix("/maintenance")
+            raise MaintenanceError(
+                f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
+                f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began."
+            )
+
+    def end(self, number: int, *, outcome: str, ended_ms: int) -> None:
+        """Let everybody in again.
+
+        :param outcome: ``applied``, or why nothing was.
+        """
+        self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
+        self._leases.forget(_lease(number), 1)
+
+    def hold(self, number: int) -> None:
+        """Say that the command is alive."""
+        self._leases.renew(_lease(number), 1, seconds=HOLD_SECONDS)
+
+    def held_seconds(self, number: int) -> float:
+        """How long the command still counts as alive; 0 if its process has given no sign of life."""
+        return self._leases.remaining_seconds(_lease(number), 1)
+
+    def where(self, number: int) -> str:
+        """Address of an entry, for messages."""
+        return f"{self._store.location}/{number}"
+
+    def _numbers(self) -> list[int]:
+        return numbers(self._store.list(""))
+
+    def _get(self, number: int) -> Maintenance:
+        where = self.where(number)
+        values = decode_record(self._store.get(str(number)) or b"", where=where)
+        try:
+            return Maintenance(
+                number=number,
+                command=values["command"],
+                by=values["by"],
+                started_ms=values["started_ms"],
+                steps=tuple(values["steps"]),
+            )
+        except KeyError as error:
+            corrupt(where, f"not what it should be: {error} is missing")
+
+
+def _lease(number: int) -> BatchKey:
+    return BatchKey("maintenance", number)

@@ -1,0 +1,34 @@
+"""``microbatch export``: a copy that a Structured Streaming query goes on from."""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
+from airflow_provider_microbatch.cli.opening import open_checkpoint_store, open_location
+from airflow_provider_microbatch.execution.maintenance.exchange import plan_export
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+
+NAME = "export"
+HELP = "copy the checkpoint to where a Structured Streaming query goes on from it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    parser.add_argument("target", metavar="TARGET", help="where the copy goes; nothing may be there")
+    add_dry_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan, and copy.
+
+    :return: exit status, always 0.
+    :raises MicroBatchError: if it is refused; nothing was changed then.
+    """
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    target = open_location(arguments.target).location
+
+    def make(drafting: Drafting) -> Plan:
+        return plan_export(drafting, target=target)
+
+    return maintain(arguments, store=store, command=f"{NAME} {target}", make=make, dry_run=arguments.dry_run)

@@ -1,0 +1,105 @@
+"""What the commands that change a checkpoint share: finish what was interrupted, show the plan, apply it."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import socket
+from collections.abc import Callable
+
+from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.cli.table import text_table
+from airflow_provider_microbatch.engines.lookup import find_engine
+from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.steps import Step, step_from_dict
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """The argument that all of them have."""
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, and do nothing")
+
+
+def maintain(
+    arguments: argparse.Namespace, *, store: Store, command: str, make: Callable[[Drafting], Plan], dry_run: bool
+) -> int:
+    """Print the plan and, unless it is a dry run, apply it.
+
+    :param arguments: ``json`` and ``sources`` of them.
+    :param store: the checkpoint's.
+    :param command: as it was typed, without the location.
+    :param make: makes the plan; called again before it is applied.
+    :return: exit status: 0, or 1 if something is left that the command cannot mend.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
+    """
+    at_ms, by = now_ms(), whoami()
+    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms)
+
+    def plan() -> Plan:
+        return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))
+
+    left = applier.unfinished()
+    if left is not None and dry_run:
+        return _show_unfinished(arguments, left, store)
+    finished = applier.finish()
+    shown = plan()
+    if shown.steps and not dry_run:
+        if not arguments.json:
+            _print_plan(shown)
+        applier.apply(plan, by=by, shown=shown)
+    elif not arguments.json:
+        _print_plan(shown)
+    if arguments.json:
+        done = {"location": store.location, "dry_run": dry_run, "finished": finished.command if finished else None}
+        print(json.dumps({**done, **shown.to_dict()}, ensure_ascii=False, indent=2))
+    else:
+        if finished is not None:
+            print(f"finished what `microbatch {finished.command}` (by {finished.by}) had begun")
+        print(f"{store.location}: {_outcome(shown, dry_run)}")
+    return 1 if shown.problems else 0
+
+
+def whoami() -> str:
+    """User and host, for the record."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _outcome(plan: Plan, dry_run: bool) -> str:
+    counted = f"{len(plan.steps)} step{'' if len(plan.steps) == 1 else 's'}"
+    done = (
+        "nothing to do" if not plan.steps else f"{counted}, dry run: nothing was done" if dry_run else f"{counted} done"
+    )
+    return done + (f"; {len(plan.problems)} left that this command cannot mend" if plan.problems else "")
+
+
+def _show_unfinished(arguments: argparse.Namespace, left: Maintenance, store: Store) -> int:
+    steps = [step_from_dict(values) for values in left.steps]
+    if arguments.json:
+        print(json.dumps({"location": store.location, "dry_run": True, "unfinished": vars(left)}, indent=2))
+        return 0
+    print(_steps_table(steps))
+    print(
+        f"{store.location}: `microbatch {left.command}` (by {left.by}) has begun these steps and not ended. Without "
+        "--dry-run they are finished first. Dry run: nothing was done"
+    )
+    return 0
+
+
+def _print_plan(plan: Plan) -> None:
+    if plan.steps:
+        print(_steps_table(plan.steps))
+    for note in plan.notes:
+        print(f"note: {note}")
+    for problem in plan.problems:
+        print(f"left as it is: {problem.where}\n  {problem.what}\n  what to do: {problem.remedy}")
+
+
+def _steps_table(steps: tuple[Step, ...] | list[Step]) -> str:
+    return text_table(("step", "what", "why"), [(step.kind, step.what, step.why) for step in steps])

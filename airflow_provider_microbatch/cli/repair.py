@@ -1,0 +1,27 @@
+"""``microbatch repair``: mend a broken checkpoint, as far as no row is lost or doubled by it."""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
+from airflow_provider_microbatch.cli.opening import open_checkpoint_store
+from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
+
+NAME = "repair"
+HELP = "mend torn and missing entries without losing or doubling a row; exit status 1: something is left"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    add_dry_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what is repaired and what cannot be.
+
+    :return: exit status: 0, or 1 if something cannot be repaired.
+    :raises MicroBatchError: if it is refused; nothing was changed then.
+    """
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    return maintain(arguments, store=store, command=NAME, make=plan_repair, dry_run=arguments.dry_run)

@@ -1,0 +1,48 @@
+"""``microbatch rewind``: make an earlier batch the newest one; what came later is read and published again."""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
+from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
+
+NAME = "rewind"
+HELP = "make batch N the newest one; later batches are taken out of the table and run again"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    parser.add_argument(
+        "--to", type=_batch, required=True, metavar="N", help="the batch that is the newest then; -1: none is left"
+    )
+    parser.add_argument("--drop-output", action="store_true", help="take the later batches out of the table")
+    add_dry_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan, and rewind.
+
+    :return: exit status, always 0.
+    :raises MicroBatchError: if it is refused; nothing was changed then.
+    """
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
+    command = f"{NAME} --to {arguments.to}" + (" --drop-output" if arguments.drop_output else "")
+
+    def make(drafting: Drafting) -> Plan:
+        return plan_rewind(drafting, lane=lane, to=arguments.to, drop_output=arguments.drop_output)
+
+    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run)
+
+
+def _batch(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -2
+    if number < -1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no batch: give its number, or -1")
+    return number

@@ -1,0 +1,104 @@
+"""Apply a plan: only while nobody is alive, and so that a kill at any moment leaves what the next command finishes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.execution.liveness import EngineOf
+from airflow_provider_microbatch.execution.maintenance.plan import Plan
+from airflow_provider_microbatch.execution.maintenance.site import alive
+from airflow_provider_microbatch.execution.maintenance.steps import step_from_dict, step_to_dict
+
+log = logging.getLogger(__name__)
+
+
+class Applier:
+    """Changes one checkpoint. From the first step to the last no run plans a batch, and no other command begins.
+
+    :param store: the checkpoint's store.
+    :param engine_of: asked whether an attempt whose lease has run out still runs.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(self, *, store: Store, engine_of: EngineOf, clock_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._checkpoint = Checkpoint(store)
+        self._engine_of = engine_of
+        self._clock_ms = clock_ms
+
+    def unfinished(self) -> Maintenance | None:
+        """What a killed command left, or None. Reads only."""
+        return self._checkpoint.maintenance.unfinished()
+
+    def finish(self) -> Maintenance | None:
+        """Finish what a killed command left; None if there is nothing.
+
+        :raises MaintenanceError: if that command is not dead, or somebody is at a batch.
+        """
+        left = self.unfinished()
+        if left is None:
+            return None
+        seconds = self._checkpoint.maintenance.held_seconds(left.number)
+        if seconds > 0:
+            raise MaintenanceError(
+                f"`microbatch {left.command}` (by {left.by}) is at {self._store.location}. Wait until it has ended; if "
+                f"it was killed, run this again in {seconds:.0f} s, and it is finished first."
+            )
+        self._check_nobody_alive()
+        self._do(left)
+        return left
+
+    def apply(self, make: Callable[[], Plan], *, by: str, shown: Plan) -> None:
+        """Do what was shown.
+
+        :param make: makes the plan again, when nobody can change the checkpoint any more.
+        :param by: user and host.
+        :param shown: the plan that the user has seen.
+        :raises MaintenanceError: if somebody is at a batch, another command is at the checkpoint, or the plan would be
+            another one by now; nothing was changed then.
+        """
+        self._check_nobody_alive()
+        steps = [step_to_dict(step) for step in shown.steps]
+        begun = self._checkpoint.maintenance.begin(
+            command=shown.command, by=by, started_ms=self._clock_ms(), steps=steps
+        )  # fmt: skip
+        try:
+            # A run that had looked before the marker was there may have begun at that moment. From here on none does.
+            self._check_nobody_alive()
+            if make() != shown:
+                raise MaintenanceError(
+                    f"{self._store.location} was changed since the plan was made; nothing was done. Run it again."
+                )
+        except MicroBatchError as error:
+            self._checkpoint.maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+            raise
+        self._do(begun)
+
+    def _do(self, begun: Maintenance) -> None:
+        maintenance = self._checkpoint.maintenance
+        try:
+            for values in begun.steps:
+                maintenance.hold(begun.number)
+                step = step_from_dict(values)
+                log.info("%s: %s (%s)", step.kind, step.what, step.why)
+                step.apply(self._store)
+        except MicroBatchError as error:
+            raise MaintenanceError(
+                f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend it "
+                f"and run any of these commands again. To give the rest of its steps up, remove "
+                f"{maintenance.where(begun.number)}, and look with `microbatch check`."
+            ) from error
+        maintenance.end(begun.number, outcome="applied", ended_ms=self._clock_ms())
+
+    def _check_nobody_alive(self) -> None:
+        found = alive(self._checkpoint, self._engine_of)
+        if found:
+            raise MaintenanceError(
+                f"{self._store.location} is in use: {'; '.join(found)}. Pause the DAG, wait until that has ended (or "
+                "stop it and wait for its lease to run out), then run this again. Nothing was done."
+            )

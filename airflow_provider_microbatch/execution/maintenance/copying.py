@@ -1,0 +1,48 @@
+"""Copy the files of a checkpoint from one store to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+
+_METADATA = "metadata"
+_OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", _METADATA})
+"""Who is alive there, what was done there; and ``metadata``, which comes last."""
+
+
+def copy_checkpoint(source: Store, target: Store) -> None:
+    """Copy what is not there yet, ``metadata`` last: half a copy is refused by everybody, Spark too.
+
+    :raises MaintenanceError: if something else is there.
+    """
+    names = [name for name in source.list("") if name not in _OF_THE_PLACE]
+    for path in [path for name in sorted(names) for path in files_below(source, name)]:
+        _copy(source, target, path)
+    _copy(source, target, _METADATA)
+
+
+def files_below(store: Store, path: str) -> Iterator[str]:
+    """``path`` if it is a file, else all files below it."""
+    if is_file(store, path):
+        yield path
+        return
+    for name in sorted(store.list(path)):
+        yield from files_below(store, f"{path}/{name}")
+
+
+def is_file(store: Store, path: str) -> bool:
+    """Whether there are bytes; a folder has none, and a store may refuse to look for some."""
+    try:
+        return store.get(path) is not None
+    except CheckpointError:
+        return False
+
+
+def _copy(source: Store, target: Store, path: str) -> None:
+    data = source.get(path)
+    if data is None:
+        raise MaintenanceError(f"{source.location}/{path} vanished while it was copied: somebody is at it. Stop that.")
+    if not target.put_if_absent(path, data) and target.get(path) != data:
+        raise MaintenanceError(f"{target.location}/{path} is there and is another one.")

@@ -1,0 +1,128 @@
+"""Export and import: copies of a checkpoint that a streaming query, or a pipeline, goes on from."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.records import encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import ForeignCheckpointError, MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.execution.liveness import no_engine
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.site import Recorded, alive
+from airflow_provider_microbatch.execution.maintenance.steps import Copy
+from airflow_provider_microbatch.execution.position import read_position
+
+_IDENTITY = "microbatch/identity"
+
+
+def plan_export(drafting: Drafting, *, target: str) -> Plan:
+    """The plan that makes ``target`` a checkpoint that a streaming query goes on from, exactly.
+
+    :param target: location of the copy.
+    :raises CheckpointError: if the checkpoint is broken, Spark would not take it, or something is at ``target``.
+    """
+    checkpoint = drafting.checkpoint
+    _check_sound(checkpoint)
+    _check_empty(open_store(target))
+    hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out: what it refuses is said now
+    position = read_position(checkpoint.lane(LIVE))
+    if position.planned is not None:
+        _check_unpublished(checkpoint, position.batch_id)
+        drafting.note(f"batch {position.batch_id} is planned and not committed: the query runs it first.")
+    identity = checkpoint.identity()
+    assert identity is not None, "it has batches"
+    drafting.elsewhere(
+        Copy(
+            source=checkpoint.location,
+            target=target,
+            sources=identity.sources,
+            hand_over=True,
+            why=f"for a streaming query, format {identity.format}",
+        )
+    )
+    drafting.note("pause the DAG for good before the query starts: each would read what the other has read.")
+    if identity.format == "v1":
+        drafting.note(f"the query has to make its sources in this order: {', '.join(identity.sources)}.")
+    else:
+        drafting.note(
+            "the query needs Spark 4.2 or newer, spark.sql.streaming.queryEvolution.enableSourceEvolution=true, and "
+            f"sources of these names: {', '.join(identity.sources)}."
+        )
+    return drafting.plan()
+
+
+def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
+    """The plan that makes the drafted location, where nothing is yet, the checkpoint of ``pipeline``.
+
+    :param source: location of a streaming query's checkpoint, or of an export; only read.
+    :param pipeline: name of the pipeline that goes on from it.
+    :raises CheckpointError: if it is broken, another pipeline's, or of a query that keeps state.
+    """
+    check_name(pipeline, what="pipeline")
+    store = open_store(source)
+    origin = Checkpoint(store, sources=drafting.sources)
+    _check_sound(origin)
+    if store.list("state"):
+        raise MaintenanceError(
+            f"{source} is the checkpoint of a query that keeps state (aggregation, deduplication, join), which a "
+            "pipeline cannot go on from. Nothing was done."
+        )
+    busy = alive(origin, no_engine)
+    if busy:
+        raise MaintenanceError(f"{source} is in use: {'; '.join(busy)}. Pause its DAG first. Nothing was done.")
+    origin.maintenance.check_none()
+    identity = origin.identity()
+    position = read_position(origin.lane(LIVE))
+    if identity is None or position.latest is None:
+        raise MaintenanceError(f"{source} has no batch yet: there is nothing to go on from.")
+    if identity.pipeline not in (None, pipeline):
+        raise ForeignCheckpointError(
+            f"{source} belongs to pipeline {identity.pipeline!r}, not to {pipeline!r}. Import it under its own name."
+        )
+    _check_empty(drafting.store)
+    drafting.elsewhere(
+        Copy(source=source, target=drafting.store.location, sources=(), hand_over=False, why=f"{source} stays as it is")
+    )
+    if identity.pipeline is None:
+        values = {"pipeline": pipeline, "format": identity.format, "sources": list(position.latest.ends)}
+        drafting.write(_IDENTITY, encode_record(values), f"it is pipeline {pipeline!r}'s from now on")
+        drafting.note("stop the streaming query for good: each would read what the other has read.")
+    if position.planned is not None:
+        drafting.note(f"batch {position.batch_id} is planned and not committed: the pipeline runs it first.")
+    drafting.note(f"pipeline {pipeline!r} has to name its sources: {', '.join(position.latest.ends)}.")
+    return drafting.plan()
+
+
+def _check_sound(checkpoint: Checkpoint) -> None:
+    findings = verify_all(checkpoint)
+    if findings:
+        raise MaintenanceError(
+            f"{checkpoint.location} is broken: {findings[0].message} `microbatch check` lists all {len(findings)} "
+            "findings; mend them first. Nothing was done."
+        )
+
+
+def _check_empty(store: Store) -> None:
+    there = [name for name in store.list("") if name != "maintenance"]
+    if there:
+        raise MaintenanceError(
+            f"{store.location} is not empty: it has {', '.join(sorted(there)[:5])}. Name a folder that is not there."
+        )
+
+
+def _check_unpublished(checkpoint: Checkpoint, number: int) -> None:
+    """Spark runs a batch that is planned and not committed."""
+    try:
+        found = Recorded(checkpoint).published(BatchKey(LIVE, number))
+    except MicroBatchError:
+        return
+    if found is not None:
+        raise MaintenanceError(
+            f"batch {number} is in the table and its commit entry is missing, so the query would run it a second time. "
+            "Run the pipeline once: it only commits. Then export."
+        )

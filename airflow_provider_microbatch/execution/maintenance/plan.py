@@ -1,0 +1,147 @@
+"""A plan: what a command will do to a checkpoint, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.posix_litter import find_litter
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
+from airflow_provider_microbatch.execution.maintenance.steps import (
+    Copy,
+    DropOutput,
+    SetAside,
+    Step,
+    Sweep,
+    Write,
+    digest,
+    step_to_dict,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is wrong and that the plan leaves as it is.
+
+    :param where: the file or folder.
+    :param what: what is wrong and what is at stake.
+    :param remedy: what to do, with the command where there is one.
+    """
+
+    where: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Steps in the order they are done.
+
+    :param command: as it was typed, without the location.
+    :param steps: empty if there is nothing to do.
+    :param problems: what is left.
+    :param notes: what a person should know before saying yes.
+    """
+
+    command: str
+    steps: tuple[Step, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "command": self.command,
+            "steps": [step_to_dict(step) for step in self.steps],
+            "problems": [vars(problem) for problem in self.problems],
+            "notes": list(self.notes),
+        }
+
+
+class Drafting:
+    """Makes a plan by doing each step to a draft, so that the next one is planned on top of it, and the outcome can be
+    looked at before anything is written.
+
+    :param store: the checkpoint.
+    :param sources: names in the order of the pipeline, for a v1 log that Spark wrote.
+    :param command: as it was typed, without the location.
+    :param at_ms: the time, milliseconds since the epoch; names the folder of what is set aside.
+    :param by: user and host.
+    """
+
+    def __init__(self, store: Store, *, command: str, at_ms: int, by: str, sources: tuple[str, ...] = ()) -> None:
+        self.command = command
+        self.at_ms = at_ms
+        self.by = by
+        self._store = store
+        self._draft = Draft(store)
+        self.sources = sources
+        self._steps: list[Step] = []
+        self._problems: list[Problem] = []
+        self._notes: list[str] = []
+        stamp = datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S")
+        self._aside = f"repaired/{stamp}.{at_ms % 1000:03d}"
+
+    @property
+    def store(self) -> Draft:
+        """The draft as it is by now."""
+        return self._draft
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The drafted checkpoint as it is by now; a fresh one, since one that was asked before remembers."""
+        return Checkpoint(self._draft, sources=self.sources)
+
+    @property
+    def trail(self) -> Mapping[str, Any]:
+        """What an entry that was made by hand says of its origin."""
+        return {"command": self.command, "by": self.by, "at_ms": self.at_ms}
+
+    def set_aside(self, path: str, why: str) -> None:
+        """Plan to move a file away, if it is there."""
+        data = self._draft.get(path)
+        if data is not None:
+            self._do(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(data), why=why))
+
+    def write(self, path: str, data: bytes, why: str) -> None:
+        """Plan to write a file that is not there."""
+        self._do(Write(path=path, text=data.decode(), why=why))
+
+    def sweep(self) -> None:
+        """Plan to move hidden files away that are no use, on a file system."""
+        if isinstance(self._store, PosixStore):
+            for litter in find_litter(Path(self._store.location), now_ms=self._store.now_ms()):
+                folder, _, name = litter.path.rpartition("/")
+                target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
+                self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
+
+    def elsewhere(self, step: DropOutput | Copy) -> None:
+        """Plan what changes something else than this checkpoint, and so cannot be drafted."""
+        self._steps.append(step)
+
+    def problem(self, where: str, what: str, remedy: str) -> None:
+        """Say that something stays as it is."""
+        self._problems.append(Problem(where=where, what=what, remedy=remedy))
+
+    def note(self, text: str) -> None:
+        """Say something to whoever decides."""
+        self._notes.append(text)
+
+    def plan(self) -> Plan:
+        """The plan as it is by now."""
+        return Plan(
+            command=self.command,
+            steps=tuple(self._steps),
+            problems=tuple(self._problems),
+            notes=tuple(self._notes),
+        )
+
+    def _do(self, step: SetAside | Write) -> None:
+        step.apply(self._draft)
+        self._steps.append(step)

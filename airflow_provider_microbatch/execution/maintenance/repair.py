@@ -1,0 +1,86 @@
+"""Repair: mend what can be mended without losing or doubling a row, and say what cannot."""
+
+from __future__ import annotations
+
+import uuid
+
+from airflow_provider_microbatch.checkpoint.codec import decode_offsets, version_of
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import encode_record, parse_object, to_bytes, to_json
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, UnknownVersionError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
+from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+
+_METADATA = "metadata"
+_IDENTITY = "microbatch/identity"
+
+
+def plan_repair(drafting: Drafting) -> Plan:
+    """Everything that can be repaired, and what is left as a problem.
+
+    :param drafting: of the checkpoint.
+    :raises CheckpointError: if the storage itself cannot be read.
+    """
+    _mend_metadata(drafting)
+    _mend_identity(drafting)
+    recorded = Recorded(drafting.checkpoint)
+    for name in drafting.checkpoint.lanes():
+        LaneRepair(drafting, recorded, name).run()
+    repair_attempts(drafting)
+    repair_replays(drafting, recorded)
+    drafting.sweep()
+    said = {problem.where for problem in drafting.plan().problems}
+    for finding in verify_all(drafting.checkpoint):
+        if not any(finding.where.startswith(where) or where.startswith(finding.where) for where in said):
+            drafting.problem(finding.where, finding.message, finding.repair)
+    return drafting.plan()
+
+
+def _mend_metadata(drafting: Drafting) -> None:
+    """Spark needs the file, whatever id is in it; nothing else depends on the id."""
+    store = drafting.store
+    data = store.get(_METADATA)
+    if data is None:
+        if not store.list("offsets") and not store.list("commits"):
+            return
+        why = "missing; neither Spark nor this package goes on without it"
+    else:
+        try:
+            if isinstance(parse_object(data.decode("utf-8", "replace"), where=_METADATA).get("id"), str):
+                return
+        except CorruptEntryError:
+            pass
+        drafting.set_aside(_METADATA, "torn")
+        why = "a new query id, in place of the torn one; nothing depends on it"
+    query_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{store.location}?{drafting.at_ms}")
+    drafting.write(_METADATA, to_bytes(to_json({"id": str(query_id)})), why)
+
+
+def _mend_identity(drafting: Drafting) -> None:
+    """Whose checkpoint it is stands in every entry of ours too."""
+    try:
+        drafting.checkpoint.identity()
+    except UnknownVersionError:
+        raise
+    except CorruptEntryError:
+        drafting.set_aside(_IDENTITY, "torn")
+    else:
+        if drafting.store.get(_IDENTITY) is not None:
+            return
+    for number in reversed(numbers(sorted(drafting.store.list("offsets"), key=lambda name: (len(name), name)))):
+        data, where = drafting.store.get(f"offsets/{number}") or b"", f"offsets/{number}"
+        try:
+            entry = decode_offsets(data, where=where)
+        except CheckpointError:
+            continue
+        if entry.pipeline is not None:
+            values = {
+                "pipeline": entry.pipeline,
+                "format": version_of(data, where=where),
+                "sources": list(entry.ends),
+            }
+            drafting.write(_IDENTITY, encode_record(values), f"as {where} says")
+            return

@@ -1,0 +1,138 @@
+"""Repair of attempts, leases and replays: what only tells who did what, and fences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.replay import answers
+
+ENGINE = "maintenance"
+"""``engine`` in the handle of an epoch that a command took: it runs nothing."""
+
+
+def repair_attempts(drafting: Drafting) -> None:
+    """Every epoch can be read, and every attempt without an end has a lease, by which the janitor finds it."""
+    _mend(drafting, "attempts", lambda: drafting.checkpoint.attempts.epochs, lambda: fence_values(drafting))
+    attempts, leases = drafting.checkpoint.attempts, drafting.checkpoint.leases
+    for lane in drafting.store.list("leases"):
+        for name in drafting.store.list(f"leases/{lane}"):
+            path = f"leases/{lane}/{name}"
+            if not _is_record(drafting.store.get(path)):
+                drafting.set_aside(path, "torn")
+    held = set(leases.unfinished())
+    for lane in attempts.epochs.lanes():
+        for number in attempts.epochs.ids(lane):
+            key = BatchKey(lane, number)
+            for epoch in sorted({*attempts.epochs.all(key)} - {*attempts.epochs.ends(key)}):
+                if is_beyond(drafting, key):
+                    why = f"batch {key} is in no log; a later attempt of it is another one's"
+                    end_attempt_by_hand(drafting, key, epoch, state="canceled", why=why)
+                elif (key, epoch) not in held:
+                    values = {"seconds": 0, "parked": False}
+                    why = f"attempt {epoch} of batch {key} has no end; with a lease that is over the janitor ends it"
+                    drafting.write(f"leases/{lane}/{number}-{epoch}-1", encode_record(values), why)
+
+
+def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
+    """Requests can be read, and one that was answered says so: else the batch would run once more."""
+    placeholder = {"run": None, "requested_ms": drafting.at_ms}
+    _mend(drafting, "replays", lambda: drafting.checkpoint.replays.epochs, lambda: placeholder, _ended_replay(drafting))
+    checkpoint = drafting.checkpoint
+    for lane in checkpoint.replays.epochs.lanes():
+        for number in checkpoint.replays.epochs.ids(lane):
+            key = BatchKey(lane, number)
+            if is_beyond(drafting, key):
+                for name in drafting.store.list(f"replays/{key}"):
+                    drafting.set_aside(f"replays/{key}/{name}", f"batch {key} is in no log")
+                continue
+            pending = checkpoint.replays.pending(key)
+            attempt = _published_attempt(drafting, recorded, key) if pending else None
+            for request in pending:
+                if attempt is not None and attempt.started_ms >= request.requested_ms and answers(attempt, request):
+                    drafting.write(
+                        f"replays/{key}/{request.epoch}.end",
+                        encode_record({"attempt": attempt.epoch, "completed_ms": drafting.at_ms}),
+                        f"attempt {attempt.epoch}, which is in the table, was made for it",
+                    )
+
+
+def is_beyond(drafting: Drafting, key: BatchKey) -> bool:
+    """Whether the batch is not in the log, and it is not retention that took it."""
+    ids = drafting.checkpoint.lane(key.lane).offset_log.ids()
+    return key.id not in ids and key.id >= min(ids, default=0)
+
+
+def end_attempt_by_hand(drafting: Drafting, key: BatchKey, epoch: int, *, state: str, why: str) -> None:
+    """Plan to record that an attempt has ended."""
+    values = {"state": state, "ended_ms": drafting.at_ms, "error": f"microbatch {drafting.command}: {why}"}
+    drafting.write(f"attempts/{key}/{epoch}.end", encode_record(values), why)
+
+
+def fence_values(drafting: Drafting) -> Mapping[str, Any]:
+    """An attempt that stands for an epoch and runs nothing."""
+    return {
+        "handle": {"engine": ENGINE, "by_hand": dict(drafting.trail)},
+        "run": None,
+        "code": {},
+        "started_ms": drafting.at_ms,
+        "definition": None,
+    }
+
+
+def _ended_replay(drafting: Drafting) -> Mapping[str, Any]:
+    return {"attempt": 0, "completed_ms": drafting.at_ms}
+
+
+def _mend(
+    drafting: Drafting,
+    folder: str,
+    epochs_of: Callable[[], Epochs],
+    placeholder: Callable[[], Mapping[str, Any]],
+    end: Mapping[str, Any] | None = None,
+) -> None:
+    """An epoch never comes back: attempts that fence by it would share it. So what is torn or missing is replaced."""
+    for lane in epochs_of().lanes():
+        for number in epochs_of().ids(lane):
+            key = BatchKey(lane, number)
+            epochs = epochs_of()
+            for epoch in range(1, max([*epochs.all(key), *epochs.ends(key)], default=0) + 1):
+                path = f"{folder}/{key}/{epoch}"
+                ended = drafting.store.get(f"{path}.end")
+                if ended is not None and not _is_record(ended):
+                    drafting.set_aside(f"{path}.end", "torn")
+                    ended = None
+                if _is_record(drafting.store.get(path)):
+                    continue
+                drafting.set_aside(path, "torn")
+                drafting.write(path, encode_record(placeholder()), f"stands for epoch {epoch}, which is not used again")
+                if ended is None:
+                    values = end or {
+                        "state": "canceled", "ended_ms": drafting.at_ms, "error": "its entry was torn or missing",
+                    }  # fmt: skip
+                    drafting.write(f"{path}.end", encode_record(values), "nothing comes of it")
+
+
+def _is_record(data: bytes | None) -> bool:
+    if data is None:
+        return False
+    try:
+        decode_record(data, where="")
+    except CorruptEntryError:
+        return False
+    return True
+
+
+def _published_attempt(drafting: Drafting, recorded: Recorded, key: BatchKey) -> Attempt | None:
+    try:
+        found = recorded.published(key)
+        return drafting.checkpoint.attempts.get(key, found.manifest.epoch) if found is not None else None
+    except MicroBatchError:
+        return None

@@ -1,0 +1,267 @@
+"""Repair of a lane: offset log and commit log agree again, no row lost or doubled. The sink is asked what it has.
+
+What cannot be repaired so is left as it is, and said, with what is at stake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import Lane, command
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.exceptions import (
+    CorruptEntryError,
+    MaintenanceError,
+    SinkError,
+    SourceCountError,
+    UnknownVersionError,
+)
+from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting
+from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
+from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.execution.progress import progress_of
+
+E = TypeVar("E", OffsetEntry, CommitEntry)
+
+_RESTORE = "Restore it from a backup of the checkpoint."
+
+
+class _Stuck(Exception):
+    """Nothing more can be repaired in this lane; why is among the problems."""
+
+
+class LaneRepair:
+    """Plans the repair of one lane.
+
+    :param drafting: takes the steps.
+    :param recorded: tells what is in the sink.
+    :param name: the lane.
+    """
+
+    def __init__(self, drafting: Drafting, recorded: Recorded, name: str) -> None:
+        self._drafting = drafting
+        self._recorded = recorded
+        self._name = name
+        self._folder = "" if name == LIVE else f"lanes/{name}/"
+
+    def run(self) -> None:
+        """Plan all there is to do."""
+        try:
+            self._mend_newest_offsets()
+            self._mend_older_offsets()
+            self._mend_commits()
+            self._take_back_plans()
+        except _Stuck:
+            return
+        except UnknownVersionError as error:
+            self._drafting.problem(self._lane.offset_log.location, str(error), "Use the version that wrote it.")
+        except (MaintenanceError, SinkError) as error:
+            self._drafting.problem(
+                self._lane.offset_log.location,
+                f"lane {self._name} is broken, and what to do depends on what is in the sink. {error}",
+                "Mend that, then run the command again.",
+            )
+
+    @property
+    def _lane(self) -> Lane:
+        return self._drafting.checkpoint.lane(self._name)
+
+    def _key(self, number: int) -> BatchKey:
+        return BatchKey(self._name, number)
+
+    def _published(self, number: int) -> Published | None:
+        return self._recorded.published(self._key(number))
+
+    def _mend_newest_offsets(self) -> None:
+        """An entry at the end that is torn, or that nothing leads to, is planned again if its batch got nowhere."""
+        while True:
+            log = self._lane.offset_log
+            ids = log.ids()
+            if not ids:
+                break
+            newest = ids[-1]
+            torn = _unreadable(log, newest)
+            # With only the one before missing, its range is known from its neighbours; that is mended later.
+            apart = newest > 0 and len(ids) > 1 and newest - 1 not in ids and newest - 2 not in ids
+            if torn is None and not apart:
+                break
+            committed = newest in self._lane.commit_log.ids()
+            published = self._published(newest) if not committed else None
+            if committed or published is not None:
+                state = "committed" if committed else f"in {published.sink.location()}" if published else ""
+                what = torn or f"the entries between {ids[-2]} and {newest} are missing"
+                self._drafting.problem(
+                    log.where(newest),
+                    f"{what} Batch {newest} is {state}, so its range is not free to be planned again, and nobody else "
+                    "knows it.",
+                    f"{_RESTORE} Without one: {self._rewind(newest - 1 if torn else ids[-2])} takes its rows out of "
+                    "the table and plans them again.",
+                )
+                raise _Stuck
+            self._drafting.set_aside(
+                f"{self._folder}offsets/{newest}",
+                f"{'torn' if torn else 'nothing leads to it'}; batch {newest} is neither committed nor in the table, "
+                "so it is planned again",
+            )
+
+    def _mend_older_offsets(self) -> None:
+        """The range of an entry that its successor follows begins and ends where its neighbours say."""
+        ids = self._lane.offset_log.ids()
+        if not ids:
+            return
+        for number in range(ids[0], ids[-1]):
+            log = self._lane.offset_log
+            torn = _unreadable(log, number) if number in log.ids() else "missing"
+            if torn is None:
+                continue
+            path = f"{self._folder}offsets/{number}"
+            before, after = _readable(log, number - 1), _readable(log, number + 1)
+            if number == ids[0] and number > 0 and after is not None and after.starts:
+                self._drafting.set_aside(path, "torn; the oldest entry that was kept, and the next one names its start")
+                continue
+            if after is None or not after.starts or (before is None and number > 0):
+                self._drafting.problem(
+                    log.where(number),
+                    f"entry {number} of the offset log is {'missing' if torn == 'missing' else 'torn'} and its "
+                    "neighbours do not tell its range: a replay of the batch is impossible"
+                    + ("." if number < ids[-1] - 1 else ", and so is the next plan."),
+                    f"{_RESTORE} Without one: {self._rewind(number - 1)}.",
+                )
+                raise _Stuck
+            self._drafting.set_aside(path, "torn")
+            self._drafting.write(path, self._rebuilt(number, before, after), "its range, as its neighbours tell it")
+            self._drafting.note(
+                f"batch {self._key(number)}: its time and settings are its neighbour's now; a replay sees those."
+            )
+
+    def _rebuilt(self, number: int, before: OffsetEntry | None, after: OffsetEntry) -> bytes:
+        ends: dict[str, Offset | None] = dict(after.starts)
+        starts = {name: before.ends.get(name) if before else None for name in ends}
+        entry = replace(
+            after, ends=ends, starts=starts, run=None, extra=by_hand(self._drafting.trail),
+            batch_timestamp_ms=(before or after).batch_timestamp_ms,
+            watermark_ms=before.watermark_ms if before else 0,
+            conf=(before or after).conf,
+        )  # fmt: skip
+        return encoded_offsets(self._drafting, self._name, number, entry)
+
+    def _mend_commits(self) -> None:
+        """A commit entry that is lost is written again if the sink has the batch; one for nothing is set aside."""
+        offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
+        if not offset_ids:
+            if commit_ids:
+                self._drafting.problem(
+                    self._lane.offset_log.location,
+                    f"batches up to {commit_ids[-1]} are committed and the offset log is empty: the position is lost, "
+                    "and with it which data is in the table.",
+                    "Restore the folder from a backup; else start a new checkpoint and a new table.",
+                )
+                raise _Stuck
+            return
+        newest = offset_ids[-1]
+        ahead = [number for number in reversed(commit_ids) if number > newest]
+        published = [number for number in ahead if self._published(number) is not None]
+        if published:
+            self._drafting.problem(
+                self._lane.commit_log.where(ahead[-1]),
+                f"batches {ahead[-1]} to {ahead[0]} are committed, {published} are in the table, and the offset log "
+                f"ends at {newest}: what they read is lost.",
+                f"Restore the offset log from a backup. Without one: {self._rewind(newest)} takes them out of the "
+                "table and plans them again.",
+            )
+            raise _Stuck
+        for number in ahead:
+            self._set_aside_commit(number, f"batch {number} was never planned and is not in the table")
+        for number in offset_ids:
+            torn = _unreadable(self._lane.commit_log, number) if number in commit_ids else "missing"
+            # The newest batch may be open; and of the first one kept, retention may have taken the commit entry.
+            may_lack = number == newest or number == offset_ids[0] > 0
+            if torn is None or (may_lack and number not in commit_ids):
+                continue
+            found = self._published(number)
+            if found is not None:
+                self._set_aside_commit(number, "torn")
+                self._write_commit(number, found)
+            elif number == newest:
+                self._set_aside_commit(number, f"torn, and batch {number} is not in the table: it runs again")
+
+    def _set_aside_commit(self, number: int, why: str) -> None:
+        self._drafting.set_aside(f"{self._folder}commits/{number}", why)
+
+    def _write_commit(self, number: int, found: Published) -> None:
+        entry = self._lane.offset_log.get(number)
+        assert entry is not None, "all offsets can be read by now"
+        starts = starts_of(self._lane, number, entry)
+        described = {}
+        for name, end in entry.ends.items():
+            source = self._recorded.source(name)
+            if source is not None:
+                described[name] = source.describe(starts.get(name), end)
+        attempt = self._drafting.checkpoint.attempts.get(self._key(number), found.manifest.epoch)
+        commit = CommitEntry(
+            next_watermark_ms=entry.watermark_ms,
+            epoch=found.manifest.epoch,
+            requires_another_batch=bool(found.manifest.result.get("requiresAnotherBatch", False)),
+            progress=progress_of(found.manifest, described),
+            run=attempt.run if attempt else entry.run,
+            committed_ms=self._drafting.at_ms,
+            extra=by_hand(self._drafting.trail),
+        )
+        self._drafting.write(
+            f"{self._folder}commits/{number}",
+            encoded_commit(commit),
+            f"batch {number} is in the table, by attempt {found.manifest.epoch}",
+        )
+
+    def _take_back_plans(self) -> None:
+        """One batch at most may be planned and not committed. The others run after it, planned anew."""
+        offset_ids, commit_ids = self._lane.offset_log.ids(), set(self._lane.commit_log.ids())
+        open_ids = [number for number in offset_ids if number not in commit_ids]
+        if open_ids and open_ids[0] == offset_ids[0] > 0 and len(offset_ids) > 1:
+            del open_ids[0]
+        if not open_ids or open_ids[0] == offset_ids[-1]:
+            return
+        first = open_ids[0]
+        later = [number for number in offset_ids if number > first]
+        done = [number for number in later if number in commit_ids or self._published(number) is not None]
+        if done:
+            self._drafting.problem(
+                self._lane.commit_log.where(first),
+                f"batch {first} is neither committed nor in the table, and {done} after it are: its rows are missing.",
+                f"{self._rewind(first - 1)} runs it and those after it again. If its commit entry said that it was set "
+                "aside, restore that from a backup.",
+            )
+            raise _Stuck
+        for number in reversed(later):
+            self._drafting.set_aside(
+                f"{self._folder}offsets/{number}",
+                f"planned before batch {first} was committed, not in the table: it is planned again",
+            )
+
+    def _rewind(self, number: int) -> str:
+        return command(self._lane, f"rewind --to {number} --drop-output")
+
+
+def _unreadable(log: MetadataLog[E], number: int) -> str | None:
+    """Why the entry cannot be read, or None.
+
+    :raises UnknownVersionError: if it is not torn, but of a version that this package does not read.
+    """
+    try:
+        log.get(number)
+    except UnknownVersionError:
+        raise
+    except (CorruptEntryError, SourceCountError) as error:
+        return str(error)
+    return None
+
+
+def _readable(log: MetadataLog[E], number: int) -> E | None:
+    try:
+        return log.get(number) if number >= 0 else None
+    except (CorruptEntryError, SourceCountError):
+        return None

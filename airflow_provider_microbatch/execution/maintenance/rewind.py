@@ -1,0 +1,154 @@
+"""Rewind: the log ends after batch N again, and what came later is planned anew, of the same data."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.records import encode_record
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.repair_epochs import end_attempt_by_hand, fence_values
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
+from airflow_provider_microbatch.execution.position import starts_of
+
+
+def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool) -> Plan:
+    """The plan after which batch ``to`` is the newest one.
+
+    Attempts of the later batches stay on record, ended and fenced: their epochs are never given out again. Source logs
+    stay too: the later batches read what they read before, from wherever it is now.
+
+    :param lane: the lane.
+    :param to: the batch; -1 for none at all.
+    :param drop_output: take the later batches out of the table.
+    :raises MaintenanceError: if a row would be lost or doubled.
+    """
+    return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output).plan()
+
+
+class _Rewind:
+    def __init__(self, drafting: Drafting, *, lane: str, to: int, drop_output: bool) -> None:
+        self._drafting = drafting
+        self._name = lane
+        self._to = to
+        self._drop_output = drop_output
+        self._checkpoint = drafting.checkpoint
+        self._lane = self._checkpoint.lane(lane)
+        self._recorded = Recorded(self._checkpoint)
+        self._folder = "" if lane == LIVE else f"lanes/{lane}/"
+
+    def plan(self) -> Plan:
+        offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
+        later = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
+        self._check_position(offset_ids, commit_ids)
+        if not later:
+            return self._drafting.plan()
+        self._check_readable(later, commit_ids)
+        self._drop(later)
+        why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
+        # Commits first, from the newest on: killed in between, no batch is committed that the offset log lacks.
+        for number in reversed(later):
+            self._drafting.set_aside(f"{self._folder}commits/{number}", why)
+        for number in reversed(later):
+            self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
+            self._end_attempts(BatchKey(self._name, number))
+            self._forget_replays(BatchKey(self._name, number))
+        return self._drafting.plan()
+
+    def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:
+        where = self._lane.offset_log.location
+        if self._to < 0:
+            if offset_ids and offset_ids[0] > 0:
+                raise MaintenanceError(
+                    f"{where} keeps batches from {offset_ids[0]} on: what the earlier ones read is no longer known, so "
+                    "not all can be read again. Start a new checkpoint and a new table instead."
+                )
+            return
+        if self._to not in offset_ids:
+            kept = f"it has {offset_ids[0]} to {offset_ids[-1]}" if offset_ids else "it is empty"
+            raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.")
+        self._lane.offset_log.get(self._to)
+        if self._to not in commit_ids and not (self._to == offset_ids[0] and self._to > 0):
+            raise MaintenanceError(
+                f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
+                f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
+            )
+
+    def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
+        """What was committed has to be read a second time."""
+        for number in later:
+            key = BatchKey(self._name, number)
+            try:
+                entry = self._lane.offset_log.get(number)
+            except CheckpointError:
+                entry = None
+            if entry is None:
+                self._drafting.note(f"what batch {key} read is lost; its source log tells what the next plan reads.")
+                continue
+            if number not in commit_ids:
+                continue
+            starts = starts_of(self._lane, number, entry)
+            for name, end in entry.ends.items():
+                start = starts.get(name)
+                if start == end:
+                    continue
+                source = self._recorded.source(name)
+                if source is None:
+                    raise MaintenanceError(
+                        f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
+                        "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
+                    )
+                try:
+                    reason = source.not_replayable(start, end)
+                    if reason is None:
+                        source.read(start, end)
+                except SourceError as error:
+                    reason = str(error)
+                if reason is not None:
+                    raise MaintenanceError(
+                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."
+                    )
+
+    def _drop(self, later: list[int]) -> None:
+        published = {number: self._recorded.published(BatchKey(self._name, number)) for number in later}
+        present = [number for number, found in published.items() if found is not None]
+        if present and not self._drop_output:
+            shown = ", ".join(map(str, present[:10])) + (" …" if len(present) > 10 else "")
+            raise MaintenanceError(
+                f"batches {shown} are in the table and would be in it twice when they are read again. With "
+                "--drop-output they are taken out of it first, the newest first, one by one."
+            )
+        for number in reversed(present):
+            found = published[number]
+            assert found is not None
+            step = DropOutput(
+                key=str(BatchKey(self._name, number)),
+                epoch=found.manifest.epoch,
+                sink=found.sink.to_dict(),
+                where=found.sink.location(),
+                why="it is read and published again",
+            )
+            self._drafting.elsewhere(step)
+        if present:
+            self._drafting.note(
+                "readers of the table miss these batches until they have run again; what is taken out is kept as "
+                "replaced output is, until the janitor removes it."
+            )
+
+    def _end_attempts(self, key: BatchKey) -> None:
+        attempts = self._checkpoint.attempts
+        began, ended = attempts.epochs.all(key), attempts.epochs.ends(key)
+        unended = [epoch for epoch in began if epoch not in ended]
+        for epoch in unended:
+            end_attempt_by_hand(self._drafting, key, epoch, state="canceled", why="its batch was rewound")
+        if unended and unended[-1] == began[-1]:
+            # Its process may only sleep: with a later epoch there it can neither publish nor commit.
+            epoch = began[-1] + 1
+            path = f"attempts/{key}/{epoch}"
+            self._drafting.write(path, encode_record(fence_values(self._drafting)), f"fences attempt {epoch - 1}")
+            end_attempt_by_hand(self._drafting, key, epoch, state="canceled", why="it runs nothing")
+
+    def _forget_replays(self, key: BatchKey) -> None:
+        """Who asked for the batch again gets it: it runs again."""
+        for name in self._drafting.store.list(f"replays/{key}"):
+            self._drafting.set_aside(f"replays/{key}/{name}", "its batch is planned again")

@@ -1,0 +1,121 @@
+"""Set a source's position by hand: one more batch, which reads nothing and says so."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.position import Position, read_position
+from airflow_provider_microbatch.sources import OpenSource
+
+
+def plan_set_offset(
+    drafting: Drafting, *, lane: str, source: str, offset: Offset | None, allow_skip: bool, allow_reread: bool
+) -> Plan:
+    """The plan after which the next batch begins at ``offset``. The logs only grow: the batch in between is set aside.
+
+    :param lane: the lane.
+    :param source: name of the source.
+    :param offset: its position, as its own offsets look; None for before anything.
+    :param allow_skip: what lies between may be lost.
+    :param allow_reread: what was read already may be read and published again.
+    :raises MaintenanceError: if the logs are not ready for it, or it would lose or double rows and nobody allowed that.
+    :raises SourceError: if the offset is none of the source's.
+    """
+    checkpoint = drafting.checkpoint
+    position = read_position(checkpoint.lane(lane))
+    if position.latest is None:
+        raise MaintenanceError(
+            f"{checkpoint.location} has no batch in lane {lane} yet, so there is no position to set."
+        )
+    if position.planned is not None:
+        raise MaintenanceError(
+            f"batch {position.batch_id} of lane {lane} is planned and not committed. Let the pipeline finish it, or "
+            f"rewind to {position.batch_id - 1} first."
+        )
+    opened = Recorded(checkpoint).source(source)
+    if opened is None:
+        known = ", ".join(Recorded(checkpoint).arguments().get("sources", {})) or "none"
+        raise MaintenanceError(f"the pipeline on record has no source {source!r}; it has {known}.")
+    if offset is not None:
+        opened.check_offset(offset)
+    before = position.committed.get(source)
+    if offset == before:
+        return drafting.plan()
+    _check_direction(drafting, opened, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
+    number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
+    why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
+    entry = _entry(drafting, position, source, offset)
+    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, number, entry), why)
+    commit = CommitEntry(
+        next_watermark_ms=entry.watermark_ms,
+        set_aside=True,
+        committed_ms=drafting.at_ms,
+        extra=by_hand(drafting.trail),
+    )
+    drafting.write(f"{folder}commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
+    return drafting.plan()
+
+
+def _check_direction(
+    drafting: Drafting,
+    opened: OpenSource,
+    source: str,
+    before: Offset | None,
+    offset: Offset | None,
+    *,
+    allow_skip: bool,
+    allow_reread: bool,
+) -> None:
+    after = opened.is_after(offset, before)
+    if after is not False:
+        figures = _figures(opened, before, offset)
+        if not allow_skip:
+            raise MaintenanceError(
+                f"what source {source!r} has after {_show(before)} up to {_show(offset)}{figures} would never be read. "
+                "Allow that with --allow-skip."
+            )
+        drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(offset)}{figures}.")
+    if after is not True:
+        figures = _figures(opened, offset, before)
+        if not allow_reread:
+            raise MaintenanceError(
+                f"what source {source!r} has after {_show(offset)} up to {_show(before)}{figures} is in the table and "
+                "would be in it twice. `microbatch rewind` takes it out first; else allow it with --allow-reread."
+            )
+        try:
+            reason = opened.not_replayable(offset, before)
+            if reason is None:
+                opened.read(offset, before)
+        except SourceError as error:
+            reason = str(error)
+        if reason is not None:
+            raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
+        drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")
+
+
+def _entry(drafting: Drafting, position: Position, source: str, offset: Offset | None) -> OffsetEntry:
+    assert position.latest is not None, "checked before"
+    identity = drafting.checkpoint.identity()
+    return OffsetEntry(
+        ends={**position.committed, source: offset},
+        starts=dict(position.committed),
+        batch_timestamp_ms=drafting.at_ms,
+        watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
+        conf=position.latest.conf,
+        source_metadata=position.latest.source_metadata,
+        pipeline=identity.pipeline if identity else None,
+        extra=by_hand(drafting.trail),
+    )
+
+
+def _figures(opened: OpenSource, start: Offset | None, end: Offset | None) -> str:
+    told = opened.describe(start, end)
+    return f" ({', '.join(f'{value:,} {name}' for name, value in told.items())})" if told else ""
+
+
+def _show(offset: Offset | None) -> str:
+    return "its beginning" if offset is None else offset

@@ -1,0 +1,196 @@
+"""The steps that a plan is made of. Each can be done again: done twice it is as if it was done once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint
+from airflow_provider_microbatch.sinks import Sink
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, by which a step knows the bytes that it was planned for."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """Move a file of the checkpoint away. Nothing is ever deleted.
+
+    :param path: the file.
+    :param target: where it goes.
+    :param sha256: of its content; another content is not touched.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "set aside"
+
+    path: str
+    target: str
+    sha256: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Copy first, then delete: killed in between, the file is there twice and never gone.
+
+        :raises MaintenanceError: if the file is another one than the plan was made for.
+        """
+        data, moved = store.get(self.path), store.get(self.target)
+        planned = data is not None and digest(data) == self.sha256
+        if moved is None:
+            if data is None or not planned:
+                raise MaintenanceError(f"{store.location}/{self.path} was changed since the plan was made.")
+            store.put_if_absent(self.target, data)
+        elif digest(moved) != self.sha256:
+            raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
+        # With the copy there and other bytes in its old place, this step and the one after it were done before.
+        if planned:
+            store.delete(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """Write a file of the checkpoint that is not there.
+
+    :param path: the file.
+    :param text: its whole content.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "write"
+
+    path: str
+    text: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Put it there. :raises MaintenanceError: if something else is there."""
+        data = self.text.encode()
+        if not store.put_if_absent(self.path, data) and store.get(self.path) != data:
+            raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropOutput:
+    """Take a batch's published output out of the table.
+
+    :param key: the batch, as ``str(BatchKey)``.
+    :param epoch: the attempt whose output it is.
+    :param sink: definition of the sink.
+    :param where: the table's address.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "drop output"
+
+    key: str
+    epoch: int
+    sink: Mapping[str, Any]
+    where: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return f"batch {self.key} of {self.where}"
+
+    def apply(self, store: Store) -> None:
+        """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
+        Sink.from_dict(self.sink).withdraw(BatchKey.parse(self.key), self.epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Copy a checkpoint, all but what only concerns the place it lies at.
+
+    :param source: its location.
+    :param target: location of the copy.
+    :param sources: names in the order of the pipeline, for a v1 log.
+    :param hand_over: complete the copy for a streaming query.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    source: str
+    target: str
+    sources: tuple[str, ...]
+    hand_over: bool
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return f"{self.source} to {self.target}"
+
+    def apply(self, store: Store) -> None:
+        """Copy what is not there yet. :raises MaintenanceError: if something else is there."""
+        copy_checkpoint(open_store(self.source), open_store(self.target))
+        if self.hand_over:
+            hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Move a hidden file of the checkpoint's folder away.
+
+    :param path: the file.
+    :param target: where it goes.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "sweep"
+
+    path: str
+    target: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Move it, unless it is gone."""
+        move_litter(Path(store.location), self.path, self.target)
+
+
+Step = SetAside | Write | DropOutput | Copy | Sweep
+
+_KINDS: Mapping[str, type[SetAside] | type[Write] | type[DropOutput] | type[Copy] | type[Sweep]] = {
+    kind.kind: kind for kind in (SetAside, Write, DropOutput, Copy, Sweep)
+}
+
+
+def step_to_dict(step: Step) -> dict[str, Any]:
+    """A step as JSON values."""
+    return {"step": step.kind, **asdict(step)}
+
+
+def step_from_dict(values: Mapping[str, Any]) -> Step:
+    """What :func:`step_to_dict` made. :raises CheckpointError: for a step of another version of this package."""
+    made = _KINDS.get(str(values.get("step")))
+    if made is None:
+        raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")
+    return made(**{name: value for name, value in values.items() if name != "step"})

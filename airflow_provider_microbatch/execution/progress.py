@@ -1,0 +1,23 @@
+"""What a commit entry tells of its batch: the runtime's result, and figures of the ranges and of what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_microbatch.sinks import Manifest
+
+
+def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """``progress`` of the commit entry.
+
+    :param manifest: what is in the sink.
+    :param sources: what each source says of its range.
+    """
+    result = {key: value for key, value in manifest.result.items() if key != "learned"}
+    return {
+        **result,
+        "sources": dict(sources),
+        "numOutputFiles": len(manifest.files),
+        "numOutputBytes": sum(manifest.files.values()),
+    }

@@ -1,0 +1,184 @@
+"""What people see of the commands that change a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from tests.execution.maintaining import killed_at
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three batches, all committed."""
+    world = World(tmp_path)
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def microbatch(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_dry_run_prints_the_plan_and_does_nothing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    location = world.pipeline.checkpoint
+    (Path(location) / "commits" / "1").unlink()
+    before = world.files()
+    status, out, _ = microbatch(capsys, "repair", location, "--dry-run")
+    assert status == 0
+    assert out.splitlines() == [
+        "step   what       why",
+        "-----  ---------  -------------------------------------",
+        "write  commits/1  batch 1 is in the table, by attempt 1",
+        f"{location}: 1 step, dry run: nothing was done",
+    ]
+    assert world.files() == before
+    status, applied, _ = microbatch(capsys, "repair", location)
+    assert (status, applied) == (0, out.replace("1 step, dry run: nothing was done", "1 step done"))
+    assert microbatch(capsys, "repair", location)[:2] == (0, f"{location}: nothing to do\n")
+    assert microbatch(capsys, "check", location)[0] == 0
+
+
+def test_what_cannot_be_repaired_has_exit_status_1_and_names_the_command(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = world.pipeline.checkpoint
+    (Path(location) / "offsets" / "2").write_bytes(b"")
+    status, out, _ = microbatch(capsys, "repair", location)
+    assert status == 1
+    assert f"{location}: nothing to do; 1 left that this command cannot mend" in out
+    [command] = [part for part in out.split("`") if part.startswith("microbatch rewind")]
+    assert microbatch(capsys, *command.split()[1:])[0] == 0
+    assert world.table() == {0: [0], 1: [1]}
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_rewind_says_what_it_needs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    location = world.pipeline.checkpoint
+    status, out, err = microbatch(capsys, "rewind", location, "--to", 0)
+    assert (status, out) == (2, "")
+    assert "--drop-output" in err
+    status, out, _ = microbatch(capsys, "rewind", location, "--to", 0, "--drop-output", "--dry-run")
+    assert status == 0
+    assert [line.split("  ")[0] for line in out.splitlines()[2:8]] == ["drop output"] * 2 + ["set aside"] * 4
+    assert "note: readers of the table miss these batches until they have run again" in out
+    assert world.table().keys() == {0, 1, 2}
+    assert microbatch(capsys, "rewind", location, "--to", 0, "--drop-output")[0] == 0
+    assert world.table().keys() == {0}
+
+
+def test_json(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 1, "--drop-output", "--json")
+    told = json.loads(out)
+    assert (told["command"], told["dry_run"], told["finished"]) == ("rewind --to 1 --drop-output", False, None)
+    assert [step["step"] for step in told["steps"]] == ["drop output", "set aside", "set aside"]
+
+
+def test_a_live_attempt_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.land(3)
+    batch = world.execution.plan(run_identity(3))
+    assert batch is not None
+    world.execution.open_attempt(key=batch.key, run=run_identity(3), code=CODE, engine=InlineEngine())
+    status, _, err = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 2)
+    assert status == 2
+    assert "is in use: live/3 attempt 1" in err
+    assert microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 2, "--dry-run")[0] == 0
+
+
+def test_an_interrupted_command_is_shown_and_finished(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    location = world.pipeline.checkpoint
+    assert killed_at(6, lambda: main(["rewind", location, "--to", "0", "--drop-output"]))
+    capsys.readouterr()
+    for path in Path(location).glob("maintenance/leases/*/*"):
+        path.unlink()
+    status, out, _ = microbatch(capsys, "repair", location, "--dry-run")
+    assert status == 0
+    assert "`microbatch rewind --to 0 --drop-output` (by " in out
+    status, out, _ = microbatch(capsys, "repair", location)
+    assert status == 0
+    assert "finished what `microbatch rewind --to 0 --drop-output`" in out
+    assert world.checkpoint.offset_log.ids() == [0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["repair"],
+        ["rewind", "--to", "0"],
+        ["set-offset", "--source", "orders", "--offset", "null"],
+        ["export", "/nowhere"],
+        ["import", "/nowhere", "--pipeline", "orders"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_path_without_a_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    command, *more = arguments
+    status, _, err = microbatch(capsys, command, tmp_path / "nothing", *more)
+    assert status == 2
+    assert "is not a checkpoint" in err
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("to", ["-2", "last", "1.5"])
+def test_a_batch_that_is_none_is_refused(world: World, to: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["rewind", world.pipeline.checkpoint, f"--to={to}"])
+    assert refused.value.code == 2
+
+
+def test_set_offset_names_what_it_costs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    location = world.pipeline.checkpoint
+    wanted = ["set-offset", location, "--source", "orders", "--offset", '{"logOffset": 0}']
+    status, out, err = microbatch(capsys, *wanted)
+    assert (status, out) == (2, "")
+    assert "(2 files, 20 bytes) is in the table and would be in it twice" in err
+    status, out, _ = microbatch(capsys, *wanted, "--allow-reread")
+    assert status == 0
+    assert 'the next batch begins source \'orders\' at {"logOffset":0}, after {"logOffset":2}' in out
+    status, out, _ = microbatch(capsys, "log", location)
+    assert out.splitlines()[-1].split()[:8] == ["3", "set_aside", "-", "orders", "2", "→", "0", "-"]
+    world.run(4)
+    assert world.table()[4] == [1]
+
+
+def test_an_offset_that_is_no_json_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["set-offset", world.pipeline.checkpoint, "--source", "orders", "--offset", "logOffset 7"])
+    assert "is no JSON" in capsys.readouterr().err
+
+
+def test_export_and_import(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    location, copy = world.pipeline.checkpoint, tmp_path / "copy"
+    status, out, _ = microbatch(capsys, "export", location, copy, "--dry-run")
+    assert status == 0
+    assert f"copy  {location} to {copy}" in out
+    assert "note: pause the DAG for good before the query starts" in out
+    assert not copy.exists()
+    assert microbatch(capsys, "export", location, copy)[0] == 0
+    assert microbatch(capsys, "check", copy)[0] == 0
+    back = tmp_path / "back"
+    assert microbatch(capsys, "import", copy, back, "--pipeline", "orders", "--dry-run")[0] == 0
+    assert not back.exists()
+    assert microbatch(capsys, "import", copy, back, "--pipeline", "orders")[0] == 0
+    assert microbatch(capsys, "log", back)[1] == microbatch(capsys, "log", location)[1]
+    status, _, err = microbatch(capsys, "import", copy, back, "--pipeline", "orders")
+    assert status == 2
+    assert "is not empty" in err
+
+
+def test_the_checkpoint_of_another_lane_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 0, "--lane", "backfill")
+    assert status == 2
+    assert "has no lane 'backfill'; it has live" in err

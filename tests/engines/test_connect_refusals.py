@@ -1,0 +1,118 @@
+"""What the Spark Connect engine and ``microbatch engine`` refuse, without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.engines import server
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
+from airflow_provider_microbatch.engines.spark_connect_child import session_id
+from airflow_provider_microbatch.engines.spark_connect_wire import Wire, call
+from airflow_provider_microbatch.exceptions import EngineError
+
+KEY = BatchKey("live", 0)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    given = {"conn_type": "spark_connect", "host": "localhost", "port": free_port(), **changes}
+    monkeypatch.setenv("AIRFLOW_CONN_WARM", json.dumps(given))
+
+
+def test_a_server_that_is_down_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, password="secret-77")
+    with pytest.raises(EngineError, match=r"'warm' does not answer.*microbatch engine start") as error:
+        SparkConnectEngine(conn_id="warm").handle(pipeline="orders", key=KEY, epoch=1)
+    assert "secret-77" not in str(error.value)
+
+
+def test_a_missing_connection_is_named_with_the_command_that_makes_it() -> None:
+    with pytest.raises(EngineError, match="airflow connections add nobody --conn-type spark_connect"):
+        SparkConnectEngine(conn_id="nobody").handle(pipeline="orders", key=KEY, epoch=1)
+
+
+def test_another_spark_version_is_told_with_the_way_out() -> None:
+    check_version("sc://s:1", theirs="4.1.0", ours="4.1.3")
+    with pytest.raises(EngineError, match=r"runs Spark 4\.0\.1.*pyspark 4\.1\.3.*'pyspark-client==4\.0\.1'"):
+        check_version("sc://s:1", theirs="4.0.1", ours="4.1.3")
+
+
+def test_nothing_runs_on_a_local_server_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch)
+    engine = SparkConnectEngine(conn_id="warm")
+    url = f"sc://localhost:{free_port()}"
+    handle = {
+        "engine": "spark-connect", "host": socket.gethostname(), "url": url, "conn_id": "warm", "user": "me",
+        "session": session_id("x", 0), "tag": "microbatch-1", "pid": os.getpid(), "started": 1.0,
+        "application": "orders batch live/0 attempt 1",
+    }  # fmt: skip
+    # The pid is in use again, by this very process, which started later.
+    assert engine.cancel(handle) is False
+    # Of another host's server nobody knows.
+    with pytest.raises(EngineError, match="does not answer"):
+        engine.cancel({**handle, "host": "elsewhere"})
+
+
+def test_sessions_are_found_again_by_what_they_are_for() -> None:
+    assert session_id("orders\nrun-1", 0) == session_id("orders\nrun-1", 0)
+    assert len({session_id(purpose, generation) for purpose in ("a", "b") for generation in (0, 1)}) == 4
+
+
+def test_a_runner_in_a_folder_that_others_may_write_is_not_trusted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "runner.sock"))
+        listener.listen()
+        found = call(tmp_path)
+        assert found is not None
+        found.close()
+        tmp_path.chmod(0o770)
+        assert call(tmp_path) is None
+
+
+def test_messages_longer_than_a_packet_and_the_end_of_a_conversation() -> None:
+    left, right = (Wire(end) for end in socket.socketpair())
+    left.send({"text": "ü" * 15_000})
+    left.send({"text": "\n"})
+    assert right.receive() == {"text": "ü" * 15_000}
+    assert right.receive() == {"text": "\n"}
+    with pytest.raises(TimeoutError):
+        right.receive(seconds=0.01)
+    left.close()
+    assert right.receive() is None
+
+
+def test_a_stale_record_is_no_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "engine"
+    assert main(["engine", "stop", "--dir", str(folder)]) == 0
+    assert "no engine runs" in capsys.readouterr().out
+    folder.mkdir(mode=0o700)
+    record = {
+        "tag": "microbatch-engine-long-gone", "url": "sc://localhost:1", "master": "local", "spark": "4.1.3",
+        "server_pid": os.getpid(), "runner_pid": os.getpid(), "started": 1.0,
+    }  # fmt: skip
+    (folder / "engine.json").write_text(json.dumps(record))
+    assert server.status(folder).running is None
+    assert main(["engine", "status", "--dir", str(folder)]) == 1
+    assert server.stop(folder) is False
+    assert not (folder / "engine.json").exists()
+
+
+def test_a_folder_of_everybody_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o755)
+    assert main(["engine", "start", "--dir", str(tmp_path)]) == 2
+    assert "chmod 700" in capsys.readouterr().err
+    assert main(["engine", "start", "--dir", str(tmp_path / ("long" * 30))]) == 2
+    assert "too long" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""``export`` and ``import``: copies that both sides go on from; with a real query in ``tests/spark_exchange``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.maintenance.exchange import plan_export, plan_import
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from tests.checkpoint.test_golden import GOLDEN
+from tests.execution.maintaining import applied, killed_at, planned
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Eleven batches of one row each, all committed."""
+    world = World(tmp_path)
+    for number in range(11):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def exported(world: World, target: Path) -> Plan:
+    return applied(world, lambda drafting: plan_export(drafting, target=str(target)))
+
+
+def imported(source: Path, location: Path, *, pipeline: str = "orders", sources: tuple[str, ...] = ()) -> Plan:
+    """As the command line does it."""
+    store = open_store(str(location))
+    applier = Applier(store=store, engine_of=lambda name: None, clock_ms=lambda: 1)
+    applier.finish()
+
+    def make() -> Plan:
+        drafting = Drafting(store, command="import", at_ms=1, by="me@here", sources=sources)
+        return plan_import(drafting, source=str(source), pipeline=pipeline)
+
+    shown = make()
+    applier.apply(make, by="me@here", shown=shown)
+    return shown
+
+
+def test_an_export_is_whole_and_the_original_is_as_it_was(world: World, tmp_path: Path) -> None:
+    before = {path: data for path, data in world.files().items() if not path.startswith("maintenance")}
+    exported(world, tmp_path / "copy")
+    after = {path: data for path, data in world.files().items() if not path.startswith("maintenance")}
+    assert after == before
+    copied = {
+        str(path.relative_to(tmp_path / "copy")): path.read_bytes()
+        for path in (tmp_path / "copy").rglob("*")
+        if path.is_file()
+    }
+    assert copied.keys() - before.keys() == {"sources/orders/9.compact"}
+    assert {path: copied[path] for path in before} == before
+
+
+def test_an_export_comes_back_as_the_same_pipeline(world: World, tmp_path: Path) -> None:
+    exported(world, tmp_path / "copy")
+    shutil.rmtree(world.pipeline.checkpoint)
+    imported(tmp_path / "copy", Path(world.pipeline.checkpoint))
+    assert verify_all(world.checkpoint) == []
+    world.land(11)
+    world.run(11)
+    assert world.run(12) is None
+    assert sorted(world.table()) == list(range(12))
+
+
+def test_a_checkpoint_of_spark_becomes_a_pipelines(tmp_path: Path) -> None:
+    plan = imported(GOLDEN / "spark-4.2.0-v2", tmp_path / "checkpoint")
+    world = World(tmp_path, sources=("orders", "refunds"))
+    assert verify_all(world.checkpoint) == []
+    identity = world.checkpoint.identity()
+    assert identity is not None
+    assert (identity.pipeline, identity.format, set(identity.sources)) == ("orders", "v2", {"orders", "refunds"})
+    assert "pipeline 'orders' has to name its sources: refunds, orders." in plan.notes
+    world.landing("orders"), world.landing("refunds")
+    assert world.execution.should_fire().reason == "batch 11 is planned and not committed"
+
+
+def test_a_v1_checkpoint_is_imported_by_names_in_their_order(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError):
+        imported(GOLDEN / "spark-4.1.3-v1", tmp_path / "checkpoint")
+    imported(GOLDEN / "spark-4.1.3-v1", tmp_path / "checkpoint", sources=("refunds", "orders"))
+    identity = World(tmp_path).checkpoint.identity()
+    assert identity is not None
+    assert (identity.format, identity.sources) == ("v1", ("refunds", "orders"))
+
+
+@pytest.mark.parametrize("moment", range(1, 400, 29))
+def test_an_import_that_was_killed_is_no_checkpoint_until_it_is_finished(
+    world: World, tmp_path: Path, moment: int
+) -> None:
+    target = tmp_path / "target"
+    if killed_at(moment, lambda: imported(tmp_path / "checkpoint", target)):
+        for path in target.glob("maintenance/leases/*/*"):
+            path.unlink()
+        other = World(tmp_path, checkpoint=str(target))
+        if (target / "offsets").exists():
+            with pytest.raises((MaintenanceError, BrokenLogError)):
+                other.run(11)
+        applier = Applier(store=open_store(str(target)), engine_of=lambda name: None, clock_ms=lambda: 1)
+        if applier.finish() is None:
+            imported(tmp_path / "checkpoint", target)
+    assert verify_all(World(tmp_path, checkpoint=str(target)).checkpoint) == []
+    assert (target / "maintenance" / "1.end").exists()
+
+
+def test_a_target_that_is_taken_is_refused(world: World, tmp_path: Path) -> None:
+    with pytest.raises(MaintenanceError, match=r"is not empty: it has 000000\.json"):
+        planned(world, lambda drafting: plan_export(drafting, target=str(world.landing())))
+    with pytest.raises(MaintenanceError, match="is not empty"):
+        imported(GOLDEN / "spark-4.2.0-v2", tmp_path / "checkpoint")
+
+
+def test_a_broken_checkpoint_is_not_copied(world: World, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "offsets" / "3").unlink()
+    with pytest.raises(MaintenanceError, match="is broken: Previous batch 3"):
+        exported(world, tmp_path / "copy")
+    with pytest.raises(MaintenanceError, match="is broken"):
+        imported(tmp_path / "checkpoint", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_source_log_that_spark_could_not_use_is_found_before_anything_is_copied(world: World, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "sources" / "orders" / "4").unlink()
+    with pytest.raises(BrokenLogError, match=r"lacks \[4\]"):
+        exported(world, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_batch_that_is_only_planned_is_left_to_the_query_unless_the_table_has_it(
+    world: World, tmp_path: Path
+) -> None:
+    world.land(11)
+    batch, engine = world.execution.plan(run_identity(11)), InlineEngine()
+    assert batch is not None
+    plan = planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
+    assert "batch 11 is planned and not committed: the query runs it first." in plan.notes
+    attempt = world.execution.open_attempt(key=batch.key, run=run_identity(11), code=CODE, engine=engine)
+    world.execution.run_attempt(attempt=attempt, job=world.execution.job(attempt, None), engine=engine, code=CODE)
+    world.execution.publish(attempt)
+    with pytest.raises(MaintenanceError, match="would run it a second time"):
+        planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
+
+
+def test_another_pipelines_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="belongs to pipeline 'orders', not to 'refunds'"):
+        imported(tmp_path / "checkpoint", tmp_path / "copy", pipeline="refunds")
+
+
+def test_a_query_that_keeps_state_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", tmp_path / "stateful")
+    (tmp_path / "stateful" / "state" / "0").mkdir(parents=True)
+    with pytest.raises(MaintenanceError, match="keeps state"):
+        imported(tmp_path / "stateful", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_source_of_the_import_is_only_read(tmp_path: Path) -> None:
+    origin = Path(shutil.copytree(GOLDEN / "spark-4.2.0-v2", tmp_path / "origin"))
+    before = {path: path.stat().st_mtime_ns for path in origin.rglob("*")}
+    imported(origin, tmp_path / "checkpoint")
+    assert {path: path.stat().st_mtime_ns for path in origin.rglob("*")} == before

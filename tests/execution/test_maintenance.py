@@ -1,0 +1,186 @@
+"""A command that changes the checkpoint keeps everybody else out, and one that is killed is finished by the next."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import EngineError, MaintenanceError
+from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
+from tests.execution.maintaining import (
+    Make,
+    applied,
+    applier,
+    checkpoint_files,
+    killed_at,
+    planned,
+    rewind,
+)
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three batches of one row each, all committed; something for `repair` and for `rewind`."""
+    return filled(tmp_path)
+
+
+def filled(root: Path) -> World:
+    world = World(root)
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def damage(world: World) -> None:
+    root = world.root / "checkpoint"
+    (root / "commits" / "1").unlink()
+    (root / "metadata").write_bytes(b"")
+    (root / "attempts" / "live" / "2" / "1").write_bytes(b"")
+
+
+def rows(world: World) -> list[int]:
+    return sorted(row for found in world.table().values() for row in found)
+
+
+def expire(world: World) -> None:
+    """What was killed a while ago counts as dead."""
+    world.expire_leases()
+    for path in (world.root / "checkpoint" / "maintenance").glob("leases/*/*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("make", "before"), [(plan_repair, damage), (rewind(0), lambda world: None)], ids=["repair", "rewind"]
+)
+def test_killed_anywhere_the_next_command_finishes_it(
+    tmp_path: Path, make: Make, before: Callable[[World], None]
+) -> None:
+    original = filled(tmp_path / "original")
+    before(original)
+    finished, moment = False, 0
+    while not finished:
+        moment += 1
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "original", tmp_path / "copy", symlinks=True)
+        world = World(tmp_path / "copy")
+        world.sources = original.sources
+        for path in (tmp_path / "copy" / "checkpoint" / "microbatch" / "pipelines").iterdir():
+            path.write_text(path.read_text().replace(f"{tmp_path}/original/lake", f"{tmp_path}/copy/lake"))
+        finished = not killed_at(moment, lambda world=world: applied(world, make))  # type: ignore[misc]
+        expire(world)
+        if not finished and applier(world).unfinished() is not None:
+            with pytest.raises(MaintenanceError, match="microbatch repair"):
+                world.run(7)
+        applied(world, make)
+        assert applied(world, make).steps == (), f"killed at {moment}"
+        assert verify_all(world.checkpoint) == [], f"killed at {moment}"
+        for number in range(8, 12):
+            world.run(number)
+        assert rows(world) == [0, 1, 2], f"killed at {moment}"
+    assert moment > 10
+
+
+def test_a_run_that_begins_meanwhile_is_refused_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked before the marker was there; its attempt looks again, and the stage never begins."""
+    world.land(3)
+    batch = world.execution.plan(run_identity(3))
+    assert batch is not None
+    begin = MaintenanceLog.begin
+
+    def begin_then_run(self: MaintenanceLog, **kwargs: object) -> object:
+        begun = begin(self, **kwargs)  # type: ignore[arg-type]
+        with pytest.raises(MaintenanceError, match="is being changed by"):
+            world.execution.open_attempt(key=batch.key, run=run_identity(3), code=CODE, engine=InlineEngine())
+        return begun
+
+    monkeypatch.setattr(MaintenanceLog, "begin", begin_then_run)
+    applied(world, rewind(2))
+    assert world.checkpoint.offset_log.latest_id() == 2
+    assert world.checkpoint.leases.unfinished() == []
+    world.run(4)
+    assert rows(world) == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_changed_since_the_plan_was_shown_is_left_alone(world: World) -> None:
+    shown = planned(world, rewind(1), at_ms=1)
+    assert planned(world, rewind(1), at_ms=1) == shown
+    world.land(3)
+    world.run(3)
+    with pytest.raises(MaintenanceError, match="changed since the plan was made"):
+        applier(world).apply(lambda: planned(world, rewind(1), at_ms=1), by="me@here", shown=shown)
+    assert world.table().keys() == {0, 1, 2, 3}
+    assert world.run(4) is None, "and the pipeline is free again"
+
+
+def test_a_live_attempt_keeps_the_command_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.land(3)
+    batch = world.execution.plan(run_identity(3))
+    assert batch is not None
+    world.execution.open_attempt(key=batch.key, run=run_identity(3), code=CODE, engine=InlineEngine())
+    before = world.files()
+    with pytest.raises(MaintenanceError, match=r"is in use: live/3 attempt 1 \(its lease runs"):
+        applied(world, rewind(1))
+    assert world.files() == before
+    world.expire_leases()
+    monkeypatch.setattr(InlineEngine, "poll", lambda self, handle: EngineState.RUNNING)
+    with pytest.raises(MaintenanceError, match=r"live/3 attempt 1 \(inline says that it runs"):
+        applied(world, rewind(1))
+
+    def poll(self: InlineEngine, handle: Handle) -> EngineState:
+        raise EngineError("the resource manager does not answer")
+
+    monkeypatch.setattr(InlineEngine, "poll", poll)
+    with pytest.raises(EngineError):
+        applied(world, rewind(1))
+    world.expire_leases()
+    monkeypatch.setattr(InlineEngine, "poll", lambda self, handle: EngineState.UNKNOWN)
+    world.checkpoint.leases.forget(BatchKey("live", 3), 1)
+    applied(world, rewind(1))
+
+
+def test_a_command_that_is_alive_keeps_another_one_out(world: World) -> None:
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    with pytest.raises(MaintenanceError, match=r"is at \S+[\s\S]*run this again in"):
+        applied(world, plan_repair)
+    expire(world)
+    applied(world, plan_repair)
+    assert world.checkpoint.offset_log.ids() == [0], "the one that was killed is finished first"
+
+
+def test_what_cannot_be_finished_says_how_to_go_on(world: World) -> None:
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    expire(world)
+    (world.root / "checkpoint" / "commits" / "1").write_bytes(b"somebody was here")
+    with pytest.raises(
+        MaintenanceError, match=r"stopped half way[\s\S]*commits/1 was changed[\s\S]*remove \S+/maintenance/1"
+    ):
+        applied(world, plan_repair)
+
+
+def test_what_was_done_is_on_record(world: World) -> None:
+    plan = applied(world, rewind(1))
+    folder = world.root / "checkpoint" / "maintenance"
+    assert '"by":"me@here"' in (folder / "1").read_text()
+    assert '"outcome":"applied"' in (folder / "1.end").read_text()
+    for step in plan.steps:
+        assert step.what in (folder / "1").read_text() or step.kind == "drop output"
+
+
+def test_what_is_set_aside_is_kept(world: World) -> None:
+    before = checkpoint_files(world.root / "checkpoint")
+    applied(world, rewind(1))
+    [folder] = (world.root / "checkpoint" / "repaired").iterdir()
+    kept = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert kept == {name: before[name] for name in ("offsets/2", "commits/2")}

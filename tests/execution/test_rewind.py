@@ -1,0 +1,190 @@
+"""``rewind``: the log ends earlier, and every row is in the table once when the pipeline has caught up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import AttemptFencedError, MaintenanceError
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Four batches of one row each, all committed."""
+    return filled(World(tmp_path))
+
+
+def filled(world: World, count: int = 4) -> World:
+    for number in range(count):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def rows(world: World) -> list[int]:
+    return sorted(row for found in world.table().values() for row in found)
+
+
+@pytest.mark.parametrize("to", [-1, 0, 1, 2])
+def test_what_came_later_is_taken_out_and_runs_again_as_it_was(world: World, to: int) -> None:
+    before = {number: world.checkpoint.offset_log.get(number) for number in range(4)}
+    applied(world, rewind(to))
+    assert rows(world) == list(range(to + 1))
+    assert world.checkpoint.offset_log.ids() == world.checkpoint.commit_log.ids() == list(range(to + 1))
+    assert verify_all(world.checkpoint) == []
+    newer = InlineEngine(transform=lambda sources: [{"id": row["id"] + 100} for row in sources["orders"]])
+    for number in range(4, 10):
+        world.run(number, newer)
+    assert world.table() == {number: [number + (100 if number > to else 0)] for number in range(4)}
+    for number in range(4):
+        entry, was = world.checkpoint.offset_log.get(number), before[number]
+        assert entry is not None
+        assert was is not None
+        assert (entry.starts, entry.ends) == (was.starts, was.ends)
+    assert verify_all(world.checkpoint) == []
+
+
+def test_to_the_newest_batch_there_is_nothing_to_do(world: World) -> None:
+    assert planned(world, rewind(3)).steps == ()
+
+
+def test_a_batch_that_is_only_planned_is_planned_again(world: World) -> None:
+    world.land(4)
+    world.execution.plan(run_identity(4))
+    world.land(5)
+    applied(world, rewind(3, drop_output=False))
+    assert world.checkpoint.offset_log.latest_id() == 3
+    world.run(5)
+    world.run(6)
+    assert rows(world) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_that_would_be_doubled_are_refused(world: World) -> None:
+    before = world.files()
+    with pytest.raises(MaintenanceError, match=r"batches 2, 3 are in the table[\s\S]*--drop-output"):
+        applied(world, rewind(1, drop_output=False))
+    assert world.files() == before
+
+
+@pytest.mark.parametrize(
+    ("to", "message"), [(7, r"batch 7 is not in \S+: it has 0 to 3"), (3, r"batch 3 is not committed[\s\S]*repair")]
+)
+def test_a_batch_to_rewind_to_must_be_there_and_committed(world: World, to: int, message: str) -> None:
+    (world.root / "checkpoint" / "commits" / "3").unlink()
+    with pytest.raises(MaintenanceError, match=message):
+        planned(world, rewind(to))
+
+
+def test_everything_is_refused_where_retention_took_the_beginning(world: World) -> None:
+    world.checkpoint.offset_log.purge(2)
+    with pytest.raises(MaintenanceError, match="keeps batches from 2 on"):
+        planned(world, rewind(-1))
+
+
+def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    source = FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")
+    world.sources = {"orders": source}
+    filled(world)
+    with pytest.raises(MaintenanceError, match=r"batch live/2 cannot be planned again[\s\S]*deleted by clean_source"):
+        planned(world, rewind(1))
+
+
+def test_a_file_that_is_gone_is_refused(world: World) -> None:
+    (world.landing() / "000003.json").unlink()
+    with pytest.raises(MaintenanceError, match=r"batch live/3 cannot be planned again[\s\S]*000003"):
+        planned(world, rewind(1))
+
+
+def test_archived_files_are_read_from_the_archive(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    archive = {"clean_source": "archive", "archive_dir": str(tmp_path / "archive")}
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", **archive)}  # type: ignore[arg-type]
+    filled(world)
+    assert not list(world.landing().iterdir())
+    applied(world, rewind(0))
+    for number in range(4, 8):
+        world.run(number)
+    assert rows(world) == [0, 1, 2, 3]
+
+
+def test_what_repair_cannot_mend_rewind_does(world: World) -> None:
+    """The newest batch's range is lost: it goes out of the table, and its rows come back with the next batch."""
+    (world.root / "checkpoint" / "offsets" / "3").write_bytes(b"")
+    assert planned(world).problems
+    applied(world, rewind(2))
+    world.run(4)
+    assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+
+
+def staged(world: World, number: int) -> Attempt:
+    """An attempt that has left a whole stage, and sleeps now."""
+    world.land(number)
+    batch, engine = world.execution.plan(run_identity(number)), InlineEngine()
+    assert batch is not None
+    attempt = world.execution.open_attempt(key=batch.key, run=run_identity(number), code=CODE, engine=engine)
+    world.execution.run_attempt(attempt=attempt, job=world.execution.job(attempt, None), engine=engine, code=CODE)
+    return attempt
+
+
+def test_an_attempt_that_wakes_up_after_it_can_neither_publish_nor_commit(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 3)
+    attempt = staged(world, 3)
+    with pytest.raises(MaintenanceError, match="live/3 attempt 1"):
+        applied(world, rewind(2))
+    world.expire_leases()
+    applied(world, rewind(2))
+    world.execution.plan(run_identity(4))
+    with pytest.raises(AttemptFencedError):
+        world.execution.publish(attempt)
+    assert world.run(5).epoch == 3  # type: ignore[union-attr]
+    assert rows(world) == [0, 1, 2, 3]
+    world.expire_leases()
+    world.janitor()
+    assert world.stages() == []
+    assert world.checkpoint.leases.unfinished() == []
+
+
+def test_a_commit_that_comes_after_the_output_was_dropped_is_refused(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 3)
+    attempt = staged(world, 3)
+    manifest = world.execution.publish(attempt)
+    world.expire_leases()
+    applied(world, rewind(2))
+    world.execution.plan(run_identity(4))
+    with pytest.raises(AttemptFencedError, match="rewound"):
+        world.execution.commit(key=attempt.key, manifest=manifest, run=run_identity(3))
+    world.run(5)
+    assert rows(world) == [0, 1, 2, 3]
+
+
+def test_requests_for_a_replay_go_with_their_batch(world: World) -> None:
+    world.checkpoint.replays.request(BatchKey("live", 3), run=run_identity(3, clear_number=1), requested_ms=1)
+    applied(world, rewind(1))
+    assert world.checkpoint.replays.pending(BatchKey("live", 3)) == []
+    assert verify_all(world.checkpoint) == []
+
+
+def test_the_table_keeps_nothing_after_the_janitors_grace(world: World) -> None:
+    applied(world, rewind(1))
+    kept = sorted(path.name for path in (world.lake / "_replaced" / "lane=live").glob("batch_id=*/attempt=*"))
+    assert kept == ["attempt=1", "attempt=1"]
+    world.janitor(grace_seconds=0)
+    assert not list((world.lake / "_replaced" / "lane=live").glob("batch_id=*/attempt=*"))
+
+
+def test_twice_the_same_batch(world: World) -> None:
+    for number in (10, 20):
+        applied(world, rewind(2))
+        world.run(number)
+    assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []

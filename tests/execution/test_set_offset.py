@@ -1,0 +1,136 @@
+"""``set-offset``: the logs only grow, and what is lost or doubled by it was allowed by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import Make, applied, planned, rewind
+from tests.execution.world import World, run_identity
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Four batches of one row each, all committed."""
+    world = World(tmp_path)
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def set_offset(number: int | None, *, source: str = "orders", skip: bool = False, reread: bool = False) -> Make:
+    offset = None if number is None else f'{{"logOffset":{number}}}'
+    return lambda drafting: plan_set_offset(
+        drafting, lane="live", source=source, offset=offset, allow_skip=skip, allow_reread=reread
+    )
+
+
+def test_backwards_the_rows_are_read_again(world: World) -> None:
+    history = {path: data for path, data in world.files().items() if path.startswith(("offsets", "commits"))}
+    plan = applied(world, set_offset(1, reread=True))
+    assert [step.what for step in plan.steps] == ["offsets/4", "commits/4"]
+    assert plan.notes == (
+        'read again: source \'orders\' after {"logOffset":1} up to {"logOffset":3} (2 files, 20 bytes).',
+    )
+    assert verify_all(world.checkpoint) == []
+    assert history.items() <= world.files().items()
+    world.run(5)
+    world.run(6)
+    assert world.run(7) is None
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3], 5: [2], 6: [3]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_to_the_beginning(world: World) -> None:
+    applied(world, set_offset(None, reread=True))
+    for number in range(5, 9):
+        world.run(number)
+    assert world.run(9) is None
+    assert [ids for batch, ids in sorted(world.table().items()) if batch > 4] == [[0], [1], [2], [3]]
+
+
+def test_forwards_what_lies_between_is_lost_and_named(world: World) -> None:
+    applied(world, rewind(0))
+    plan = applied(world, set_offset(2, skip=True))
+    assert plan.notes == (
+        'lost to the table: source \'orders\' after {"logOffset":0} up to {"logOffset":2} (2 files, 20 bytes).',
+    )
+    world.run(5)
+    assert world.run(6) is None
+    assert world.table() == {0: [0], 2: [3]}
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize(("make", "allow"), [(set_offset(1, skip=True), "--allow-reread"), (set_offset(1), "rewind")])
+def test_doubling_rows_has_to_be_allowed(world: World, make: Make, allow: str) -> None:
+    with pytest.raises(MaintenanceError, match=rf"2 files, 20 bytes\) is in the table[\s\S]*{allow}"):
+        planned(world, make)
+
+
+def test_losing_rows_has_to_be_allowed(world: World) -> None:
+    applied(world, rewind(0))
+    with pytest.raises(MaintenanceError, match=r"2 files, 20 bytes\) would never be read[\s\S]*--allow-skip"):
+        planned(world, set_offset(2, reread=True))
+
+
+@pytest.mark.parametrize("offset", ['{"logOffset":4}', '{"logOffset":-1}', '{"topic":{"0":3}}', "3.5"])
+def test_an_offset_that_is_none_of_the_sources_is_refused(world: World, offset: str) -> None:
+    with pytest.raises(SourceError, match="orders"):
+        planned(
+            world,
+            lambda drafting: plan_set_offset(
+                drafting, lane="live", source="orders", offset=offset, allow_skip=True, allow_reread=True
+            ),
+        )
+
+
+def test_the_same_offset_is_nothing_to_do(world: World) -> None:
+    assert planned(world, set_offset(3)).steps == ()
+
+
+def test_a_source_that_is_not_there_is_refused(world: World) -> None:
+    with pytest.raises(MaintenanceError, match="no source 'refunds'; it has orders"):
+        planned(world, set_offset(1, source="refunds", reread=True))
+
+
+def test_a_batch_in_progress_comes_first(world: World) -> None:
+    world.land(4)
+    world.execution.plan(run_identity(4))
+    with pytest.raises(MaintenanceError, match="batch 4 of lane live is planned and not committed"):
+        planned(world, set_offset(1, reread=True))
+
+
+def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    source = FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")
+    world.sources = {"orders": source}
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    with pytest.raises(MaintenanceError, match="cannot be read again"):
+        planned(world, set_offset(0, reread=True))
+
+
+def test_other_sources_stay_where_they_are(tmp_path: Path) -> None:
+    world = World(tmp_path, sources=("orders", "refunds"))
+    for number in range(3):
+        world.land(number)
+        world.land(10 + number, source="refunds")
+        world.run(number)
+    applied(world, set_offset(1, source="refunds", reread=True))
+    world.run(3)
+    assert world.table()[4] == [12]
+
+
+def test_the_entry_says_that_it_was_set_by_hand(world: World) -> None:
+    applied(world, set_offset(1, reread=True))
+    commit = world.checkpoint.commit_log.get(4)
+    assert commit is not None
+    assert commit.set_aside
+    assert commit.extra["microbatch"]["by_hand"]["by"] == "me@here"
