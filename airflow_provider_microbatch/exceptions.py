@@ -86,6 +86,14 @@ class BatchInProgressError(MicroBatchError):
     """Another run is alive at the batch, so this one leaves it alone; nothing was written by it."""
 
 
+class IntervalError(MicroBatchError):
+    """The run has no data interval that the sources could be asked for, or one of them has no clock."""
+
+
+class NothingInIntervalError(MicroBatchError):
+    """There is nothing to do for the run's data interval; the message says why. Not a failure."""
+
+
 class AttemptCanceledError(MicroBatchError):
     """The attempt was told to stop (``on_kill``); nothing was or will be published by it."""
 

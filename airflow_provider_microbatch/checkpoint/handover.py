@@ -37,7 +37,8 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
     that is planned and not committed is run by Spark, first.
 
     :return: addresses of the files that were written; empty if everything was there.
-    :raises CheckpointError: if the logs are broken, a source log has a gap, or Spark takes no such source names.
+    :raises CheckpointError: if the logs are broken, a source log has a gap, Spark takes no such source names, or would
+        read what a data interval has read.
     """
     identity = checkpoint.identity()
     lane = checkpoint.lane(LIVE)
@@ -52,6 +53,13 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
             f"Spark takes source names of letters, digits and '_' only, so {checkpoint.location} with its sources "
             f"{refused} cannot be handed to a streaming query."
         )
+    # What Spark runs next begins where the newest committed batch ended.
+    begins = entry.ends
+    if tail.offset_id != tail.commit_id:
+        before = lane.offset_log.get(tail.offset_id - 1) if tail.offset_id > 0 and not entry.starts else None
+        begins = entry.starts or (before.ends if before else {})
+    for name in entry.ends:
+        _check_lanes(checkpoint.source_log(name), name, after=_log_offset(begins.get(name)))
     written = []
     for name, end in entry.ends.items():
         newest = _log_offset(end)
@@ -78,6 +86,21 @@ def _drop_index(state: Store) -> None:
     entry could miss. Without one, the next plan reads the whole log."""
     for name in state.list(INDEX):
         state.delete(f"{INDEX}/{name}")
+
+
+def _check_lanes(log: Store, source: str, *, after: int | None) -> None:
+    """Raise if Spark would read what another lane has: it knows one lane, and takes every entry of its range."""
+    for number in sorted(numbers(log.list(""))):
+        if after is not None and number <= after:
+            continue
+        first = next(_entries(log, str(number)), None)
+        lane = json.loads(first).get("lane") if first else None
+        if lane is not None:
+            raise CheckpointError(
+                f"{log.location}/{number} belongs to lane {lane}: a streaming query that goes on from here would read "
+                f"these files of source {source!r} again. Let the pipeline commit one more batch with new data of this "
+                "source, then hand over."
+            )
 
 
 def _complete(log: Store, newest: int) -> list[str]:

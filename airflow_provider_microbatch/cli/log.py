@@ -15,6 +15,9 @@ HELP = "list the newest batches: state, attempt, offsets, files, rows, seconds, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
+    parser.add_argument(
+        "--lanes", action="store_true", help="also list the batches of the lanes of data intervals, by interval"
+    )
     parser.add_argument("-n", type=_count, default=20, metavar="COUNT", help="how many batches (default: %(default)s)")
 
 
@@ -28,12 +31,19 @@ def run(arguments: argparse.Namespace) -> int:
     lane = check_lane(checkpoint, arguments.lane)
     ids = checkpoint.lane(lane).offset_log.ids()[-arguments.n :]
     batches = summaries(checkpoint, lane=lane, start=ids[0], end=ids[-1]) if ids else []
+    others = [name for name in checkpoint.lanes() if name != lane]
+    if arguments.lanes:
+        for other in others:
+            batches += summaries(checkpoint, lane=other)
     if arguments.json:
         print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
-    elif batches:
+        return 0
+    if batches:
         print(batch_table(batches))
     else:
         print(f"No batch was planned yet in lane {lane} of {checkpoint.location}.")
+    if others and not arguments.lanes:
+        print(f"{len(others)} other lane{'s' if len(others) > 1 else ''}; --lanes lists their batches.")
     return 0
 
 

@@ -22,7 +22,7 @@ HELP = "show one batch: ranges, attempts with their handles and ends, commit and
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
-    parser.add_argument("batch", type=_batch_id, metavar="N", help="id of the batch")
+    parser.add_argument("batch", type=_batch, metavar="N", help="id of the batch in --lane, or <lane>/N")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     :raises CheckpointError: if the batch was never planned, or the checkpoint cannot be read.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    key = BatchKey(check_lane(checkpoint, arguments.lane), arguments.batch)
+    asked = BatchKey.parse(arguments.batch if "/" in arguments.batch else f"{arguments.lane}/{arguments.batch}")
+    key = BatchKey(check_lane(checkpoint, asked.lane), asked.id)
     log = checkpoint.lane(key.lane).offset_log
     entry = log.get(key.id)
     if entry is None:
@@ -144,7 +145,7 @@ def _fields(values: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _batch_id(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a batch (a number from 0 on)")
-    return int(text)
+def _batch(text: str) -> str:
+    if not text.rpartition("/")[2].isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a batch (a number from 0 on, or <lane>/<number>)")
+    return text

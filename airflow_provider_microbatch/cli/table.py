@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.execution.summary import BatchSummary
 
 HEADERS = ("batch", "state", "attempt", "offsets", "files", "rows", "seconds", "run")
@@ -51,7 +52,7 @@ def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
     """One cell for each of :data:`HEADERS`."""
     rows_in = [rows for rows in batch.rows_in.values() if rows is not None]
     return (
-        str(batch.key.id),
+        str(batch.key.id if batch.key.lane == LIVE else batch.key),
         batch.state,
         str(batch.epoch) if batch.epoch else "-",
         "; ".join(f"{name} {show_range(ends)}" for name, ends in batch.offsets.items()) or "-",

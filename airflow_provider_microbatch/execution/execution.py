@@ -105,14 +105,7 @@ class Execution:
 
         :param engine_of: asked whether an attempt whose lease has run out still runs.
         """
-
-        def held(key: BatchKey) -> str | None:
-            newest = self.checkpoint.attempts.latest(key)
-            return in_the_way(
-                self.checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of
-            )  # fmt: skip
-
-        return self._planner.should_fire(run, held=held)
+        return self._planner.should_fire(run, held=lambda key: self.held_by_another(key, run, engine_of))
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
@@ -399,13 +392,35 @@ class Execution:
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
         """
         while (planned := self.plan(run)) is not None:
-            key = planned.key
+            summary = self.run_planned(
+                planned, run=run, engine=engine, code=code, transform=transform, should_stop=should_stop
+            )
+            if summary is not None:
+                return summary
+        return None
+
+    def run_planned(
+        self,
+        planned: PlannedBatch,
+        *,
+        run: RunIdentity,
+        engine: Engine,
+        code: Code,
+        transform: Transform | None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> BatchSummary | None:
+        """A planned batch to its commit: done already, continued or replayed, as the logs say. See :meth:`run`.
+
+        :return: the committed batch; None if another run has committed it meanwhile.
+        """
+        key = planned.key
+        while True:
             look = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None)
             if look.is_done:
-                if planned.committed:
-                    log.info("Batch %s is committed by this run already", key)
-                    return summarize(self.checkpoint, key)
-                continue
+                if not planned.committed:
+                    return None
+                log.info("Batch %s is committed by this run already", key)
+                return summarize(self.checkpoint, key)
             published = self._published(look)
             if published is not None:
                 log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
@@ -423,7 +438,6 @@ class Execution:
             if not unanswered(self.checkpoint, attempt):
                 return summarize(self.checkpoint, key)
             log.info("Batch %s: attempt %s does not answer the replay; running it again", key, published.epoch)
-        return None
 
     def _attempt(
         self,
@@ -450,6 +464,11 @@ class Execution:
         """Whether a replay that waits for its answer allows the attempt to replace what is published."""
         pending = self.checkpoint.replays.pending(attempt.key) if planned.committed else []
         return any(answers(attempt, request) for request in pending)
+
+    def held_by_another(self, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf) -> str | None:
+        """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`."""
+        newest = self.checkpoint.attempts.latest(key)
+        return in_the_way(self.checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of)
 
     def _replace(self, attempt: Attempt) -> Manifest:
         try:

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.staging.hooks import JobStatusHook
+
+INTERVAL = "interval"
+"""``plan`` of pipelines that are batches per data interval."""
+
+SKIP, REPLAY = "skip", "replay"
+"""Values of ``on_overlap``."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,12 @@ class Pipeline(Definition):
         Spark reads it). Only looked at when the checkpoint is made.
     :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
         replayed. None keeps all.
+    :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
+        it, by the clocks of the sources, in a lane of its own.
+    :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
+        which no batch has read.
+    :param on_overlap: what a run does about the batches that have read data of its interval before: ``skip`` leaves
+        them as they are, ``replay`` runs them again. What no batch has read is read in both cases.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -46,6 +58,9 @@ class Pipeline(Definition):
     no_data_batches: bool = True
     checkpoint_format: str = "v2"
     min_batches_to_retain: int | None = None
+    plan: str = LIVE
+    lookback: float | None = None
+    on_overlap: str = SKIP
     hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self) -> None:
@@ -85,6 +100,25 @@ class Pipeline(Definition):
         for hook in self.hooks:
             if not isinstance(hook, JobStatusHook):
                 raise DefinitionError(f"{where}: hook {hook!r} is a {type(hook).__name__}, not a JobStatusHook.")
+        if self.plan not in (LIVE, INTERVAL):
+            raise DefinitionError(f"{where}: plan must be {LIVE!r} or {INTERVAL!r}, not {self.plan!r}.")
+        if self.on_overlap not in (SKIP, REPLAY):
+            raise DefinitionError(f"{where}: on_overlap must be {SKIP!r} or {REPLAY!r}, not {self.on_overlap!r}.")
+        self._check_lookback(where)
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
+
+    def _check_lookback(self, where: str) -> None:
+        lookback = self.lookback
+        if lookback is None:
+            return
+        if not isinstance(lookback, (int, float)) or isinstance(lookback, bool) or not 0 < lookback < float("inf"):
+            raise DefinitionError(
+                f"{where}: lookback must be a number of seconds above 0, or None for none; not {lookback!r}."
+            )
+        if self.plan != INTERVAL:
+            raise DefinitionError(
+                f"{where}: lookback={lookback!r} goes with plan={INTERVAL!r} only; live batches read all that is new, "
+                "however old it is."
+            )

@@ -105,6 +105,7 @@ class Planner:
             log=self._checkpoint.source_log(name),
             state=self._checkpoint.source_state(name),
             clock_ms=self._clock_ms,
+            lane=self._lane.name,
         )
         return self._pipeline.sources[name].open(context)
 
@@ -188,12 +189,16 @@ class Planner:
         for name in self._pipeline.sources:
             self.open_source(name).check()
         self.say_commit_again(position)
+        self.claim()
+        return self._plan_next(position, run)
+
+    def claim(self) -> None:
+        """Make the checkpoint this pipeline's, or raise if it is another's."""
         self._checkpoint.claim(
             pipeline=self._pipeline.name,
             sources=list(self._pipeline.sources),
             format=self._pipeline.checkpoint_format,
         )
-        return self._plan_next(position, run)
 
     def load(self, batch_id: int) -> PlannedBatch:
         """A batch that is in the offset log.
@@ -275,6 +280,13 @@ class Planner:
             no_data_batches=self._pipeline.no_data_batches,
         ):
             return None
+        return self.write_entry(position, run, starts=starts, ends=ends)
+
+    def write_entry(self, position: Position, run: RunIdentity, *, starts: Offsets, ends: Offsets) -> PlannedBatch:
+        """Make the ranges the lane's next batch, durable in the offset log.
+
+        :raises ConcurrentPlanError: if another run was faster.
+        """
         for name in self._pipeline.sources:
             self.open_source(name).read(starts[name], ends[name])
         previous_conf = position.latest.conf if position.latest else PINNED_BY_DEFAULT

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from itertools import takewhile
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, RunIdentity
@@ -47,17 +49,12 @@ def request_replay(
             f"batch {key}: run {run.run_id!r} of DAG {run.dag_id!r} was cleared again while this try was on its way. "
             f"Replay request {later[-1].epoch} is for the code of the later clear, whose try answers it."
         )
-    # A prefix: who answers a request answers all before it.
-    newest = 0
-    for request in requests:
-        if not _may_answer(run, request):
-            break
-        newest = request.epoch
-    waiting = [request for request in replays.pending(key) if request.epoch <= newest]
+    # A prefix of those that wait: who answers a request answers all before it.
+    waiting = list(takewhile(partial(_may_answer, run), replays.pending(key)))
     if not waiting:
         return None
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
-    return newest
+    return waiting[-1].epoch
 
 
 def answers(attempt: Attempt, request: Replay) -> bool:

@@ -54,11 +54,16 @@ class BatchSummary:
     def label(self) -> str:
         """A few words for a square in the grid."""
         rows = "" if self.rows_out is None else f" · {self.rows_out:,} rows"
-        return f"batch {self.key.id}{rows}"
+        return f"{batch_label(self.key)}{rows}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
         return {**dataclasses.asdict(self), "key": str(self.key), "label": self.label}
+
+
+def batch_label(key: BatchKey) -> str:
+    """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
+    return f"batch {key.id if key.lane == LIVE else key}"
 
 
 def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:

@@ -10,11 +10,19 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import BatchInProgressError, DefinitionError, MicroBatchError
+from airflow_provider_microbatch.exceptions import (
+    BatchInProgressError,
+    DefinitionError,
+    MicroBatchError,
+    NothingInIntervalError,
+)
+from airflow_provider_microbatch.execution.backfill import IntervalSummary
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.summary import BatchSummary, batch_label
 from airflow_provider_microbatch.listeners.registration import listen
+from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.runtime.job import Transform
@@ -151,22 +159,23 @@ class MicroBatchOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
 
-        :return: its summary.
+        :return: its summary. A run that replays several batches has that of the last one, and all keys as ``batches``.
         :raises AirflowSkipException: if there is nothing new, or another run is alive at the batch.
         """
         listen()
         run = identity_of(context)
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)
+        work = interval_work(self.pipeline, context)
         engine = self._running = StoppableEngine(self.connect_engine(run, code) or self.engine())
         try:
-            summary = execution.run(
+            summary: BatchSummary | IntervalSummary | None = (work or execution).run(
                 run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
             )
-        except BatchInProgressError as held:
-            raise AirflowSkipException(str(held)) from None
+        except (BatchInProgressError, NothingInIntervalError) as nothing:
+            raise AirflowSkipException(str(nothing)) from None
         except Exception:
-            set_label(context, planned_label(execution))
+            set_label(context, planned_label(execution) if work is None else batch_label(work.at))
             raise
         if summary is None:
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
@@ -23,13 +24,21 @@ BACKFILL = "backfill"
 """``run_type`` of the runs of Airflow's own backfill."""
 
 
-def open_execution(pipeline: Pipeline) -> Execution:
-    """The pipeline beside its checkpoint. Touches nothing yet.
+def open_checkpoint(pipeline: Pipeline) -> Checkpoint:
+    """The pipeline's checkpoint. Touches nothing yet.
 
     :raises CheckpointError: if no store exists for the checkpoint's address.
     """
-    checkpoint = Checkpoint(open_store(pipeline.checkpoint), sources=list(pipeline.sources))
-    return Execution(pipeline=pipeline, checkpoint=checkpoint)
+    return Checkpoint(open_store(pipeline.checkpoint), sources=list(pipeline.sources))
+
+
+def open_execution(pipeline: Pipeline, *, lane: str = LIVE) -> Execution:
+    """The pipeline beside its checkpoint. Touches nothing yet.
+
+    :param lane: the lane of the batches.
+    :raises CheckpointError: if no store exists for the checkpoint's address.
+    """
+    return Execution(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), lane=lane)
 
 
 def identity_of(context: Context) -> RunIdentity:

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator, TaskGroup, XComArg, task
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines.lookup import find_connect_engine, find_engine
 from airflow_provider_microbatch.exceptions import (
@@ -24,14 +24,18 @@ from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     DefinitionError,
     EngineError,
+    IntervalError,
+    NothingInIntervalError,
     OutrunError,
 )
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution, Look
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import unanswered
-from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.execution.summary import batch_label, summarize
 from airflow_provider_microbatch.listeners.registration import listen
+from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.micro_batch import LABEL, check_pipeline, check_runnable, set_label
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
@@ -71,13 +75,29 @@ class PlanMicroBatchOperator(BaseOperator):
         """:return: the key of the batch that this run works on."""
         # The code is looked for here, so that a missing file is found before anything is planned.
         code_of(self.pipeline, context)
-        execution = open_execution(self.pipeline)
-        planned = execution.plan(identity_of(context))
+        planned = self._plan(identity_of(context), context)
         if planned is None:
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
-        look_or_skip(execution, planned.key, context)
-        set_label(context, f"batch {planned.key.id}")
+        # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
+        look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context)
+        set_label(context, batch_label(planned.key))
         return str(planned.key)
+
+    def _plan(self, run: RunIdentity, context: Context) -> PlannedBatch | None:
+        work = interval_work(self.pipeline, context)
+        if work is None:
+            return open_execution(self.pipeline).plan(run)
+        try:
+            planned, *more = work.plan(run)
+        except (BatchInProgressError, NothingInIntervalError) as nothing:
+            raise AirflowSkipException(str(nothing)) from None
+        if more:
+            keys = ", ".join(str(one.key) for one in (planned, *more))
+            raise IntervalError(
+                f"pipeline {self.pipeline.name!r}: {keys} are to be run for one data interval, but a run of these "
+                "steps has one batch. Use MicroBatchOperator for this backfill, or on_overlap='skip'."
+            )
+        return planned
 
 
 class SubmitMicroBatchOperator(SparkSubmitOperator):
@@ -138,12 +158,12 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         listen()
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
-        execution = open_execution(self.pipeline)
+        execution = open_execution(self.pipeline, lane=key.lane)
         connect = find_connect_engine(self.conn_id, run=identity_of(context), code=code, conf=self.conf)
         engine = self._running = StoppableEngine(connect or self.engine())
-        set_label(context, f"batch {key.id}")
+        set_label(context, batch_label(key))
         attempt = self._open(execution, key, context, code=code, engine=engine)
-        set_label(context, f"batch {key.id} · attempt {attempt.epoch}")
+        set_label(context, f"{batch_label(key)} · attempt {attempt.epoch}")
         sink = self.pipeline.sink
         try:
             with execution.hold(attempt, engine):
@@ -248,8 +268,8 @@ class CommitMicroBatchOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """:return: the batch's summary."""
         key, epoch = BatchKey.parse(self.submitted["key"]), int(self.submitted["epoch"])
-        execution = open_execution(self.pipeline)
-        set_label(context, f"batch {key.id}")
+        execution = open_execution(self.pipeline, lane=key.lane)
+        set_label(context, batch_label(key))
         attempt = execution.checkpoint.attempts.get(key, epoch)
         if attempt is None:
             raise BrokenLogError(

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.data_interval import wanted_interval
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.new_data import FAILED, NOT_IMPORTABLE, NewDataTrigger, decide
@@ -28,7 +29,7 @@ class NewDataSensor(BaseSensorOperator):
     """Wait until there is a batch to finish, or anything newer than the offset log. No JVM, and it writes nothing.
 
     It fires at once when a batch is planned and not committed, when its own run has planned one already, and when the
-    run is a backfill.
+    run is a backfill. For a pipeline that plans by data intervals it waits until that of its run is over.
 
     Deferrable, it starts in the triggerer and ends there: no worker is used at all. A source whose code the triggerer
     cannot import is polled by workers instead, which are free between two polls.
@@ -77,7 +78,13 @@ class NewDataSensor(BaseSensorOperator):
             return super().execute(context)
         if not self.poke(context):
             run = dataclasses.asdict(identity_of(context))
-            trigger = NewDataTrigger(pipeline=self.pipeline.to_dict(), poll_interval=self.poke_interval, run=run)
+            interval = wanted_interval(self.pipeline, context)
+            trigger = NewDataTrigger(
+                pipeline=self.pipeline.to_dict(),
+                poll_interval=self.poke_interval,
+                run=run,
+                interval=None if interval is None else dataclasses.asdict(interval),
+            )
             self.defer(
                 trigger=trigger,
                 method_name=self.execute_complete.__name__,
@@ -87,7 +94,12 @@ class NewDataSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """One look at logs and sources."""
-        decision = decide(self.pipeline, identity_of(context), backfill=is_backfill(context))
+        decision = decide(
+            self.pipeline,
+            identity_of(context),
+            backfill=is_backfill(context),
+            interval=wanted_interval(self.pipeline, context),
+        )
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         return decision.fire
 

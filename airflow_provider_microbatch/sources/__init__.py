@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +29,14 @@ class SourceContext:
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
     :param state: the store, scoped to what this source keeps for itself beside Spark's folders (pinned schema, index).
     :param clock_ms: the time, milliseconds since the epoch.
+    :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
     """
 
     name: str
     log: Store
     state: Store
     clock_ms: Callable[[], int]
+    lane: str = LIVE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,28 @@ class OpenSource(ABC):
         """Figures about a range known without reading it, such as ``{"files": 3, "bytes": 1200}``."""
         return {}
 
-    def offsets_for_time(self, start_ms: int, end_ms: int) -> tuple[Offset | None, Offset | None] | None:
-        """The range whose source time is in ``[start_ms, end_ms)``; None if the source has no clock."""
-        return None
+    def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
+        """What there is in an interval of the source's clock, and who holds it. Writes nothing.
+
+        :param held: what the batches of all lanes read of this source.
+        :raises IntervalError: if the source has no clock.
+        """
+        raise self._no_clock()
+
+    def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
+        """Start and end of what no other lane holds of the interval; the same twice if there is nothing. May write the
+        source's own log, put-if-absent; called again after a crash, by the same lane, it returns what it wrote.
+
+        From then on no other lane takes it: not the live one, whatever its position is, and not that of another
+        interval. Limits such as files per batch do not count: an interval is one batch.
+
+        :param held: what the batches of all lanes read of this source.
+        :raises IntervalError: if the source has no clock.
+        """
+        raise self._no_clock()
+
+    def _no_clock(self) -> IntervalError:
+        return IntervalError(
+            f"a {type(self).__name__} has no clock that tells which of its data belongs to a data interval. Its "
+            "pipeline can be run as new data comes and replayed batch by batch, but not be backfilled."
+        )

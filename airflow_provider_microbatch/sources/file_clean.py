@@ -10,6 +10,7 @@ import logging
 import os.path
 from pathlib import Path
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog
@@ -34,20 +35,38 @@ class Cleaner:
         self._archive = archive
 
     def clean(self, end: int) -> None:
-        """Clean every entry up to ``end`` that is not cleaned yet. Files that are gone, or are no longer the ones that
-        were planned, are left alone. All files are tried before an error is raised.
+        """Clean every entry of the live lane up to ``end`` that is not cleaned yet. Files that are gone, or are no
+        longer the ones that were planned, are left alone. All files are tried before an error is raised.
 
         :raises SourceError: if a file cannot be moved or removed; the next call tries again.
         """
         errors: list[str] = []
         for number in range(self._cleaned(end) + 1, end + 1):
-            for file in self._log.range(number - 1, number):
-                try:
-                    self._one(file)
-                except OSError as error:
-                    errors.append(f"{file.path!r}: {error.strerror or error}")
+            errors += self._entry(number, LIVE)
             if not errors:
                 self._state.put_if_absent(f"cleaned/{number}", b"v1")
+        self._raise(errors)
+
+    def clean_lane(self, number: int, lane: str) -> None:
+        """Clean what one entry has for another lane than the live one; said again, it looks at the files again.
+
+        :raises SourceError: as :meth:`clean`.
+        """
+        self._raise(self._entry(number, lane))
+
+    def _entry(self, number: int, lane: str) -> list[str]:
+        errors = []
+        for file in self._log.range(number - 1, number):
+            # Another lane's files may not be read yet; its own commit cleans them.
+            if file.lane != lane:
+                continue
+            try:
+                self._one(file)
+            except OSError as error:
+                errors.append(f"{file.path!r}: {error.strerror or error}")
+        return errors
+
+    def _raise(self, errors: list[str]) -> None:
         if errors:
             how = "delete" if self._archive is None else f"archive to {self._archive!r}"
             raise SourceError(

@@ -2,8 +2,9 @@
 
 Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
 (URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
-(bytes) and ``mtime_ns``. Spark ignores keys it does not know. ``N.compact`` is written by Spark only: all files of
-entries 0 to N.
+(bytes), ``mtime_ns``, and ``lane`` if another lane than the live one reads the entry. An entry is read by one lane, and
+a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys it does not know.
+``N.compact`` is written by Spark only: all files of entries 0 to N.
 Entries are put-if-absent and never changed.
 """
 
@@ -17,6 +18,7 @@ from hashlib import blake2b
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.sources.file_listing import FoundFile
@@ -38,6 +40,7 @@ class PlannedFile:
     :param log_id: the ``logOffset`` that the file belongs to.
     :param size: bytes; None in entries that Spark wrote.
     :param mtime_ns: nanoseconds since the epoch; None in entries that Spark wrote.
+    :param lane: the lane that reads it.
     """
 
     path: str
@@ -45,6 +48,7 @@ class PlannedFile:
     log_id: int
     size: int | None = None
     mtime_ns: int | None = None
+    lane: str = LIVE
 
     def is_as_planned(self, size: int, mtime_ns: int) -> bool:
         """True if a file of this size (bytes) and mtime is the one that was planned, as far as the entry tells."""
@@ -77,8 +81,9 @@ def offset_of(number: int) -> Offset | None:
     return None if number == NOTHING else f'{{"logOffset":{number}}}'
 
 
-def encode(number: int, files: Iterable[FoundFile]) -> bytes:
+def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bytes:
     """Entry ``number`` of the log as bytes."""
+    tag = {} if lane == LIVE else {"lane": lane}
     lines = [_VERSION]
     for file in files:
         fields = {
@@ -87,6 +92,7 @@ def encode(number: int, files: Iterable[FoundFile]) -> bytes:
             "batchId": number,
             "size": file.size,
             "mtime_ns": file.mtime_ns,
+            **tag,
         }
         lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
     return "\n".join(lines).encode()
@@ -117,6 +123,7 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
         log_id=int(fields["batchId"]),
         size=fields.get("size"),
         mtime_ns=fields.get("mtime_ns"),
+        lane=fields.get("lane", LIVE),
     )
 
 
@@ -161,9 +168,9 @@ class SourceLog:
                 (compacted if match[2] else entries).append(int(match[1]))
         return LogNames(sorted(entries), sorted(compacted))
 
-    def add(self, number: int, files: Iterable[FoundFile]) -> bool:
-        """Append entry ``number``, put-if-absent."""
-        return self._store.put_if_absent(str(number), encode(number, files))
+    def add(self, number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bool:
+        """Append entry ``number`` for ``lane``, put-if-absent."""
+        return self._store.put_if_absent(str(number), encode(number, files, lane=lane))
 
     def entry(self, number: int) -> list[PlannedFile] | None:
         """What lies at ``number`` itself; None if nothing does (it may be part of a ``.compact``)."""
@@ -207,6 +214,25 @@ class SourceLog:
             files[:0] = [file for file in self.compact(covering[0]) or [] if start < file.log_id <= number]
             break
         return files
+
+    def all(self) -> tuple[int, list[PlannedFile]]:
+        """The highest log id, and every file that is in the log."""
+        names = self.names()
+        done = max(names.compacted, default=NOTHING)
+        files = [] if done == NOTHING else list(self.compact(done) or [])
+        for number in names.entries:
+            if number > done:
+                files += self.entry(number) or []
+        return names.latest, files
+
+    def next_of(self, lane: str, after: int, latest: int) -> int | None:
+        """The lowest log id after ``after``, up to ``latest``, that ``lane`` reads; None if there is none."""
+        for number in range(after + 1, latest + 1):
+            files = self.entry(number)
+            # What is part of a ``.compact`` alone was read by Spark, which knows the live lane only.
+            if (files[0].lane if files else LIVE) == lane:
+                return number
+        return None
 
     def _read(self, name: str) -> list[PlannedFile] | None:
         data = self._store.get(name)

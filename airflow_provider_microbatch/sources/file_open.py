@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import Lag, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_clean import Cleaner
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import NOTHING, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
+from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file_path import check_readable
 from airflow_provider_microbatch.sources.file_present import Located, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file_seen import SeenFiles
+from airflow_provider_microbatch.sources.file_window import FileWindow
+from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 READER = "airflow_provider_microbatch.runtime.files:read"
 
@@ -35,6 +38,9 @@ class OpenFileSource(OpenSource):
     written. Two planners, or one that died after its append, therefore agree: whoever finds an entry after its start
     takes it as it is. A file that appears while the listing runs is planned now or the next time, never twice, since
     "new" means "not in the log", whatever its mtime.
+
+    The lanes share the log, and an entry belongs to one of them: a range of the lane ``(a, b]`` is that lane's entries
+    of a+1 to b. Whoever appends has seen all entries before, so no file is ever in two of them.
     """
 
     def __init__(self, source: FileSource, context: SourceContext) -> None:
@@ -42,6 +48,7 @@ class OpenFileSource(OpenSource):
         self._name = context.name
         self._clock_ms = context.clock_ms
         self._state = context.state
+        self._lane = context.lane
         self._log = SourceLog(context.log)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
@@ -90,8 +97,9 @@ class OpenFileSource(OpenSource):
         start = self._checked(position)
         bound = self._bound()
         if bound is not None:
-            return start < bound
-        return self._seen.latest > start or next(self._eligible(), None) is not None
+            return self._log.next_of(self._lane, start, bound) is not None
+        ahead = self._log.next_of(self._lane, start, self._seen.latest)
+        return ahead is not None or next(self._eligible(), None) is not None
 
     def latest_offset(self, start: Offset | None) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
@@ -101,17 +109,18 @@ class OpenFileSource(OpenSource):
         bound = self._bound()
         if bound is None and self._source.bounded:
             bound = self._pin_bound()
-        if bound is not None:
-            return offset_of(begin + 1) if begin < bound else start
-        if self._seen.latest > begin:
-            return offset_of(begin + 1)
-        batch = next(self._batches(), None)
-        # The listing may have met a damaged segment.
-        self._seen.save()
-        if batch is None:
-            return start
-        self._log.add(begin + 1, batch)
-        return offset_of(begin + 1)
+        while True:
+            ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
+            if ahead is not None:
+                return offset_of(ahead)
+            batch = next(self._batches(), None) if bound is None else None
+            # The listing may have met a damaged segment.
+            self._seen.save()
+            if batch is None:
+                return start
+            self._log.add(self._seen.latest + 1, batch, lane=self._lane)
+            # Ours, or another planner's: if that is of another lane, what is eligible is another question now.
+            self._seen.refresh()
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
@@ -161,7 +170,10 @@ class OpenFileSource(OpenSource):
         if self._source.clean_source is not None:
             cleaner = Cleaner(self._log, self._state, base=self._listing.base, archive=self._archive)
             try:
-                cleaner.clean(log_id(end))
+                if self._lane == LIVE:
+                    cleaner.clean(log_id(end))
+                else:
+                    cleaner.clean_lane(log_id(end), self._lane)
             except SourceError as error:
                 raise self._error(str(error)) from error
 
@@ -199,7 +211,7 @@ class OpenFileSource(OpenSource):
         Entries that Spark wrote hold no sizes; if one lies ahead, bytes are None.
         """
         self._seen.refresh()
-        ahead = self._log.range(self._checked(position), self._seen.latest)
+        ahead = self._range(self._checked(position), self._seen.latest)
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
             sizes += [found.size for found in self._eligible()]
@@ -207,16 +219,44 @@ class OpenFileSource(OpenSource):
 
     def describe(self, start: Offset | None, end: Offset | None) -> dict[str, Any]:
         """``files``, and ``bytes`` where the log has sizes."""
-        sizes = [file.size for file in self._log.range(log_id(start), log_id(end))]
+        sizes = [file.size for file in self._range(log_id(start), log_id(end))]
         total = _total(sizes)
         return {"files": len(sizes)} if total is None else {"files": len(sizes), "bytes": total}
 
-    def offsets_for_time(self, start_ms: int, end_ms: int) -> tuple[Offset | None, Offset | None] | None:
-        """None: an entry of the log is not split, and its files' mtimes may lie in several windows."""
-        return None
+    def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
+        """By the files' mtimes; what was planned counts as it was planned."""
+        return self._window(interval).survey(held)
+
+    def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
+        """Append an entry of this lane to the source log, or take the one that is there."""
+        while True:
+            window = self._window(interval)
+            own = window.own
+            if own is not None:
+                return offset_of(own - 1), offset_of(own)
+            if not window.unread:
+                return offset_of(window.latest), offset_of(window.latest)
+            for file in window.unread:
+                self._check_readable(file.path)
+            self._log.add(window.latest + 1, window.unread, lane=self._lane)
+
+    def _window(self, interval: Interval) -> FileWindow:
+        latest, planned = self._log.all()
+        seen = {file.path for file in planned}
+        return FileWindow(
+            interval,
+            lane=self._lane,
+            latest=latest,
+            planned=planned,
+            found=self._listed(lambda paths: [path for path in paths if path not in seen]),
+            settled=self._settled(),
+        )
+
+    def _range(self, start: int, end: int) -> list[PlannedFile]:
+        return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
-        files = self._log.range(log_id(start), log_id(end))
+        files = self._range(log_id(start), log_id(end))
         base = self._listing.base
         return usable(
             (locate(file, base=base, archive=self._archive) for file in files),
@@ -239,22 +279,22 @@ class OpenFileSource(OpenSource):
 
     def _eligible(self) -> Iterator[FoundFile]:
         """Files that may be planned now, in no order. As in Spark, the newest planned file is what age counts from."""
-        source = self._source
-        youngest = oldest = None
-        if source.min_file_age is not None:
-            youngest = self._clock_ms() * 1_000_000 - int(source.min_file_age * 1e9)
+        source, oldest, settled = self._source, None, self._settled()
         if source.max_file_age is not None and self._seen.newest_ms is not None:
             oldest = self._seen.newest_ms - int(source.max_file_age * 1000)
-        for found in self._new():
-            if youngest is not None and found.mtime_ns > youngest:
-                continue
-            if oldest is not None and found.mtime_ns // 1_000_000 < oldest:
-                continue
-            yield found
+        for found in self._listed(self._seen.unseen):
+            if settled(found) and (oldest is None or found.mtime_ns // 1_000_000 >= oldest):
+                yield found
 
-    def _new(self) -> Iterator[FoundFile]:
+    def _settled(self) -> Callable[[FoundFile], bool]:
+        """Whether a file has been quiet for long enough, as of now, to be whole."""
+        age = self._source.min_file_age
+        youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
+        return lambda file: youngest is None or file.mtime_ns <= youngest
+
+    def _listed(self, wanted: Unseen) -> Iterator[FoundFile]:
         try:
-            yield from self._listing.files(self._seen.unseen)
+            yield from self._listing.files(wanted)
         except (SourceError, OSError) as error:
             raise self._error(str(error)) from error
 
@@ -301,7 +341,7 @@ class OpenFileSource(OpenSource):
                 self._seen.refresh()
                 return self._pin_bound()
             self._seen.refresh()
-        if self._seen.latest == NOTHING:
+        if self._log.next_of(self._lane, NOTHING, self._seen.latest) is None:
             return None
         self._state.put_if_absent(_BOUND, str(offset_of(self._seen.latest)).encode())
         return self._bound()

@@ -12,9 +12,17 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision
-from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill, open_execution
+from airflow_provider_microbatch.operators.data_interval import wanted_interval
+from airflow_provider_microbatch.operators.run_context import (
+    identity_of,
+    is_backfill,
+    open_checkpoint,
+    open_execution,
+)
+from airflow_provider_microbatch.sources.intervals import Interval
 
 FIRED = "fired"
 FAILED = "failed"
@@ -32,6 +40,7 @@ class NewDataTrigger(BaseTrigger):
     :param end_from_trigger: end the task in the triggerer, without a worker.
     :param run: identity of the asking run; None where the task started from its trigger: then it is taken from the task
         instance that the triggerer provides.
+    :param interval: the data interval of that run, if the pipeline plans by intervals.
     """
 
     def __init__(
@@ -41,12 +50,14 @@ class NewDataTrigger(BaseTrigger):
         poll_interval: float,
         end_from_trigger: bool = False,
         run: dict[str, Any] | None = None,
+        interval: dict[str, int] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pipeline = pipeline
         self.poll_interval = poll_interval
         self.end_from_trigger = end_from_trigger
         self._run = run
+        self._interval = interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -57,6 +68,7 @@ class NewDataTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "end_from_trigger": self.end_from_trigger,
                 "run": self._run,
+                "interval": self._interval,
             },
         )
 
@@ -69,8 +81,10 @@ class NewDataTrigger(BaseTrigger):
             yield _event(NOT_IMPORTABLE, str(error))
             return
         try:
-            run, backfill = self._who()
-            while not (decision := await asyncio.to_thread(decide, pipeline, run, backfill=backfill)).fire:
+            run, backfill, interval = await asyncio.to_thread(self._who, pipeline)
+            while not (
+                decision := await asyncio.to_thread(decide, pipeline, run, backfill=backfill, interval=interval)
+            ).fire:
                 self.log.debug("Not yet: %s", decision.reason)
                 await asyncio.sleep(self.poll_interval)
         except Exception as error:
@@ -83,24 +97,31 @@ class NewDataTrigger(BaseTrigger):
         else:
             yield _event(FIRED, decision.reason)
 
-    def _who(self) -> tuple[RunIdentity | None, bool]:
+    def _who(self, pipeline: Pipeline) -> tuple[RunIdentity | None, bool, Interval | None]:
         if self._run is not None:
-            return RunIdentity(**self._run), False
+            return RunIdentity(**self._run), False, Interval(**self._interval) if self._interval else None
         ti: Any = self.task_instance
         if ti is None:
-            return None, False
+            return None, False, None
         context = ti.get_template_context()
-        run = identity_of(context)
+        run, interval = identity_of(context), wanted_interval(pipeline, context)
         # The triggerer is not told the run's clear number. A later try may come of a clear, and the question for such a
         # run is only dearer: the whole log is searched for a batch of its own.
-        return dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1)), is_backfill(context)
+        run = dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1))
+        return run, is_backfill(context), interval
 
 
-def decide(pipeline: Pipeline, run: RunIdentity | None, *, backfill: bool) -> FireDecision:
+def decide(
+    pipeline: Pipeline, run: RunIdentity | None, *, backfill: bool, interval: Interval | None = None
+) -> FireDecision:
     """Whether a sensor fires now. Blocks, and writes nothing.
 
     :param backfill: the run is of Airflow's own backfill: its data is of the past, so there is nothing to wait for.
+    :param interval: the run's data interval, if the pipeline plans by intervals.
     """
+    if interval is not None:
+        work = IntervalWork(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), interval=interval)
+        return work.should_fire(run, engine_of=find_engine)
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")
     return open_execution(pipeline).should_fire(run, engine_of=find_engine)

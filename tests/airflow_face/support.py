@@ -25,6 +25,9 @@ def context(
     clear_number: int = 0,
     run_type: str = "scheduled",
     running: tuple[str, ...] = (),
+    interval: tuple[datetime, datetime] | None = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+    partition_date: datetime | None = None,
+    timetable: Any = None,
 ) -> Any:
     """What a task of DAG run ``number`` gets."""
     ti = SimpleNamespace(
@@ -41,10 +44,13 @@ def context(
         clear_number=clear_number,
         logical_date=datetime(2026, 1, 1, tzinfo=UTC),
         partition_key=None,
-        partition_date=None,
+        partition_date=partition_date,
+        run_id=ti.run_id,
+        data_interval_start=interval[0] if interval else None,
+        data_interval_end=interval[1] if interval else None,
         run_type=run_type,
     )
-    return {"ti": ti, "dag_run": dag_run}
+    return {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(timetable=timetable)}
 
 
 def transform_file(bundle: Path) -> None:

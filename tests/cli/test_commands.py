@@ -14,7 +14,9 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import TransformError
+from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.summary import summarize
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
@@ -167,6 +169,25 @@ def test_a_lane_that_is_not_there(world: World, capsys: pytest.CaptureFixture[st
     status, _, err = microbatch(capsys, "log", world.pipeline.checkpoint, "--lane", "backfill")
     assert status == 2
     assert "no lane 'backfill'; it has live" in err
+
+
+def test_lanes_of_intervals_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in (2, 1):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    location = world.pipeline.checkpoint
+    _, out, _ = microbatch(capsys, "log", location)
+    assert out == f"No batch was planned yet in lane live of {location}.\n2 other lanes; --lanes lists their batches.\n"
+    _, out, _ = microbatch(capsys, "log", location, "--lanes")
+    keys = [line.split()[0] for line in out.splitlines()[2:]]
+    assert keys == [str(batch_of(hour(1))), str(batch_of(hour(2)))]
+    _, listed, _ = microbatch(capsys, "log", location, "--lanes", "--json")
+    assert [batch["key"] for batch in json.loads(listed)] == keys
+    status, out, _ = microbatch(capsys, "show", location, keys[0])
+    assert status == 0
+    assert out.startswith(f"batch {keys[0]} of pipeline orders")
+    assert microbatch(capsys, "check", location)[0] == 0
 
 
 @pytest.mark.parametrize("arguments", [["log"], ["show", "x", "-3"], ["log", "x", "-n", "0"], ["polish", "x"], []])

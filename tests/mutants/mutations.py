@@ -21,6 +21,8 @@ JANITOR = "tests/execution/test_janitor.py"
 HOOKS = "tests/execution/test_hooks.py"
 ALIVE = "tests/execution/test_alive.py"
 SETTLE = "tests/execution/test_settle.py"
+BACKFILL = "tests/execution/test_backfill.py"
+INTERVALS = "tests/execution/test_interval_mode.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,8 +333,8 @@ MUTATIONS = [
         name="a plan that died after its source log is made anew",
         why="files that were planned are skipped",
         file="sources/file_open.py",
-        old="        if self._seen.latest > begin:\n            return offset_of(begin + 1)\n",
-        new="",
+        old="        while True:\n            ahead = ",
+        new="        begin = self._seen.latest\n        while True:\n            ahead = ",
         tests=(PLANNING, "tests/contract/test_source.py"),
     ),
     Mutation(
@@ -574,5 +576,69 @@ MUTATIONS = [
         old="                definitions.put(definition)\n",
         new="",
         tests=(JANITOR,),
+    ),
+    Mutation(
+        name="a backfill's files are not marked as its lane's",
+        why="the live lane reads what a backfill has read",
+        file="sources/file_log.py",
+        old='    tag = {} if lane == LIVE else {"lane": lane}\n',
+        new="    tag: dict[str, str] = {}\n",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="a range has the files of all lanes",
+        why="a live range across a backfill reads the backfill's files again",
+        file="sources/file_open.py",
+        old=" if file.lane == self._lane]",
+        new="]",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="a live commit cleans up after all lanes",
+        why="files are archived or deleted before the lane that planned them has read them",
+        file="sources/file_clean.py",
+        old="            if file.lane != lane:\n                continue\n",
+        new="",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="a lane does not look for what its dead plan took",
+        why="files of a plan that died are read by nobody",
+        file="sources/file_open.py",
+        old="            own = window.own\n",
+        new="            own = None\n",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="runs of one partition do not know each other",
+        why="reprocessing a partition replays nothing",
+        file="execution/backfill.py",
+        old="    if run.partition_date is None or by.partition_date != run.partition_date:",
+        new="    if True:",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="each try asks for the replays of an overlap",
+        why="a retry replays what is done",
+        file="execution/backfill.py",
+        old="        asked = [request.run for request in self._checkpoint.replays.all(key)]\n",
+        new="        asked: list[RunIdentity] = []\n",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="an interval is planned before it is over",
+        why="what lands in its rest is read by no run",
+        file="execution/backfill.py",
+        old="        if early is not None:\n            raise",
+        new="        if False:\n            raise",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="a streaming query gets the lanes' files",
+        why="Spark reads again what a backfill has read",
+        file="checkpoint/handover.py",
+        old="        if lane is not None:",
+        new="        if False:",
+        tests=(BACKFILL,),
     ),
 ]

@@ -53,6 +53,12 @@ def test_the_example_dags_parse() -> None:
     assert "@task.micro_batch(pipeline=orders)" in decorated
 
 
+def test_the_pipeline_of_data_intervals_is_one() -> None:
+    names: dict[str, Any] = {"Pipeline": Pipeline, "FileSource": FileSource, "FileSink": FileSink}
+    exec(blocks(ROOT / "docs" / "backfill.md")[0], names)
+    assert (names["orders"].plan, names["orders"].lookback) == ("interval", 3600)
+
+
 def test_every_argument_of_the_tables_exists() -> None:
     text = (ROOT / "docs" / "files.md").read_text()
     source, sink = text.split("## FileSink")

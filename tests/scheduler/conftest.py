@@ -61,6 +61,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     home = tmp_path_factory.mktemp("shop")
     shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (home / "dags" / "inline.py").write_text(_INLINE)
+    shutil.copy(ROOT / "tests" / "scheduler" / "backfill_dags.py", home / "dags" / "backfills.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {

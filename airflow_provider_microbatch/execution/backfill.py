@@ -1,0 +1,307 @@
+"""The work of a run that has a data interval: a run of Airflow's backfill, or any run of an interval pipeline.
+
+Such a run does one of three things. What this very run, or for partitioned timetables an earlier run of the same
+partition date, has planned before is run again. Data of its interval that no batch has read becomes the one batch of
+the interval's own lane, so that it can run at any time and beside others, and the live position does not move. Data
+that batches have read before is left to them, or they are replayed, as ``on_overlap`` of the pipeline says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import (
+    BatchInProgressError,
+    IntervalError,
+    NothingInIntervalError,
+    SourceError,
+)
+from airflow_provider_microbatch.execution.execution import Execution, now_ms
+from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of
+from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
+from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
+from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
+from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
+from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
+
+log = logging.getLogger(__name__)
+
+_NAMED = 5
+"""So many batches a message names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Overlap:
+    """Batches of other lanes that hold data of the interval.
+
+    :param committed: these can be replayed.
+    :param unfinished: planned and not committed, or set aside; they belong to who finishes them.
+    :param elsewhere: how much more is in batches that the logs do not have.
+    """
+
+    committed: Sequence[BatchKey]
+    unfinished: Sequence[BatchKey]
+    elsewhere: int
+
+    def __str__(self) -> str:
+        parts = []
+        if self.committed:
+            parts.append(f"{_names(self.committed)} read it")
+        if self.unfinished:
+            parts.append(f"{_names(self.unfinished)} will, and is not committed or was set aside")
+        if self.elsewhere:
+            parts.append(f"{self.elsewhere} file(s) of it belong to a batch that is no longer, or not yet, in the logs")
+        return "; ".join(parts) or "there is none"
+
+
+@dataclass(frozen=True)
+class IntervalSummary:
+    """What people want to know of the batches that one run has run.
+
+    :param batches: in their order; at least one.
+    """
+
+    batches: Sequence[BatchSummary]
+
+    @property
+    def label(self) -> str:
+        """A few words for a square in the grid."""
+        if len(self.batches) == 1:
+            return self.batches[0].label
+        rows = sum(batch.rows_out or 0 for batch in self.batches)
+        return f"{_names([batch.key for batch in self.batches])} · {rows:,} rows"
+
+    def to_dict(self) -> dict[str, Any]:
+        """That of the last batch, with all keys as ``batches``."""
+        keys = [str(batch.key) for batch in self.batches]
+        return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
+
+
+class IntervalWork:
+    """What one run with a data interval has to do. Knows neither Airflow nor Spark.
+
+    :param pipeline: the pipeline.
+    :param checkpoint: its checkpoint.
+    :param interval: the run's data interval.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self, *, pipeline: Pipeline, checkpoint: Checkpoint, interval: Interval, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        lookback = 0 if pipeline.plan != INTERVAL else round((pipeline.lookback or 0) * 1000)
+        self.key = batch_of(interval)
+        self.at = self.key
+        """The batch that :meth:`run` is at, for messages."""
+        self._interval = dataclasses.replace(interval, lookback_ms=lookback)
+        self._pipeline = pipeline
+        self._checkpoint = checkpoint
+        self._clock_ms = clock_ms
+        self._lane = checkpoint.lane(self.key.lane)
+        self._planner = self._planner_of(self.key)
+
+    def execution(self, key: BatchKey) -> Execution:
+        """The state machine of a batch's lane."""
+        return Execution(
+            pipeline=self._pipeline, checkpoint=self._checkpoint, lane=key.lane, clock_ms=self._clock_ms
+        )  # fmt: skip
+
+    def should_fire(self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine) -> FireDecision:
+        """The sensor's question; writes nothing. See :meth:`Planner.should_fire`."""
+        self._planner.check_identity()
+        if run is not None and self._own(run):
+            return FireDecision(fire=True, reason="this run has planned a batch")
+        if self._lane.offset_log.get(self.key.id) is not None:
+            held = self.execution(self.key).held_by_another(self.key, run, engine_of)
+            return FireDecision(fire=held is None, reason=held or f"batch {self.key} is planned")
+        surveys = self._surveys()
+        early = self._too_early(surveys)
+        if early is not None:
+            return FireDecision(fire=False, reason=early)
+        # With nothing in it too: no data of the past will come, and the operator behind the sensor skips and says why.
+        unread = any(survey.unread for survey in surveys)
+        return FireDecision(fire=True, reason=f"{self._interval} is over, with {'' if unread else 'no '}unread data")
+
+    def plan(self, run: RunIdentity) -> list[PlannedBatch]:
+        """The batches to run now, in this order, each durable; a replay is asked for and durable too.
+
+        :raises NothingInIntervalError: if there is nothing to do, with the reason.
+        :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
+        :raises SourceError: if a source cannot read again what would have to be replayed.
+        """
+        self._planner.check_identity()
+        own = self._own(run)
+        if any(key.lane == LIVE for key in own):
+            log.info("Run %s has planned %s before", run.run_id, _names(own))
+            return self._ready(own, run)
+        planned_before = self._lane.offset_log.get(self.key.id) is not None
+        # Then the interval needs no look at its sources, unless others' batches are to be replayed as well.
+        surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
+        overlap = self._overlap(surveys)
+        lane_batch = self._lane_batch(run, surveys)
+        if lane_batch is not None and not own and self._is_committed(lane_batch):
+            # The same interval under another run id, as a run made by hand has: it overlaps with itself.
+            overlap = dataclasses.replace(overlap, committed=[*overlap.committed, lane_batch])
+            lane_batch = None
+        keys = list(overlap.committed) if self._pipeline.on_overlap == REPLAY else []
+        if lane_batch is not None:
+            keys.append(lane_batch)
+        if not keys:
+            raise NothingInIntervalError(
+                f"pipeline {self._pipeline.name!r} has no unread data in the data interval {self._interval}: {overlap}."
+                + (" on_overlap='replay' would replay what is committed." if overlap.committed else "")
+            )
+        if overlap.committed or overlap.unfinished or overlap.elsewhere:
+            log.info("Other batches have data of %s: %s", self._interval, overlap)
+        return self._ready(keys, run)
+
+    def run(self, *, run: RunIdentity, **how: Any) -> IntervalSummary:
+        """Plan, then run each batch to its commit; a retry goes on where this ended.
+
+        :param how: as for :meth:`Execution.run_planned`.
+        """
+        batches = []
+        for planned in self.plan(run):
+            self.at = planned.key
+            # None: another run has committed it meanwhile.
+            done = self.execution(planned.key).run_planned(planned, run=run, **how)
+            batches.append(done or summarize(self._checkpoint, planned.key))
+        return IntervalSummary(batches)
+
+    def _own(self, run: RunIdentity) -> list[BatchKey]:
+        """Batches that this run, or an earlier run of its partition, planned or brought to its commit."""
+        return [
+            key
+            for key in (*self._live_keys(run), self.key)
+            if any(_is_of(by, run) for by in self._runs_of(key))
+        ]  # fmt: skip
+
+    def _live_keys(self, run: RunIdentity) -> Iterator[BatchKey]:
+        ids = self._checkpoint.offset_log.ids()
+        # A run that was never cleared can have planned a live batch only in a try just before, see Planner.planned_by;
+        # runs of a partition are others each time.
+        recent = ids if run.partition_date is not None or run.clear_number else ids[-2:]
+        return (BatchKey(LIVE, number) for number in recent)
+
+    def _runs_of(self, key: BatchKey) -> Iterator[RunIdentity]:
+        lane = self._checkpoint.lane(key.lane)
+        for entry in (lane.offset_log.get(key.id), lane.commit_log.get(key.id)):
+            if entry is not None and entry.run is not None:
+                yield entry.run
+
+    def _surveys(self) -> list[IntervalSurvey]:
+        return [
+            self._planner.open_source(name).survey_interval(self._interval, LaneRanges(self._checkpoint, name))
+            for name in self._pipeline.sources
+        ]
+
+    def _overlap(self, surveys: Sequence[IntervalSurvey]) -> _Overlap:
+        committed: list[BatchKey] = []
+        unfinished: list[BatchKey] = []
+        for key in sorted({key for survey in surveys for key in survey.holders}):
+            commit = self._checkpoint.lane(key.lane).commit_log.get(key.id)
+            (unfinished if commit is None or commit.set_aside else committed).append(key)
+        elsewhere = sum(survey.elsewhere for survey in surveys)
+        return _Overlap(committed=committed, unfinished=unfinished, elsewhere=elsewhere)
+
+    def _is_committed(self, key: BatchKey) -> bool:
+        return self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
+
+    def _too_early(self, surveys: Sequence[IntervalSurvey]) -> str | None:
+        """Why an interval pipeline must not plan the interval yet; None if it may. There is no second batch for data
+        that comes later. Where there is a live lane, that reads it."""
+        if self._pipeline.plan != INTERVAL:
+            return None
+        if self._clock_ms() < self._interval.end_ms:
+            return f"the data interval {self._interval} is not over"
+        unsettled = sum(survey.unsettled for survey in surveys)
+        return f"{unsettled} file(s) in {self._interval} are younger than min_file_age" if unsettled else None
+
+    def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
+        """The batch of the interval's lane; planned now if there is none and it would have data.
+
+        :raises IntervalError: if it is too early to plan it.
+        """
+        position = read_position(self._lane)
+        if position.latest is not None:
+            self._planner.say_commit_again(position)
+            return self.key
+        early = self._too_early(surveys)
+        if early is not None:
+            raise IntervalError(
+                f"pipeline {self._pipeline.name!r}: {early}, and what comes later would be left out. Put a "
+                "NewDataSensor before the task, or run it later (a partitioned timetable: run_offset=-1)."
+            )
+        if not any(survey.unread for survey in surveys):
+            return None
+        for name in self._pipeline.sources:
+            self._planner.open_source(name).check()
+        self._pipeline.sink.check()
+        self._planner.claim()
+        starts: dict[str, Offset | None] = {}
+        ends: dict[str, Offset | None] = {}
+        for name in self._pipeline.sources:
+            source = self._planner.open_source(name)
+            held = LaneRanges(self._checkpoint, name)
+            starts[name], ends[name] = source.plan_interval(self._interval, held)
+        if all(ends[name] == starts[name] for name in ends):
+            return None  # another run took it between the two looks
+        self._planner.write_entry(position, run, starts=starts, ends=ends)
+        return self.key
+
+    def _ready(self, keys: Sequence[BatchKey], run: RunIdentity) -> list[PlannedBatch]:
+        """The batches, with the requests for their replay on record if the run needs any. All are looked at before one
+        is asked for: a request that nobody comes for would stay for ever.
+
+        Execution replays what a cleared run has planned itself. What is to be replayed for another reason, a
+        reprocessed partition or an overlap, is asked for here, once a run and clear.
+        """
+        ready = [self.execution(key).load(key) for key in keys]
+        wanted = [planned for planned in ready if planned.committed and self._must_ask(planned.key, run)]
+        for planned in wanted:
+            key = planned.key
+            held = self.execution(key).held_by_another(key, run, no_engine)
+            if held is not None:
+                raise BatchInProgressError(f"{held}; it is not replayed once more.")
+            for name, reason in self._planner_of(key).not_replayable(planned):
+                raise SourceError(f"batch {key} cannot be replayed, source {name!r} cannot be read again: {reason}")
+        for planned in wanted:
+            self._checkpoint.replays.request(planned.key, run=run, requested_ms=self._clock_ms())
+            log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)
+        return ready
+
+    def _must_ask(self, key: BatchKey, run: RunIdentity) -> bool:
+        if any(by.same_work(run) for by in self._runs_of(key)):
+            return False
+        asked = [request.run for request in self._checkpoint.replays.all(key)]
+        return not any(
+            by is not None and by.same_work(run) and by.clear_number >= run.clear_number for by in asked
+        )  # fmt: skip
+
+    def _planner_of(self, key: BatchKey) -> Planner:
+        lane = self._checkpoint.lane(key.lane)
+        return Planner(
+            pipeline=self._pipeline, checkpoint=self._checkpoint, lane=lane, clock_ms=self._clock_ms
+        )  # fmt: skip
+
+
+def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
+    """Whether ``by`` is the run, or one of the same partition: Airflow makes a new run each time for these."""
+    if by.same_work(run):
+        return True
+    if run.partition_date is None or by.partition_date != run.partition_date:
+        return False
+    return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
+
+
+def _names(keys: Sequence[BatchKey]) -> str:
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"batch{'es' if len(keys) > 1 else ''} {', '.join(map(str, keys[:_NAMED]))}{more}"

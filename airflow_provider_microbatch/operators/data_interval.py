@@ -1,0 +1,102 @@
+"""The data interval of a run, as its timetable means it, and the work it stands for. The one place that asks Airflow's
+timetables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.pipeline import INTERVAL, Pipeline
+from airflow_provider_microbatch.operators.run_context import is_backfill, open_checkpoint
+from airflow_provider_microbatch.sources.intervals import Interval
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
+    """What a run with a data interval has to do: one of Airflow's backfill, or any of an interval pipeline; None for
+    the other runs, which read what is new.
+
+    :raises IntervalError: if it should have a data interval and has none.
+    """
+    if pipeline.plan != INTERVAL and not is_backfill(context):
+        return None
+    return IntervalWork(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), interval=interval_of(context))
+
+
+def wanted_interval(pipeline: Pipeline, context: Context) -> Interval | None:
+    """The data interval of a run of an interval pipeline; None for pipelines that read what is new.
+
+    :raises IntervalError: as :func:`interval_of`.
+    """
+    return interval_of(context) if pipeline.plan == INTERVAL else None
+
+
+def interval_of(context: Context) -> Interval:
+    """The data interval.
+
+    Of a partitioned timetable it is from the partition date to the next tick. Where Airflow gives the run an interval
+    without length, as it does for a cron schedule unless told otherwise, it is from the tick before to the run's own.
+
+    :raises IntervalError: if the run has none, or its timetable cannot tell.
+    """
+    dag_run: Any = context["dag_run"]
+    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+    partition = dag_run.partition_date
+    if partition is not None:
+        start, end = partition, _period_after(context, partition)
+    elif start is None or end is None:
+        raise IntervalError(
+            f"run {dag_run.run_id!r} has no data interval and no partition date, so nobody knows which data it is for. "
+            "Trigger it with a logical date, or use a schedule whose runs have one."
+        )
+    elif start == end:
+        start = _period_before(context, end)
+    return Interval(start_ms=_ms(start), end_ms=_ms(end))
+
+
+def _period_after(context: Context, tick: datetime) -> datetime:
+    from airflow.sdk.timezone import coerce_datetime
+    from airflow.timetables.base import TimeRestriction
+
+    first = TimeRestriction(earliest=coerce_datetime(tick), latest=None, catchup=True)
+    info = _periods(context).next_dagrun_info(last_automated_data_interval=None, restriction=first)
+    return _known(info, context).data_interval.end  # type: ignore[no-any-return]
+
+
+def _period_before(context: Context, tick: datetime) -> datetime:
+    from airflow.sdk.timezone import coerce_datetime
+
+    return _periods(context).infer_manual_data_interval(run_after=coerce_datetime(tick)).start  # type: ignore[no-any-return]
+
+
+def _periods(context: Context) -> Any:
+    """The schedule as one whose runs have the time between two ticks as their interval."""
+    from airflow.serialization.encoders import coerce_to_core_timetable
+    from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+    timetable: Any = context["dag"].timetable
+    timetable = coerce_to_core_timetable(getattr(timetable, "timetable", timetable))
+    written = timetable.serialize()
+    if "expression" in written:
+        return CronDataIntervalTimetable.deserialize(written)
+    if "delta" in written:
+        return DeltaDataIntervalTimetable.deserialize(written)
+    return _known(None, context)
+
+
+def _known(value: Any, context: Context) -> Any:
+    if value is None:
+        timetable = type(context["dag"].timetable).__name__
+        raise IntervalError(
+            f"runs of a {timetable} have data intervals without length, and how far apart its ticks are is not known "
+            "here. Use CronDataIntervalTimetable, or give the timetable an interval."
+        )
+    return value
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.astimezone(UTC).timestamp() * 1000)

@@ -1,0 +1,141 @@
+"""Which data a run is for: as each kind of timetable means it, and what the operators and the sensor make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import (
+    AssetOrTimeSchedule,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    MultipleCronTriggerTimetable,
+)
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.serialization.encoders import coerce_to_core_timetable
+
+from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.operators.data_interval import interval_of
+from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
+from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
+from tests.execution.intervals import IntervalWorld
+from tests.support.inline_engine import InlineEngine
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+MIDNIGHT = datetime(2026, 3, 28, 23, tzinfo=UTC)
+"""Of the day on which Berlin's clocks go forward, in UTC."""
+
+
+def test_an_interval_with_a_length_is_taken_as_it_is() -> None:
+    given = context(Path(), interval=(MIDNIGHT, NOON), timetable=CronDataIntervalTimetable("@daily", timezone="UTC"))
+    assert str(interval_of(given)) == "[2026-03-28T23:00:00Z, 2026-03-29T12:00:00Z)"
+
+
+@pytest.mark.parametrize("core", [False, True], ids=["in a worker", "in the triggerer"])
+@pytest.mark.parametrize(
+    ("timetable", "expected"),
+    [
+        (CronTriggerTimetable("0 */2 * * *", timezone="UTC"), "[2026-03-29T10:00:00Z, 2026-03-29T12:00:00Z)"),
+        (DeltaTriggerTimetable(timedelta(minutes=20)), "[2026-03-29T11:40:00Z, 2026-03-29T12:00:00Z)"),
+    ],
+)
+def test_one_without_length_reaches_back_to_the_tick_before(timetable: Any, expected: str, core: bool) -> None:
+    timetable = coerce_to_core_timetable(timetable) if core else timetable
+    assert str(interval_of(context(Path(), interval=(NOON, NOON), timetable=timetable))) == expected
+
+
+def test_that_of_a_partition_reaches_to_the_next_tick_of_its_timezone() -> None:
+    timetable = CronPartitionTimetable("@daily", timezone="Europe/Berlin", run_offset=-1)
+    given = context(Path(), interval=None, partition_date=MIDNIGHT, timetable=timetable)
+    assert str(interval_of(given)) == "[2026-03-28T23:00:00Z, 2026-03-29T22:00:00Z)"
+
+
+def test_a_schedule_beside_assets_counts() -> None:
+    timetable = AssetOrTimeSchedule(timetable=CronTriggerTimetable("@hourly", timezone="UTC"), assets=[])
+    given = context(Path(), interval=(NOON, NOON), timetable=timetable)
+    assert str(interval_of(given)) == "[2026-03-29T11:00:00Z, 2026-03-29T12:00:00Z)"
+
+
+def test_where_it_cannot_be_told_the_error_says_what_to_do() -> None:
+    several = MultipleCronTriggerTimetable("@daily", "@hourly", timezone="UTC")
+    with pytest.raises(IntervalError, match=r"runs of a MultipleCronTriggerTimetable .* CronDataIntervalTimetable"):
+        interval_of(context(Path(), interval=(NOON, NOON), timetable=several))
+    with pytest.raises(IntervalError, match=r"'run-1' has no data interval.* logical date"):
+        interval_of(context(Path(), interval=None))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> IntervalWorld:
+    transform_file(tmp_path)
+    return IntervalWorld(tmp_path, plan="interval")
+
+
+def land(world: IntervalWorld, moment: datetime, number: int) -> None:
+    os.utime(world.land(number), (moment.timestamp(), moment.timestamp()))
+
+
+INTERVAL = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+LANE = "interval-20260101T000000Z-20260102T000000Z"
+
+
+def test_every_run_of_an_interval_pipeline_reads_its_interval(world: IntervalWorld) -> None:
+    land(world, INTERVAL[0], 1)
+    land(world, INTERVAL[1], 2)
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    given = context(world.root, interval=INTERVAL)
+    summary = operator.execute(given)
+    assert summary["key"] == f"{LANE}/0"
+    assert given["batch_label"] == f"batch {LANE}/0 · 1 rows"
+    assert summary == json.loads(json.dumps(summary))
+    assert world.rows() == {f"{LANE}/0": [1]}
+    operator.execute(context(world.root, interval=INTERVAL, clear_number=1))
+    assert world.checkpoint.attempts.latest_epoch(world.work(interval_of(given)).key) == 2
+    with pytest.raises(AirflowSkipException, match=f"{LANE}/0 read it"):
+        operator.execute(context(world.root, number=2, interval=INTERVAL))
+    with pytest.raises(AirflowSkipException, match=r"no unread data in the data interval .2025-12-31"):
+        operator.execute(context(world.root, number=3, interval=(datetime(2025, 12, 31, tzinfo=UTC), INTERVAL[0])))
+    with pytest.raises(IntervalError, match="logical date"):
+        operator.execute(context(world.root, number=4, interval=None))
+
+
+def test_the_steps_work_on_the_lane(world: IntervalWorld) -> None:
+    land(world, INTERVAL[0], 1)
+    plan = PlanMicroBatchOperator(task_id="plan", pipeline=world.pipeline)
+    key = plan.execute(context(world.root, task_id="plan", interval=INTERVAL))
+    assert key == f"{LANE}/0"
+    submit = InlineSubmit(task_id="submit", pipeline=world.pipeline, key=key, inline=InlineEngine())
+    submitted = submit.execute(context(world.root, task_id="submit", interval=INTERVAL))
+    commit = CommitMicroBatchOperator(task_id="commit", pipeline=world.pipeline, submitted=submitted)
+    assert commit.execute(context(world.root, task_id="commit", interval=INTERVAL))["state"] == "committed"
+    assert world.rows() == {f"{LANE}/0": [1]}
+
+
+def test_the_steps_refuse_several_batches_and_skip_none(tmp_path: Path) -> None:
+    transform_file(tmp_path)
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    plan = PlanMicroBatchOperator(task_id="plan", pipeline=world.pipeline)
+    with pytest.raises(AirflowSkipException, match="no unread data"):
+        plan.execute(context(world.root, run_type="backfill", interval=INTERVAL))
+    for number in (1, 2):
+        land(world, INTERVAL[0], number)
+        world.run(number)
+    with pytest.raises(IntervalError, match="live/0, live/1 are to be run for one data interval"):
+        plan.execute(context(world.root, number=9, run_type="backfill", interval=INTERVAL))
+
+
+def test_the_sensor_waits_for_the_end_of_the_interval(world: IntervalWorld) -> None:
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline)
+    now = datetime.now(tz=UTC)
+    land(world, now, 1)
+    assert not sensor.poke(context(world.root, interval=(now - timedelta(hours=1), now + timedelta(hours=1))))
+    assert sensor.poke(context(world.root, interval=(now - timedelta(hours=1), now + timedelta(microseconds=1000))))
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    with pytest.raises(IntervalError, match="is not over, and what comes later would be left out"):
+        operator.execute(context(world.root, interval=(now - timedelta(hours=1), now + timedelta(hours=1))))

@@ -1,0 +1,158 @@
+"""Pipelines that are batches per data interval from the start: ``plan="interval"``, and what may be written there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import DefinitionError, IntervalError, NothingInIntervalError
+from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from airflow_provider_microbatch.sources.intervals import Interval
+from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
+from tests.support.inline_engine import InlineEngine
+
+
+def key(number: float) -> str:
+    return str(batch_of(hour(number)))
+
+
+def test_late_files_within_the_lookback_are_read_by_the_next_interval(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval", lookback=3600)
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    world.land_at(1.7, 2)
+    world.land_at(0.7, 9)
+    world.land_at(2.5, 3)
+    world.backfill(hour(2), 2)
+    assert world.rows() == {key(1): [1], key(2): [2, 3]}
+
+
+def test_lookback_reads_nothing_twice_and_blames_nobody(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval", lookback=3600)
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    with pytest.raises(NothingInIntervalError, match="there is none"):
+        world.backfill(hour(2), 2)
+    assert world.ids() == [1]
+
+
+def test_without_lookback_an_interval_has_its_own_files_only(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    for number in range(3):
+        world.land_at(number, number)
+    world.backfill(hour(1), 1)
+    assert world.rows() == {key(1): [1]}
+
+
+def test_the_same_interval_under_another_run_overlaps_with_itself(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0, 1)
+    world.backfill(hour(0), 1)
+    with pytest.raises(NothingInIntervalError, match=f"batch {key(0)} read it"):
+        world.backfill(hour(0), 2)
+    world.options["on_overlap"] = "replay"
+    engine = InlineEngine()
+    world.backfill(hour(0), 2, engine)
+    assert len(engine.jobs) == 1
+    assert world.ids() == [1]
+
+
+def test_it_is_not_planned_before_it_is_over(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.1, 1)
+    world.clock = DAY_MS + HOUR_MS // 2
+    before = world.files()
+    assert not world.work(hour(0)).should_fire(backfill_run(1)).fire
+    with pytest.raises(IntervalError, match="is not over, and what comes later would be left out"):
+        world.backfill(hour(0), 1)
+    assert world.files() == before
+    world.clock = DAY_MS + HOUR_MS
+    assert world.work(hour(0)).should_fire(backfill_run(1)).fire
+    world.backfill(hour(0), 1)
+
+
+def test_nor_before_its_files_are_old_enough(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.sources = {"orders": FileSource(str(world.landing()), schema="id long", min_file_age=600)}
+    world.land_at(0.9, 1)
+    world.clock = DAY_MS + HOUR_MS + 1
+    assert "younger than min_file_age" in world.work(hour(0)).should_fire(backfill_run(1)).reason
+    with pytest.raises(IntervalError, match="1 file"):
+        world.backfill(hour(0), 1)
+    world.clock = DAY_MS + 2 * HOUR_MS
+    world.backfill(hour(0), 1)
+    assert world.ids() == [1]
+
+
+def test_the_sensor_fires_for_a_batch_to_finish_and_never_writes(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0, 1)
+    world.work(hour(0)).plan(backfill_run(1))
+    before = world.files()
+    assert world.work(hour(0)).should_fire(backfill_run(2)).reason == f"batch {key(0)} is planned"
+    # With no data it fires too: none of the past will come, and the operator skips.
+    assert world.work(hour(1)).should_fire(backfill_run(3)).fire
+    assert world.files() == before
+
+
+def test_a_limit_of_the_source_does_not_split_an_interval(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.sources = {"orders": FileSource(str(world.landing()), schema="id long", max_files=1, max_file_age=60)}
+    for number in range(3):
+        world.land_at(number / 4, number)
+    world.backfill(hour(0), 1)
+    assert world.rows() == {key(0): [0, 1, 2]}
+
+
+def test_several_sources_share_the_batch(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval", sources=("orders", "refunds"))
+    world.land_at(0, 1)
+    world.land_at(0, 5, source="refunds")
+    world.land_at(1, 2)
+    world.backfill(hour(0), 1)
+    world.backfill(hour(1), 2)
+    assert world.rows() == {key(0): [1, 5], key(1): [2]}
+
+
+def test_a_source_without_a_clock_is_refused_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0, 1)
+    monkeypatch.setattr(OpenFileSource, "survey_interval", OpenSource.survey_interval)
+    before = world.files()
+    with pytest.raises(IntervalError, match=r"a OpenFileSource has no clock .* not be backfilled"):
+        world.backfill(hour(0), 1)
+    assert world.files() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"plan": "hourly"}, "plan must be 'live' or 'interval', not 'hourly'"),
+        ({"on_overlap": "both"}, "on_overlap must be 'skip' or 'replay', not 'both'"),
+        ({"plan": "interval", "lookback": -1}, "lookback must be a number of seconds above 0"),
+        ({"plan": "interval", "lookback": True}, "lookback must be a number of seconds above 0"),
+        ({"plan": "interval", "lookback": "1h"}, "lookback must be a number of seconds above 0"),
+        ({"lookback": 60}, "goes with plan='interval' only"),
+    ],
+)
+def test_what_is_wrong_in_the_definition_is_said(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        IntervalWorld(tmp_path, **wrong).pipeline  # noqa: B018
+
+
+def test_a_definition_travels(tmp_path: Path) -> None:
+    pipeline = IntervalWorld(tmp_path, plan="interval", lookback=60, on_overlap="replay").pipeline
+    assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
+
+
+def test_an_empty_interval_is_no_interval() -> None:
+    with pytest.raises(IntervalError, match="is empty"):
+        Interval(start_ms=5, end_ms=5)
