@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "python-modules": [
+                    f"{_PACKAGE}.operators.drain",
                     f"{_PACKAGE}.operators.janitor",
                     f"{_PACKAGE}.operators.micro_batch",
                     f"{_PACKAGE}.operators.steps",

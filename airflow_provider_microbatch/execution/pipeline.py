@@ -37,6 +37,8 @@ class Pipeline(Definition):
         Spark reads it). Only looked at when the checkpoint is made.
     :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
         replayed. None keeps all.
+    :param target_seconds: how long Spark shall work on a batch: its size follows the measured rate, within the limits
+        of the sources. None: those limits alone.
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
         it, by the clocks of the sources, in a lane of its own.
     :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
@@ -58,6 +60,7 @@ class Pipeline(Definition):
     no_data_batches: bool = True
     checkpoint_format: str = "v2"
     min_batches_to_retain: int | None = None
+    target_seconds: float | None = None
     plan: str = LIVE
     lookback: float | None = None
     on_overlap: str = SKIP
@@ -105,6 +108,9 @@ class Pipeline(Definition):
         if self.on_overlap not in (SKIP, REPLAY):
             raise DefinitionError(f"{where}: on_overlap must be {SKIP!r} or {REPLAY!r}, not {self.on_overlap!r}.")
         self._check_lookback(where)
+        target: object = self.target_seconds
+        if target is not None and (not isinstance(target, (int, float)) or isinstance(target, bool) or not target > 0):
+            raise DefinitionError(f"{where}: target_seconds must be None or a number above 0, not {target!r}.")
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")

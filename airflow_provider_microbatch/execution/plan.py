@@ -17,6 +17,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
 )
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
+from airflow_provider_microbatch.execution.pace import limits
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.position import (
     Offsets,
@@ -26,7 +27,7 @@ from airflow_provider_microbatch.execution.position import (
     render,
     starts_of,
 )
-from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, SourceContext
 
 log = logging.getLogger(__name__)
 
@@ -265,11 +266,16 @@ class Planner:
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
+        target = self._pipeline.target_seconds
+        limited = {} if target is None else limits(self._lane, target_seconds=target)
         for name in self._pipeline.sources:
             source = self.open_source(name)
             start = position.committed.get(name)
             starts[name] = start
-            ends[name] = start if source.finished(start) else source.latest_offset(start)
+            if source.finished(start):
+                ends[name] = start
+            else:
+                ends[name] = source.latest_offset(start, limited.get(name, UNLIMITED))
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         for name, offset in position.committed.items():
             if name not in ends:

@@ -48,6 +48,17 @@ class Lag:
     bytes: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """How much the next batch may take from a source, beside the source's own limits. None: no limit."""
+
+    files: int | None = None
+
+
+UNLIMITED = Limit()
+"""The source's own limits hold."""
+
+
 class Source(Definition, ABC):
     """Definition of a source. Constructors check types and values and touch nothing."""
 
@@ -75,10 +86,10 @@ class OpenSource(ABC):
         """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
 
     @abstractmethod
-    def latest_offset(self, start: Offset | None) -> Offset | None:
-        """Plan: the end of the next range, within the source's own limits. None if there has never been data; the
-        same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again after a
-        crash it returns what it wrote."""
+    def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
+        """Plan: the end of the next range, within the source's own limits and ``limit``. None if there has never been
+        data; the same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again
+        after a crash it returns what it wrote."""
 
     @abstractmethod
     def read(self, start: Offset | None, end: Offset | None) -> Read:

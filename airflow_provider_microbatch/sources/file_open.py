@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import Lag, OpenSource, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
@@ -101,7 +101,7 @@ class OpenFileSource(OpenSource):
         ahead = self._log.next_of(self._lane, start, self._seen.latest)
         return ahead is not None or next(self._eligible(), None) is not None
 
-    def latest_offset(self, start: Offset | None) -> Offset | None:
+    def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
         begin = self._checked(start)
@@ -113,7 +113,7 @@ class OpenFileSource(OpenSource):
             ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
             if ahead is not None:
                 return offset_of(ahead)
-            batch = next(self._batches(), None) if bound is None else None
+            batch = next(self._batches(limit), None) if bound is None else None
             # The listing may have met a damaged segment.
             self._seen.save()
             if batch is None:
@@ -304,15 +304,16 @@ class OpenFileSource(OpenSource):
         except SourceError as error:
             raise self._error(str(error)) from error
 
-    def _batches(self) -> Iterator[list[FoundFile]]:
+    def _batches(self, limit: Limit = UNLIMITED) -> Iterator[list[FoundFile]]:
         """What is eligible now, in order, cut by the limits; each batch has at least one file."""
         files = sorted(
             self._eligible(), key=lambda found: (found.mtime_ns, found.path), reverse=self._source.latest_first
         )
+        most = min((one for one in (self._source.max_files, limit.files) if one is not None), default=None)
         batch: list[FoundFile] = []
         size = 0
         for file in files:
-            full = self._source.max_files is not None and len(batch) >= self._source.max_files
+            full = most is not None and len(batch) >= most
             heavy = self._source.max_bytes is not None and size + file.size > self._source.max_bytes
             if batch and (full or heavy):
                 yield batch

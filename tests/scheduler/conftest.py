@@ -62,6 +62,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     (home / "dags" / "inline.py").write_text(_INLINE)
     shutil.copy(ROOT / "tests" / "scheduler" / "backfill_dags.py", home / "dags" / "backfills.py")
+    shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {

@@ -1,0 +1,80 @@
+"""Drain a backlog in one DAG run: several micro-batches, each a mapped task run with its own square and label."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.data_interval import interval_work
+from airflow_provider_microbatch.operators.micro_batch import LABEL, MicroBatchOperator, check_runnable
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+_STOPPED = frozenset({"failed", "up_for_retry", "upstream_failed"})
+
+
+class DrainSlotOperator(MicroBatchOperator):
+    """One slot of :func:`drain`: the next batch is planned when the slot runs.
+
+    A slot skips when there is nothing new, and when a slot before it has failed: that one's batch comes first, at its
+    retry or in the next run of the DAG.
+
+    :param slot: place in the order, from 0.
+    """
+
+    def __init__(self, *, slot: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slot = slot
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Make one batch.
+
+        :raises AirflowSkipException: if there is nothing to do for this slot.
+        """
+        before = _failed_before(context) if self.slot else []
+        if before:
+            raise AirflowSkipException(f"slot {before[0]} has failed, and its batch comes first.")
+        if self.slot and interval_work(self.pipeline, context) is not None:
+            raise AirflowSkipException("a run with a data interval has one batch, which slot 0 makes.")
+        return super().execute(context)
+
+
+def _failed_before(context: Context) -> list[int]:
+    """Slots before this one that have failed, or wait for their retry."""
+    ti: Any = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+    return [slot for slot in range(ti.map_index) if states.get(f"{ti.task_id}_{slot}") in _STOPPED]
+
+
+def drain(
+    pipeline: Pipeline,
+    *,
+    slots: int = 10,
+    task_id: str = "micro_batch",
+    operator: type[DrainSlotOperator] = DrainSlotOperator,
+    **operator_arguments: Any,
+) -> MappedOperator:
+    """Tasks that take a backlog in one DAG run, batch after batch, each within the limits of the sources.
+
+    The instances are slots, run one at a time and in order. On a connection of type ``spark_connect`` they share the
+    session of the DAG run, which stays warm.
+
+    :param pipeline: what to run.
+    :param slots: most batches of a DAG run; those that find nothing are skipped.
+    :param task_id: of the mapped task.
+    :param operator: a subclass of the slot, for those who have one.
+    :param operator_arguments: further arguments of
+        :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator`, such as ``conn_id``.
+    :raises DefinitionError: for a wrong type or value.
+    """
+    check_runnable(pipeline, operator=f"drain {task_id!r}")
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise DefinitionError(f"drain {task_id!r}: slots must be 1 or more, not {slots!r}.")
+    serial = {"max_active_tis_per_dag": 1, "max_active_tis_per_dagrun": 1, "map_index_template": LABEL}
+    partial = operator.partial(task_id=task_id, pipeline=pipeline, **{**serial, **operator_arguments})
+    return partial.expand(slot=list(range(slots)))
