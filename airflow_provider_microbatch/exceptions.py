@@ -94,6 +94,17 @@ class NothingInIntervalError(MicroBatchError):
     """There is nothing to do for the run's data interval; the message says why. Not a failure."""
 
 
+class BatchSetAsideError(MicroBatchError):
+    """A batch failed as often as its pipeline allows and was set aside; the pipeline goes on without it.
+
+    :param batch_id: the batch, in the lane that the run works on.
+    """
+
+    def __init__(self, message: str, *, batch_id: int) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+
+
 class AttemptCanceledError(MicroBatchError):
     """The attempt was told to stop (``on_kill``); nothing was or will be published by it."""
 

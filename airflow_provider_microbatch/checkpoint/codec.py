@@ -99,7 +99,7 @@ def encode_commit(entry: CommitEntry) -> bytes:
     """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
-    for name in ("epoch", "requires_another_batch", "set_aside", "progress", "committed_ms"):
+    for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms"):
         if getattr(entry, name) != getattr(plain, name):
             ours[name] = getattr(entry, name)
     if entry.run is not None:
@@ -123,6 +123,7 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
         epoch=ours.pop("epoch", None),
         requires_another_batch=bool(ours.pop("requires_another_batch", False)),
         set_aside=bool(ours.pop("set_aside", False)),
+        failure=_object(ours.pop("failure", {}), "failure", where),
         progress=_object(ours.pop("progress", {}), "progress", where),
         run=run_from_dict(ours.pop("run", None), where=where),
         committed_ms=ours.pop("committed_ms", None),

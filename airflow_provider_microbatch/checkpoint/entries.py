@@ -78,7 +78,10 @@ class CommitEntry:
     :param next_watermark_ms: watermark for the batch after this one, milliseconds since the epoch.
     :param epoch: the attempt whose output is published; None for entries that Spark wrote.
     :param requires_another_batch: the batch asks for one more even without new data (Spark's no-data batch).
-    :param set_aside: the batch was given up after failing again and again; its range is not in the sink.
+    :param set_aside: the batch was given up after failing again and again; its range is not in the sink, unless a
+        replay has been completed since.
+    :param failure: of a batch that was set aside: ``error`` (the last one), ``attempts`` (how many failed), ``epoch``
+        (under which it was set aside), ``starts`` and ``ends`` by source.
     :param progress: the runtime's result: numInputRows by source, rows, files, bytes, durationMs by phase.
     :param run: the run that committed it.
     :param committed_ms: milliseconds since the epoch, UTC.
@@ -89,6 +92,7 @@ class CommitEntry:
     epoch: int | None = None
     requires_another_batch: bool = False
     set_aside: bool = False
+    failure: Mapping[str, Any] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)
     run: RunIdentity | None = None
     committed_ms: int | None = None

@@ -43,16 +43,31 @@ class Replays:
         epoch = self.epochs.take(key, lambda _: {"run": run_to_dict(run), "requested_ms": requested_ms})
         return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms)
 
-    def complete(self, key: BatchKey, epoch: int, *, attempt: int, completed_ms: int) -> bool:
+    def complete(
+        self,
+        key: BatchKey,
+        epoch: int,
+        *,
+        attempt: int,
+        completed_ms: int,
+        progress: Mapping[str, Any] | None = None,
+    ) -> bool:
         """Record that the request was answered; False if that is on record already.
 
         :param attempt: epoch of the attempt whose output is now in the sink.
+        :param progress: the runtime's result, as in the commit entry.
         """
-        return self.epochs.end(key, epoch, {"attempt": attempt, "completed_ms": completed_ms})
+        values = {"attempt": attempt, "completed_ms": completed_ms, "progress": dict(progress or {})}
+        return self.epochs.end(key, epoch, values)
 
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
-        """``attempt`` and ``completed_ms`` of the answer, or None."""
+        """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""
         return self.epochs.ended(key, epoch)
+
+    def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
+        """The answer whose attempt is what the sink has of the batch; None if it was never replayed. One listing."""
+        found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
+        return max((answer for answer in found if answer), key=lambda answer: int(answer["attempt"]), default=None)
 
     def get(self, key: BatchKey, epoch: int) -> Replay | None:
         """The request, or None."""

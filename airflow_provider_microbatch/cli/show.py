@@ -117,6 +117,7 @@ def _as_text(
         return [*lines, "commit", "  none: the batch is not committed"]
     epoch = "-" if commit.epoch is None else commit.epoch
     lines += ["commit", *_fields({"attempt": epoch, "set aside": commit.set_aside, "run": show_run(commit.run)})]
+    lines += _fields(commit.failure)
     lines.append("progress")
     return lines + (_fields(commit.progress) or ["  none"])
 
@@ -132,6 +133,8 @@ def _attempt_lines(attempt: Attempt, end: AttemptEnd | None) -> list[str]:
             fields["error"] = end.error
     fields["handle"] = attempt.handle
     fields["code"] = attempt.code
+    if attempt.request is not None:
+        fields["replay"] = f"made for request {attempt.request}"
     return [f"  attempt {attempt.epoch}", *(f"  {line}" for line in _fields(fields))]
 
 

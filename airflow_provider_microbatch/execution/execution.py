@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -15,24 +14,25 @@ from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
-    BatchInProgressError,
+    BatchSetAsideError,
     EngineError,
     MaintenanceError,
     MicroBatchError,
     OutrunError,
     PublishConflictError,
     SinkError,
-    TransformError,
 )
 from airflow_provider_microbatch.execution.engine import Code, Engine
-from airflow_provider_microbatch.execution.guard import GoesOn, in_the_way, named, no_run_goes_on
+from airflow_provider_microbatch.execution.explain import explain
+from airflow_provider_microbatch.execution.guard import GoesOn, Look, in_the_way, look, named, no_run_goes_on
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.replay import answers, request_replay, unanswered
+from airflow_provider_microbatch.execution.replay import answers, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
+from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, failures, is_dead, set_aside
 from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt, is_committed
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job, Transform
@@ -44,25 +44,6 @@ log = logging.getLogger(__name__)
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """What a run finds at a batch that nobody else is alive at.
-
-    :param planned: the batch.
-    :param newest: its highest epoch at that moment; 0 if there was none. All else was read after it.
-    :param request: the replay request that the run has to answer; None if there is none.
-    """
-
-    planned: PlannedBatch
-    newest: int
-    request: int | None
-
-    @property
-    def is_done(self) -> bool:
-        """The batch is committed, and nobody wants it again."""
-        return self.planned.committed and self.request is None
 
 
 class Execution:
@@ -127,34 +108,18 @@ class Execution:
         :param engine_of: asked whether an attempt whose lease has run out still runs.
         :param goes_on: asked about a run whose batch is between two of its tasks.
         :raises BatchInProgressError: if another run is alive at the batch.
+        :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
         :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
         """
-        newest = self.checkpoint.attempts.latest_epoch(key)
-        planned = self.load(key)
-        commit = self._lane.commit_log.get(key.id)
-        request = None
-        if commit is not None:
-            request = request_replay(
-                checkpoint=self.checkpoint,
-                planner=self._planner,
-                planned=planned,
-                commit=commit,
-                run=run,
-                now_ms=self._clock_ms(),
-            )
-        found = Look(planned=planned, newest=newest, request=request)
-        held = in_the_way(
-            self.checkpoint,
-            key,
-            newest=self.checkpoint.attempts.get(key, newest),
-            planned_by=planned.entry.run,
+        return look(
+            checkpoint=self.checkpoint,
+            planner=self._planner,
+            key=key,
             run=run,
             engine_of=engine_of,
             goes_on=goes_on,
+            now_ms=self._clock_ms(),
         )
-        if held is not None and not found.is_done:
-            raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
-        return found
 
     def open_attempt(
         self,
@@ -206,9 +171,7 @@ class Execution:
         except MaintenanceError as error:
             self.abandon(attempt, state="canceled", error=error, engine=None)
             raise
-        for earlier in self.checkpoint.attempts.all(key):
-            if earlier.epoch < attempt.epoch and self.checkpoint.attempts.ended(key, earlier.epoch) is None:
-                self._supersede(earlier, by=attempt, engine=engine)
+        self._end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
         return attempt
 
@@ -256,22 +219,7 @@ class Execution:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
-            raise self.explain(attempt, error) from None
-
-    def explain(self, attempt: Attempt, error: Exception) -> Exception:
-        """The error that a person should see: what the runtime wrote about its failure, where it wrote anything."""
-        failure = self.pipeline.sink.failure(attempt.key, attempt.epoch)
-        if failure is None:
-            return error
-        if failure.get("origin") == "transform":
-            return TransformError(
-                f"batch {attempt.key} attempt {attempt.epoch}: transform {self.pipeline.transform!r} failed. The batch "
-                f"stays planned; mend the transform and run again.\n{failure.get('traceback') or failure.get('error')}"
-            )
-        return EngineError(
-            f"batch {attempt.key} attempt {attempt.epoch} failed in Spark ({failure.get('origin')}): "
-            f"{failure.get('error')}. The batch stays planned.\n{failure.get('traceback') or ''}"
-        )
+            raise explain(self.pipeline, attempt, error) from None
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
         """Make the attempt's stage the batch's output. Idempotent.
@@ -285,7 +233,13 @@ class Execution:
         key, sink = attempt.key, self.pipeline.sink
         planned = self.load(key)
         published = sink.contains(key)
-        if published is None or (published.epoch < attempt.epoch and self._is_asked_for(attempt, planned)):
+        asked = self._is_asked_for(attempt, planned)
+        if published is None and planned.set_aside and not asked:
+            raise AttemptFencedError(
+                f"batch {key} was set aside, and attempt {attempt.epoch} was made for no replay of it. Nothing was "
+                "published. Clear the batch's task to run it."
+            )
+        if published is None or (published.epoch < attempt.epoch and asked):
             newest = self.checkpoint.attempts.latest_epoch(key)
             if newest != attempt.epoch:
                 winner = named(self.checkpoint.attempts.get(key, newest))
@@ -307,7 +261,7 @@ class Execution:
                     source.learned(learned[name])
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
-            replay = planned.committed
+            replay = planned.committed and not (planned.set_aside and published is None)
             published = self._replace(attempt) if replay else sink.publish(key, attempt.epoch)
         if published.epoch != attempt.epoch:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
@@ -331,11 +285,12 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.pipeline.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
+        progress = self._progress(planned, manifest)
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
-            progress=self._progress(planned, manifest),
+            progress=progress,
             run=run,
             committed_ms=self._clock_ms(),
         )
@@ -343,20 +298,26 @@ class Execution:
             entry = self._lane.commit_log.get(key.id) or entry
         log.info("Completed batch [%s]", key.id)
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
-        for replay in self.checkpoint.replays.pending(key):
+        replays = self.checkpoint.replays
+        # Before the answer is on record: nobody would say it again after that.
+        self._planner.release_sources(planned)
+        for replay in replays.pending(key):
             if attempt is None or answers(attempt, replay):
-                self.checkpoint.replays.complete(
-                    key, replay.epoch, attempt=manifest.epoch, completed_ms=self._clock_ms()
+                replays.complete(
+                    key, replay.epoch, attempt=manifest.epoch, completed_ms=self._clock_ms(), progress=progress
                 )  # fmt: skip
         if attempt is not None:
             self._end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
         newest = self._lane.commit_log.latest_id()
         if newest == key.id:
             self._planner.commit_sources(planned.entry.ends)
-        for removed in apply_retention(
-            self.checkpoint, kept=self.pipeline.min_batches_to_retain, lane=self._lane.name
-        ):  # fmt: skip
-            log.info("Retention removed %s", removed)
+            for removed in apply_retention(
+                self.checkpoint, kept=self.pipeline.min_batches_to_retain, lane=self._lane.name
+            ):  # fmt: skip
+                log.info("Retention removed %s", removed)
+        elif newest is not None and entry.set_aside:
+            # Its range was passed over when later ones were committed.
+            self._planner.commit_sources(self._planner.load(newest).entry.ends)
         return entry
 
     def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
@@ -390,6 +351,7 @@ class Execution:
         :return: the committed batch; None if there was nothing new.
         :raises AttemptCanceledError: if the task was told to stop; nothing was published then.
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
+        :raises BatchSetAsideError: if the batch has failed as often as the pipeline allows.
         """
         while (planned := self.plan(run)) is not None:
             summary = self.run_planned(
@@ -415,19 +377,20 @@ class Execution:
         """
         key = planned.key
         while True:
-            look = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None)
-            if look.is_done:
+            found = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None)
+            if found.is_done:
                 if not planned.committed:
                     return None
                 log.info("Batch %s is committed by this run already", key)
                 return summarize(self.checkpoint, key)
-            published = self._published(look)
+            published = self._published(found)
             if published is not None:
                 log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
                 self.commit(key=key, manifest=published, run=run)
                 return summarize(self.checkpoint, key)
             try:
-                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)
+                self.set_aside_if_due(key, newest=found.newest, run=run, engine=engine)
+                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)
             except OutrunError as outrun:
                 log.info("%s Looking again", outrun)
                 continue
@@ -453,12 +416,56 @@ class Execution:
             return self.publish(attempt, should_stop=should_stop)
         except BaseException as error:
             stopped = should_stop()
-            self.abandon(attempt, state="canceled" if stopped else "failed", error=error, engine=engine)
+            outrun = isinstance(error, (AttemptFencedError, PublishConflictError))
+            state = "canceled" if stopped else "superseded" if outrun else "failed"
+            self.abandon(attempt, state=state, error=error, engine=engine)
+            if isinstance(error, Exception):
+                self.alarm_if_due(attempt, engine=engine, error=error)
             if stopped and not isinstance(error, AttemptCanceledError):
                 raise AttemptCanceledError(
                     f"batch {key} attempt {attempt.epoch} was stopped; Spark was told to end and nothing was published."
                 ) from error
             raise
+
+    def alarm_if_due(self, attempt: Attempt, *, engine: Engine, error: Exception) -> None:
+        """Set the batch aside if the failed attempt was its last but one too many. Else return: the error stands.
+
+        :raises BatchSetAsideError: if the batch is set aside now.
+        """
+        try:
+            self.set_aside_if_due(attempt.key, newest=attempt.epoch, run=attempt.run, engine=engine)
+        except BatchSetAsideError as alarm:
+            raise alarm from error
+        except (MicroBatchError, OSError) as reason:
+            log.warning("Batch %s is not set aside by this run: %s", attempt.key, reason)
+
+    def set_aside_if_due(self, key: BatchKey, *, newest: int, run: RunIdentity | None, engine: Engine) -> None:
+        """Set the batch aside if its pipeline says so and it has failed often enough; else do nothing.
+
+        :param newest: the highest epoch that was looked at.
+        :raises BatchSetAsideError: if the batch is set aside now.
+        :raises OutrunError: if another attempt was faster.
+        :raises SourceError: if a source cannot keep the range.
+        """
+        planned = self.load(key)
+        if self.pipeline.on_failure != "set_aside" or planned.committed:
+            return
+        errors = failures(self.checkpoint, key, lambda name: engine if name == engine.name else None)
+        if len(errors) < self.pipeline.set_aside_after:
+            return
+        alarm = set_aside(
+            checkpoint=self.checkpoint,
+            planner=self._planner,
+            sink=self.pipeline.sink,
+            planned=planned,
+            errors=errors,
+            epoch=newest + 1,
+            run=run,
+            now_ms=self._clock_ms(),
+            end_earlier=lambda fence: self._end_earlier(fence, engine),
+        )
+        log.error("%s", alarm)
+        raise alarm
 
     def _is_asked_for(self, attempt: Attempt, planned: PlannedBatch) -> bool:
         """Whether a replay that waits for its answer allows the attempt to replace what is published."""
@@ -493,12 +500,20 @@ class Execution:
     def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
         end_attempt(self.checkpoint, attempt, end, pipeline=self.pipeline.name, sink=self.pipeline.sink)
 
+    def _end_earlier(self, attempt: Attempt, engine: Engine) -> None:
+        for earlier in self.checkpoint.attempts.all(attempt.key):
+            ended = self.checkpoint.attempts.ended(attempt.key, earlier.epoch)
+            if earlier.epoch < attempt.epoch and ended is None:
+                self._supersede(earlier, by=attempt, engine=engine)
+
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self.checkpoint, earlier):
             # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
             self._end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return
-        error = AttemptFencedError(f"superseded by {named(by)}")
+        dead = is_dead(self.checkpoint, earlier, lambda name: engine if name == engine.name else None)
+        state, what = ("failed", FOUND_DEAD) if dead else ("superseded", "superseded")
+        error = AttemptFencedError(f"{what} by {named(by)}" if not dead else f"{what}. {named(by)} found it so.")
         # An engine is never given another one's handle: it could not read it.
         own = earlier.handle.get("engine") == engine.name
         if not own:
@@ -508,7 +523,7 @@ class Execution:
             )  # fmt: skip
         log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
         self.pipeline.sink.fence(earlier.key, earlier.epoch, by=str(error))
-        self.abandon(earlier, state="superseded", error=error, engine=engine if own else None)
+        self.abandon(earlier, state=state, error=error, engine=engine if own else None)
 
     def _progress(self, planned: PlannedBatch, manifest: Manifest) -> dict[str, Any]:
         described = {

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import BatchInProgressError
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.replay import request_replay
+from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
 GoesOn = Callable[[RunIdentity], bool]
 """Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
 between two tasks of its run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a run finds at a batch that nobody else is alive at.
+
+    :param planned: the batch.
+    :param newest: its highest epoch at that moment; 0 if there was none. All else was read after it.
+    :param request: the replay request that the run has to answer; None if there is none.
+    """
+
+    planned: PlannedBatch
+    newest: int
+    request: int | None
+
+    @property
+    def is_done(self) -> bool:
+        """The batch is committed, and nobody wants it again."""
+        return self.planned.committed and self.request is None
 
 
 def no_run_goes_on(_: RunIdentity) -> bool:
@@ -29,6 +53,45 @@ def named(attempt: Attempt | None) -> str:
 def named_run(run: RunIdentity | None) -> str:
     """A run, as errors name it."""
     return f"run {run.run_id!r} of DAG {run.dag_id!r}" if run else "no run of Airflow"
+
+
+def look(
+    *,
+    checkpoint: Checkpoint,
+    planner: Planner,
+    key: BatchKey,
+    run: RunIdentity,
+    engine_of: EngineOf,
+    goes_on: GoesOn,
+    now_ms: int,
+) -> Look:
+    """What there is to do at the batch for ``run``: see
+    :meth:`~airflow_provider_microbatch.execution.execution.Execution.look`."""
+    newest = checkpoint.attempts.latest_epoch(key)
+    planned = planner.load(key.id)
+    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    request = None
+    if commit is not None:
+        request = request_replay(
+            checkpoint=checkpoint, planner=planner, planned=planned, commit=commit, run=run, now_ms=now_ms
+        )
+    found = Look(planned=planned, newest=newest, request=request)
+    if found.is_done:
+        if commit is not None and is_aside(checkpoint, key, commit):
+            raise aside_error(planned, commit)
+        return found
+    held = in_the_way(
+        checkpoint,
+        key,
+        newest=checkpoint.attempts.get(key, newest),
+        planned_by=planned.entry.run,
+        run=run,
+        engine_of=engine_of,
+        goes_on=goes_on,
+    )
+    if held is not None:
+        raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
+    return found
 
 
 def in_the_way(

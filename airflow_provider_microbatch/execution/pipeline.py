@@ -37,6 +37,11 @@ class Pipeline(Definition):
         Spark reads it). Only looked at when the checkpoint is made.
     :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
         replayed. None keeps all.
+    :param on_failure: what becomes of a batch that fails again and again: ``fail`` (it stays planned and is tried by
+        every run, and the pipeline stands still until it succeeds) or ``set_aside`` (the pipeline goes on without it;
+        the batch is listed as set aside, and a clear of its task runs it).
+    :param set_aside_after: failed attempts after which a batch is set aside. An attempt that was found dead counts; one
+        that was stopped or overtaken does not.
     :param target_seconds: how long Spark shall work on a batch: its size follows the measured rate, within the limits
         of the sources. None: those limits alone.
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
@@ -64,6 +69,8 @@ class Pipeline(Definition):
     plan: str = LIVE
     lookback: float | None = None
     on_overlap: str = SKIP
+    on_failure: str = "fail"
+    set_aside_after: int = 3
     hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self) -> None:
@@ -111,6 +118,11 @@ class Pipeline(Definition):
         target: object = self.target_seconds
         if target is not None and (not isinstance(target, (int, float)) or isinstance(target, bool) or not target > 0):
             raise DefinitionError(f"{where}: target_seconds must be None or a number above 0, not {target!r}.")
+        if self.on_failure not in ("fail", "set_aside"):
+            raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
+        after = self.set_aside_after
+        if not isinstance(after, int) or isinstance(after, bool) or after < 1:
+            raise DefinitionError(f"{where}: set_aside_after must be a number from 1 on, not {after!r}.")
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")

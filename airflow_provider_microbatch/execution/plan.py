@@ -48,6 +48,7 @@ class PlannedBatch:
     :param starts: where each source's range begins.
     :param resumed: it was planned before this call.
     :param committed: it is in the commit log already: this run has done its work.
+    :param set_aside: its commit entry says that it was set aside.
     """
 
     key: BatchKey
@@ -55,6 +56,7 @@ class PlannedBatch:
     starts: Offsets
     resumed: bool = False
     committed: bool = False
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +214,14 @@ class Planner:
                 f"batch {batch_id} is not in the offset log of {self._checkpoint.location}: it was never planned, or "
                 "retention removed it."
             )
+        commit = self._lane.commit_log.get(batch_id)
         return PlannedBatch(
             key=BatchKey(self._lane.name, batch_id),
             entry=entry,
             starts=starts_of(self._lane, batch_id, entry),
             resumed=True,
-            committed=self._lane.commit_log.get(batch_id) is not None,
+            committed=commit is not None,
+            set_aside=commit is not None and commit.set_aside,
         )
 
     def not_replayable(self, planned: PlannedBatch) -> list[tuple[str, str]]:
@@ -232,7 +236,7 @@ class Planner:
     def say_commit_again(self, position: Position) -> None:
         """Tell every source again what is committed: a crash between commit entry and ``source.commit`` may have
         swallowed it. A failure is logged and never fails a batch."""
-        if position.last_commit is not None and not position.last_commit.set_aside:
+        if position.last_commit is not None:
             self.commit_sources(position.committed)
 
     def commit_sources(self, ends: Offsets) -> None:
@@ -245,6 +249,19 @@ class Planner:
                 self.open_source(name).commit(end)
             except SourceError as error:
                 log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
+
+    def keep_sources(self, planned: PlannedBatch) -> None:
+        """Have every source keep the batch's range, whatever is committed after it.
+
+        :raises SourceError: if one cannot.
+        """
+        for name in self._pipeline.sources:
+            self.open_source(name).keep(planned.starts.get(name), planned.entry.ends.get(name))
+
+    def release_sources(self, planned: PlannedBatch) -> None:
+        """The batch is in the sink: what was kept for it is like any other range that is committed."""
+        for name in self._pipeline.sources:
+            self.open_source(name).release(planned.starts.get(name), planned.entry.ends.get(name))
 
     def _has_new(self, name: str, position: Offset | None) -> bool:
         source = self.open_source(name)

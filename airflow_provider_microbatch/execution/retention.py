@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_of
 from airflow_provider_microbatch.sinks import Sink
+
+log = logging.getLogger(__name__)
 
 MARK_SECONDS = 60 * 60.0
 """How long a mark waits for an attempt to end that it gives the reason for. It may be older than the attempt: a user
@@ -24,7 +29,8 @@ def retained(checkpoint: Checkpoint, lane: str) -> int | None:
 
 
 def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIVE, dry_run: bool = False) -> list[str]:
-    """Remove what is older than the newest ``kept`` committed batches of the lane.
+    """Remove what is older than the newest ``kept`` committed batches of the lane. A batch that is set aside, and all
+    after it, stay until it is replayed: the log has no gaps, and its range is in no table.
 
     :param kept: how many; None keeps all.
     :return: what was removed, or would be, in words.
@@ -34,6 +40,10 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if kept is None or newest is None or newest < kept:
         return []
     before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])
+    aside = oldest_aside(checkpoint, lane, below=before)
+    if aside is not None:
+        before = aside
+        log.warning("Retention keeps %s/%s and all after it: it is set aside. Clear its task to run it.", lane, aside)
     old = [number for number in logs.offset_log.ids() if number < before]
     stale = [number for number in checkpoint.attempts.epochs.ids(lane) if number < before]
     if not old and not stale:

@@ -21,7 +21,7 @@ class BatchSummary:
     :param key: the batch.
     :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record), ``committed`` or
         ``set_aside``.
-    :param epoch: the attempt that is published, else the newest; 0 if there was none.
+    :param epoch: the attempt that is published, after a replay its attempt; else the newest; 0 if there was none.
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
     :param rows_out: rows published.
@@ -31,7 +31,7 @@ class BatchSummary:
     :param seconds: from the start of the published attempt to its commit.
     :param run: the run that planned it.
     :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC.
-    :param committed_ms: milliseconds since the epoch, UTC.
+    :param committed_ms: when it was committed, replayed last, or set aside; milliseconds since the epoch, UTC.
     :param error: why the newest attempt failed; None for a committed batch.
     """
 
@@ -53,6 +53,8 @@ class BatchSummary:
     @property
     def label(self) -> str:
         """A few words for a square in the grid."""
+        if self.state == "set_aside":
+            return f"batch {self.key.id} · set aside"
         rows = "" if self.rows_out is None else f" · {self.rows_out:,} rows"
         return f"{batch_label(self.key)}{rows}"
 
@@ -77,20 +79,31 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         raise BrokenLogError(f"batch {key} is not in the offset log of {checkpoint.location}.")
     starts = starts_of(lane, key.id, entry)
     commit = lane.commit_log.get(key.id)
-    attempts = checkpoint.attempts.all(key)
+    answer = (checkpoint.replays.newest_answer(key) if commit is not None else None) or {}
+    aside = commit is not None and commit.set_aside and not answer
+    attempts = [attempt for attempt in checkpoint.attempts.all(key) if attempt.code or not aside]
     shown = attempts[-1] if attempts else None
-    if commit is not None:
-        shown = next((attempt for attempt in attempts if attempt.epoch == commit.epoch), None)
+    # A replay's answer tells what is in the table now; one of an older version lacks the figures.
+    published: int | None = None
+    committed_ms: int | None = None
+    progress: Mapping[str, Any] = {}
+    if answer.get("progress"):
+        published, committed_ms, progress = answer["attempt"], answer["completed_ms"], answer["progress"]
+    elif commit is not None:
+        published, committed_ms, progress = commit.epoch, commit.committed_ms, commit.progress
+    if commit is not None and not aside:
+        shown = next((attempt for attempt in attempts if attempt.epoch == published), None)
     end = checkpoint.attempts.ended(key, shown.epoch) if shown else None
-    progress = commit.progress if commit else {}
     described = progress.get("sources", {}).values()
     seconds = None
-    if commit and commit.committed_ms is not None and shown is not None:
-        seconds = (commit.committed_ms - shown.started_ms) / 1000
+    if committed_ms is not None and shown is not None and not aside:
+        seconds = (committed_ms - shown.started_ms) / 1000
     if commit is not None:
-        state = "set_aside" if commit.set_aside else "committed"
+        state = "set_aside" if aside else "committed"
+        error = commit.failure.get("error") if aside else None
     else:
         state = "running" if shown is not None and end is None else "planned"
+        error = end.error if end else None
     return BatchSummary(
         key=key,
         state=state,
@@ -104,8 +117,8 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         seconds=seconds,
         run=entry.run,
         planned_ms=entry.batch_timestamp_ms,
-        committed_ms=commit.committed_ms if commit else None,
-        error=end.error if end and commit is None else None,
+        committed_ms=committed_ms,
+        error=error,
     )
 
 

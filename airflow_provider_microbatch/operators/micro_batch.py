@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
+    BatchSetAsideError,
     DefinitionError,
     MicroBatchError,
     NothingInIntervalError,
@@ -161,6 +163,7 @@ class MicroBatchOperator(BaseOperator):
 
         :return: its summary. A run that replays several batches has that of the last one, and all keys as ``batches``.
         :raises AirflowSkipException: if there is nothing new, or another run is alive at the batch.
+        :raises AirflowFailException: if the batch was set aside: no retry, and ``on_failure_callback`` is called.
         """
         listen()
         run = identity_of(context)
@@ -169,11 +172,14 @@ class MicroBatchOperator(BaseOperator):
         work = interval_work(self.pipeline, context)
         engine = self._running = StoppableEngine(self.connect_engine(run, code) or self.engine())
         try:
-            summary: BatchSummary | IntervalSummary | None = (work or execution).run(
-                run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
-            )
+            with alarming(context):
+                summary: BatchSummary | IntervalSummary | None = (work or execution).run(
+                    run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
+                )
         except (BatchInProgressError, NothingInIntervalError) as nothing:
             raise AirflowSkipException(str(nothing)) from None
+        except AirflowFailException:
+            raise
         except Exception:
             set_label(context, planned_label(execution) if work is None else batch_label(work.at))
             raise
@@ -211,6 +217,16 @@ def set_label(context: Context, label: str | None) -> None:
     """Make ``batch_label`` known to ``map_index_template``, which Airflow renders after ``execute``."""
     if label is not None:
         context["batch_label"] = label  # type: ignore[typeddict-unknown-key]
+
+
+@contextmanager
+def alarming(context: Context) -> Iterator[None]:
+    """A batch that is set aside fails its task for good: the square is red, and nothing is tried again."""
+    try:
+        yield
+    except BatchSetAsideError as alarm:
+        set_label(context, f"batch {alarm.batch_id} · set aside")
+        raise AirflowFailException(str(alarm)) from alarm
 
 
 def planned_label(execution: Execution) -> str | None:

@@ -29,14 +29,21 @@ from airflow_provider_microbatch.exceptions import (
     OutrunError,
 )
 from airflow_provider_microbatch.execution.engine import Code, Engine
-from airflow_provider_microbatch.execution.execution import Execution, Look
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import unanswered
 from airflow_provider_microbatch.execution.summary import batch_label, summarize
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
-from airflow_provider_microbatch.operators.micro_batch import LABEL, check_pipeline, check_runnable, set_label
+from airflow_provider_microbatch.operators.micro_batch import (
+    LABEL,
+    alarming,
+    check_pipeline,
+    check_runnable,
+    set_label,
+)
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 
@@ -79,7 +86,8 @@ class PlanMicroBatchOperator(BaseOperator):
         if planned is None:
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
         # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
-        look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context)
+        with alarming(context):
+            look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context)
         set_label(context, batch_label(planned.key))
         return str(planned.key)
 
@@ -162,7 +170,8 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         connect = find_connect_engine(self.conn_id, run=identity_of(context), code=code, conf=self.conf)
         engine = self._running = StoppableEngine(connect or self.engine())
         set_label(context, batch_label(key))
-        attempt = self._open(execution, key, context, code=code, engine=engine)
+        with alarming(context):
+            attempt = self._open(execution, key, context, code=code, engine=engine)
         set_label(context, f"{batch_label(key)} · attempt {attempt.epoch}")
         sink = self.pipeline.sink
         try:
@@ -177,6 +186,9 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         except BaseException as error:
             state = "canceled" if engine.stopped else "failed"
             execution.abandon(attempt, state=state, error=error, engine=engine)
+            if isinstance(error, Exception):
+                with alarming(context):
+                    execution.alarm_if_due(attempt, engine=engine, error=error)
             raise
         stage = sink.stage(key, attempt.epoch).arguments
         return {
@@ -191,9 +203,11 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             look = look_or_skip(execution, key, context)
             if look.is_done:
                 raise AirflowSkipException(f"batch {key} is committed already, and nobody asked to replay it.")
+            run = identity_of(context)
             try:
+                execution.set_aside_if_due(key, newest=look.newest, run=run, engine=engine)
                 return execution.open_attempt(
-                    key=key, run=identity_of(context), code=code, engine=engine, look=look
+                    key=key, run=run, code=code, engine=engine, look=look
                 )  # fmt: skip
             except OutrunError as outrun:
                 self.log.info("%s Looking again", outrun)

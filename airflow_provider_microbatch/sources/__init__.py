@@ -109,6 +109,18 @@ class OpenSource(ABC):
     def commit(self, end: Offset) -> None:  # noqa: B027
         """The batch that ends here is committed. Idempotent; said again if it may have been missed."""
 
+    def keep(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
+        """The batch of this range is set aside: ``commit`` of a later end must leave the range readable until
+        :meth:`release`. Called before the batch's commit entry is written; durable on return, idempotent. A source
+        whose ``commit`` gives nothing up has nothing to do.
+
+        :raises SourceError: if the range cannot be kept; the batch is not set aside then.
+        """
+
+    def release(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
+        """The range is in the sink: the next ``commit`` treats it as any other. Called for every committed batch, kept
+        or not; durable on return, idempotent."""
+
     def finished(self, position: Offset | None) -> bool:
         """True if nothing will ever come after ``position`` (a bounded source that was read)."""
         return False

@@ -1,7 +1,8 @@
 """What happens to a batch's files after its commit: nothing, archive or delete.
 
 ``cleaned/<log id>`` in the source's state says that an entry and all before it are done. Markers are written in order,
-so the highest marker tells all, and saying a commit again costs one look.
+so the highest marker tells all, and saying a commit again costs one look. An entry that is kept for a batch that was
+set aside is passed over, and cleaned when it has been released.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.file_kept import KeptEntries
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog
 from airflow_provider_microbatch.sources.file_present import archived_path
 
@@ -31,6 +33,7 @@ class Cleaner:
     def __init__(self, source_log: SourceLog, state: Store, *, base: str, archive: str | None) -> None:
         self._log = source_log
         self._state = state
+        self._kept = KeptEntries(state)
         self._base = base
         self._archive = archive
 
@@ -42,9 +45,15 @@ class Cleaner:
         """
         errors: list[str] = []
         for number in range(self._cleaned(end) + 1, end + 1):
-            errors += self._entry(number, LIVE)
+            if not self._kept.holds(number):
+                errors += self._entry(number, LIVE)
             if not errors:
                 self._state.put_if_absent(f"cleaned/{number}", b"v1")
+        for number in self._kept.released():
+            failed = self._entry(number, LIVE)
+            errors += failed
+            if not failed:
+                self._kept.forget(number)
         self._raise(errors)
 
     def clean_lane(self, number: int, lane: str) -> None:

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_clean import Cleaner
+from airflow_provider_microbatch.sources.file_kept import KeptEntries
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file_path import check_readable
@@ -50,6 +51,7 @@ class OpenFileSource(OpenSource):
         self._state = context.state
         self._lane = context.lane
         self._log = SourceLog(context.log)
+        self._kept = KeptEntries(context.state)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
@@ -177,6 +179,14 @@ class OpenFileSource(OpenSource):
             except SourceError as error:
                 raise self._error(str(error)) from error
 
+    def keep(self, start: Offset | None, end: Offset | None) -> None:
+        """Have ``clean_source`` leave the files of the range where they are."""
+        self._kept.keep(_entries(start, end))
+
+    def release(self, start: Offset | None, end: Offset | None) -> None:
+        """Have the next commit clean the files of the range, if they were kept."""
+        self._kept.release(_entries(start, end))
+
     def finished(self, position: Offset | None) -> bool:
         """True for a bounded source whose first listing is read."""
         if not self._source.bounded:
@@ -185,8 +195,9 @@ class OpenFileSource(OpenSource):
         return bound is not None and log_id(position) >= bound
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Files that ``clean_source`` deletes cannot be read again."""
-        if self._source.clean_source == "delete" and log_id(start) != log_id(end):
+        """Files that ``clean_source`` deletes cannot be read again; those of a batch that was set aside are there."""
+        deletes = self._source.clean_source == "delete"
+        if deletes and not all(self._kept.holds(number) for number in _entries(start, end)):
             return f"source {self._name!r}: deleted by clean_source"
         return None
 
@@ -349,6 +360,11 @@ class OpenFileSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
+
+
+def _entries(start: Offset | None, end: Offset | None) -> range:
+    """The log ids of a range."""
+    return range(log_id(start) + 1, log_id(end) + 1)
 
 
 def _may(path: Path, mode: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, DefinitionError, TransformError
@@ -161,3 +161,21 @@ def test_a_hook_of_the_dag_file_is_refused_when_the_dag_is_parsed(
     monkeypatch.setattr(Diary, "__module__", "unusual_prefix_0123_orders")
     with pytest.raises(DefinitionError, match="cannot be imported by another process"):
         operator(world)
+
+
+def test_a_batch_that_is_set_aside_fails_its_task_for_good_and_the_next_run_goes_on(world: World) -> None:
+    def broken(sources: Any) -> Any:
+        raise ValueError("no such column")
+
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    world.land(1)
+    given = context(world.root / "bundle")
+    with pytest.raises(AirflowFailException, match=r"live/0 was set aside[\s\S]*no such column"):
+        operator(world, InlineEngine(transform=broken)).execute(given)
+    assert given["batch_label"] == "batch 0 · set aside"
+    world.land(2)
+    operator(world).execute(context(world.root / "bundle", number=2))
+    assert world.table() == {1: [2]}
+    summary = operator(world).execute(context(world.root / "bundle", clear_number=1))
+    assert summary["state"] == "committed"
+    assert world.table() == {0: [1], 1: [2]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -205,6 +205,29 @@ def test_a_submit_that_fails_leaves_no_stage(world: World) -> None:
     end = world.checkpoint.attempts.ended(KEY, 1)
     assert end is not None
     assert end.state == "failed"
+
+
+def test_a_submit_that_fails_too_often_sets_the_batch_aside_and_a_clear_runs_it(world: World) -> None:
+    def broken(sources: Any) -> Any:
+        raise ValueError("no such column")
+
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 2}
+    world.land(1)
+    key = plan(world)
+    with pytest.raises(TransformError):
+        submit(world, key, InlineEngine(transform=broken))
+    with pytest.raises(AirflowFailException, match="live/0 was set aside after 2 failed attempts"):
+        submit(world, key, InlineEngine(transform=broken), try_number=2)
+    world.land(2)
+    commit(world, submit(world, plan(world, number=2), number=2), number=2)
+    assert world.table() == {1: [2]}
+    with pytest.raises(AirflowFailException, match="live/0 was set aside"):
+        submit(world, key, try_number=3)
+    key = plan(world, clear_number=1)
+    assert key == "live/0"
+    summary = commit(world, submit(world, key, clear_number=1), clear_number=1)
+    assert (summary["state"], summary["rows_out"]) == ("committed", 1)
+    assert world.table() == {0: [1], 1: [2]}
 
 
 def test_on_kill_of_submit_leaves_no_stage(world: World) -> None:

@@ -108,9 +108,9 @@ def test_replays_are_pending_until_they_are_answered(tmp_path: Path) -> None:
     second = replays.request(KEY, run=None, requested_ms=2)
     assert (first.epoch, second.epoch) == (1, 2)
     assert replays.pending(KEY) == [first, second]
-    assert replays.complete(KEY, first.epoch, attempt=4, completed_ms=3) is True
+    assert replays.complete(KEY, first.epoch, attempt=4, completed_ms=3, progress={"numOutputRows": 2}) is True
     assert replays.complete(KEY, first.epoch, attempt=5, completed_ms=4) is False
-    assert replays.completed(KEY, 1) == {"attempt": 4, "completed_ms": 3}
+    assert replays.completed(KEY, 1) == {"attempt": 4, "completed_ms": 3, "progress": {"numOutputRows": 2}}
     assert claimed(tmp_path).replays.pending(KEY) == [second]
     assert replays.purge(BatchKey("live", 8)) == 2
     assert replays.pending(KEY) == []

@@ -13,11 +13,12 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import TransformError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, TransformError
+from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.summary import summarize
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -247,3 +248,30 @@ def test_a_reader_that_goes_away_is_no_error(world: World) -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_log_and_show_tell_what_was_set_aside_and_why_and_then_which_replay_ran_which_code(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    with pytest.raises(BatchSetAsideError):
+        world.run(2)
+    location = world.pipeline.checkpoint
+    _, out, _ = microbatch(capsys, "log", location)
+    assert re.split(r"\s{2,}", out.splitlines()[-1].strip())[:3] == ["2", "set_aside", "1"]
+    _, out, _ = microbatch(capsys, "show", location, 2)
+    assert re.search(r"state +set_aside", out)
+    assert "no such column: amuont" in out.partition("commit\n")[2]
+    world.execution.run(
+        run=run_identity(2, clear_number=1),
+        engine=InlineEngine(),
+        code=Code(transform="jobs/orders.py:transform", code_hash="0123abcd", bundle_version="v2"),
+        transform=None,
+    )
+    _, out, _ = microbatch(capsys, "log", location)
+    assert re.split(r"\s{2,}", out.splitlines()[-1].strip())[:3] == ["2", "committed", "3"]
+    _, out, _ = microbatch(capsys, "show", location, 2)
+    newest = out.partition("  attempt 3")[2]
+    assert '"code_hash": "0123abcd"' in newest
+    assert '"bundle_version": "v2"' in newest
+    assert "made for request 1" in newest

@@ -1,6 +1,6 @@
-"""Runs, retries, clears, landings and the janitor in any order, with the process dying at any step of the protocol:
-every landed row is in the table exactly once, the logs verify, every hook is told every end, and one run of the janitor
-leaves no stage."""
+"""Runs, failures, retries, clears, landings and the janitor in any order, with the process dying at any step of the
+protocol: every landed row is in the table exactly once (those of a batch that was set aside when it has been cleared),
+the logs verify, every hook is told every end, and one run of the janitor leaves no stage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchInProgressError
+from airflow_provider_microbatch.exceptions import BatchInProgressError, BatchSetAsideError, TransformError
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.summary import summaries
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file_kept import KeptEntries
 from airflow_provider_microbatch.sources.file_log import SourceLog
 from tests.execution.world import World
 from tests.support.hooks import Diary, lines
@@ -47,6 +49,8 @@ STEPS: list[tuple[type, str]] = [
     (FileSink, "publish"),
     (FileSink, "replace"),
     (FileSink, "drop_stage"),
+    (KeptEntries, "keep"),
+    (KeptEntries, "release"),
     (Planner, "commit_sources"),
 ]
 """Everything that changes something outside of the process. Death may come just before and just after each."""
@@ -93,21 +97,31 @@ def dying_at(moment: int | None) -> Iterator[None]:
 
 deaths = st.none() | st.integers(min_value=1, max_value=40)
 landing = st.tuples(st.just("land"), st.integers(min_value=1, max_value=3), st.none())
-running = st.tuples(st.just("run"), st.just(0), deaths)
+running = st.tuples(st.sampled_from(["run", "run", "fail"]), st.just(0), deaths)
 clearing = st.tuples(st.sampled_from(["clear", "clear twice"]), st.integers(min_value=0, max_value=4), deaths)
 cleaning = st.tuples(st.just("clean"), st.booleans().map(int), deaths)
 
 
-def attempt_run(world: World, number: int, moment: int | None, clear_number: int) -> bool:
-    """One try of a task run; False if it died. A run that another one is in the way of skips."""
+def attempt_run(
+    world: World, number: int, moment: int | None, clear_number: int, engine: InlineEngine | None = None
+) -> bool:
+    """One try of a task run; False if it died or failed. A run that another one is in the way of skips."""
     try:
         with dying_at(moment):
-            world.run(number, clear_number=clear_number)
+            world.run(number, engine, clear_number=clear_number)
     except BatchInProgressError:
         event("skipped")
+    except BatchSetAsideError:
+        event("set aside")
+    except TransformError:
+        return False
     except Killed:
         return False
     return True
+
+
+def fail(_: object) -> Any:
+    raise ValueError("no")
 
 
 def clean(world: World, *, expired: bool, moment: int | None) -> None:
@@ -134,7 +148,7 @@ def untold(world: World, diary: Path) -> list[str]:
             end = world.checkpoint.attempts.ended(key, attempt.epoch)
             for name in ("a", "b"):
                 last = told.get((name, f"{key} {attempt.epoch}"))
-                if attempt.handle["engine"] == "janitor":
+                if not attempt.code:
                     right = last is None and end is not None
                 else:
                     right = end is not None and last == ("finished" if end.state == "succeeded" else "failed")
@@ -148,7 +162,8 @@ def untold(world: World, diary: Path) -> list[str]:
 def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, int | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         diary = Path(folder, "diary")
-        world = World(Path(folder), hooks=(Diary(str(diary), "a"), Diary(str(diary), "b")))
+        policy = {"on_failure": "set_aside", "set_aside_after": 2}
+        world = World(Path(folder), **policy, hooks=(Diary(str(diary), "a"), Diary(str(diary), "b")))
         world.landing()
         landed: list[int] = []
         clears: dict[int, int] = {}
@@ -160,9 +175,10 @@ def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, in
                 landed += rows
             elif action == "clean":
                 clean(world, expired=bool(number), moment=moment)
-            elif action == "run":
+            elif action in ("run", "fail"):
                 # A run that died is retried under its own name later; one that ended is followed by the next.
-                current += attempt_run(world, current, moment, clears.get(current, 0))
+                engine = InlineEngine(transform=fail) if action == "fail" else None
+                current += attempt_run(world, current, moment, clears.get(current, 0), engine)
             elif number < current:
                 clears[number] = clears.get(number, 0) + 1
                 while not attempt_run(world, number, moment, clears[number]):
@@ -170,7 +186,12 @@ def test_nothing_is_lost_and_nothing_is_doubled(actions: list[tuple[str, int, in
                     clears[number] += action == "clear twice"
         for number in range(current, current + len(landed) + 2):
             world.expire_leases()
-            world.run(number, clear_number=clears.get(number, 0))
+            attempt_run(world, number, None, clears.get(number, 0))
+        for commit in [world.checkpoint.commit_log.get(number) for number in world.checkpoint.commit_log.ids()]:
+            if commit is not None and commit.set_aside and commit.run is not None:
+                cleared = int(commit.run.run_id.removeprefix("run-"))
+                assert attempt_run(world, cleared, None, clears.get(cleared, 0) + 1)
+        assert {summary.state for summary in summaries(world.checkpoint)} <= {"committed"}
         world.expire_leases()
         report = world.janitor()
         assert not report.failed

@@ -11,6 +11,7 @@ CRASH = "tests/execution/test_crash_anywhere.py"
 PROTOCOL = "tests/execution/test_mutants_protocol.py"
 ZOMBIES = "tests/execution/test_zombies.py"
 ALIVE = "tests/execution/test_alive.py"
+SET_ASIDE = "tests/execution/test_set_aside.py"
 STEPS = "tests/airflow_face/test_steps.py"
 POSIX = "tests/checkpoint/test_posix.py"
 STORE = "tests/contract/test_store.py"
@@ -133,11 +134,10 @@ MUTATIONS = [
         name="commit before publish",
         why="a crash between the two leaves a committed batch that is in no table",
         file="execution/execution.py",
-        old="            replay = planned.committed\n            published =",
+        old="            published = self._replace(attempt) if replay else",
         new=(
-            "            replay = planned.committed\n"
             "            self.commit(key=key, manifest=staged, run=attempt.run)\n"
-            "            published ="
+            "            published = self._replace(attempt) if replay else"
         ),
         tests=(CRASH, PROTOCOL),
     ),
@@ -225,13 +225,13 @@ MUTATIONS = [
         name="the attempt is recorded after the launch",
         why="a driver that nobody can find goes on",
         file="execution/execution.py",
-        old="                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)\n",
+        old="                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)\n",
         new=(
             "                epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n"
             "                handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)\n"
             "                attempt = Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=0)\n"
             "                engine.start(attempt.handle, self.job(attempt, transform), code)\n"
-            "                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)\n"
+            "                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)\n"
         ),
         tests=(RUN,),
     ),
@@ -640,5 +640,85 @@ MUTATIONS = [
         old="        if lane is not None:",
         new="        if False:",
         tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="a batch is set aside under no epoch",
+        why="an attempt that was taken for dead, or one that has just begun, publishes a batch that is set aside",
+        file="execution/set_aside.py",
+        old="    if not attempts.take_exactly(fence):\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="a batch that is published is set aside",
+        why="the log says that rows are missing which readers see",
+        file="execution/set_aside.py",
+        old="    if sink.contains(key) is not None:\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="the range of a batch that is set aside is not kept",
+        why="the next commit deletes files whose rows are in no table",
+        file="execution/set_aside.py",
+        old="    planner.keep_sources(planned)\n",
+        new="",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="clean_source takes kept files too",
+        why="the next commit deletes files whose rows are in no table",
+        file="sources/file_clean.py",
+        old="            if not self._kept.holds(number):\n",
+        new="            if True:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="what was kept is never released",
+        why="files of a batch that is in the table by now pile up",
+        file="execution/execution.py",
+        old="        self._planner.release_sources(planned)\n",
+        new="",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="a retry of a batch that was set aside ends well",
+        why="the square is green, and the rows are in no table",
+        file="execution/guard.py",
+        old="        if commit is not None and is_aside(checkpoint, key, commit):\n",
+        new="        if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="found dead is no failure",
+        why="a batch that kills its worker each time stops the pipeline for ever",
+        file="execution/set_aside.py",
+        old="            found += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
+        new="            pass\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="who was overtaken has failed",
+        why="a batch is set aside that never failed",
+        file="execution/execution.py",
+        old=' "superseded" if outrun else "failed"',
+        new=' "failed"',
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="any attempt publishes a batch that was set aside",
+        why="a zombie publishes what the log says is in no table",
+        file="execution/execution.py",
+        old="        if published is None and planned.set_aside and not asked:\n",
+        new="        if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="retention takes what is set aside",
+        why="rows that are in no table can never be run again",
+        file="execution/retention.py",
+        old="    if aside is not None:\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
     ),
 ]

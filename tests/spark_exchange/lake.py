@@ -62,6 +62,12 @@ class Lake:
         """Commit a batch as the execution does."""
         assert self.checkpoint.commit_log.add(batch_id, CommitEntry(epoch=1, run=RUN, committed_ms=1))
 
+    def set_aside(self, batch_id: int) -> None:
+        """Set a batch aside as the execution does."""
+        failure = {"error": "no such column\n  in two lines", "attempts": 3, "epoch": 4, "starts": {}, "ends": {}}
+        entry = CommitEntry(set_aside=True, failure=failure, run=RUN, committed_ms=1)
+        assert self.checkpoint.commit_log.add(batch_id, entry)
+
     def stream(self, python: Path) -> dict[int, list[int]]:
         """Run the streaming query until it has caught up; the ids of each batch that it ran, in this call alone."""
         out = self.root / "out"

@@ -35,13 +35,14 @@ def test_spark_runs_our_planned_batch_and_goes_on(tmp_path: Path, version: str, 
     lake = Lake(tmp_path, version)
     lake.land("orders", "a b.json", 1)
     lake.plan(0)
-    lake.commit(0)
+    lake.set_aside(0)
     lake.land("orders", "é%20+.json", 2)
     lake.plan(1)
     lake.land("orders", "late.json", 3)
     lake.land("refunds", "first.json", 4)
     assert hand_over(lake.checkpoint) == []
-    # Batch 0 is committed and does not run again; 1 is exactly what we planned; 2 has what came later, nothing twice.
+    # Batch 0 is set aside, which to Spark is committed, and does not run again; 1 is exactly what we planned; 2 has
+    # what came later, nothing twice.
     assert lake.stream(python) == {1: [2], 2: [3, 4]}
     assert verify_all(lake.checkpoint) == []
 

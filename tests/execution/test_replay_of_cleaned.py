@@ -1,0 +1,68 @@
+"""A replay of what ``clean_source`` has touched: archived files are read from the archive, deleted ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+KEY = BatchKey("live", 0)
+
+
+def cleaned(tmp_path: Path, how: str) -> World:
+    """Batches 0 and 1 are committed and their files cleaned."""
+    world = World(tmp_path)
+    archive = str(tmp_path / "archive") if how == "archive" else None
+    landing = str(world.landing())
+    world.sources = {
+        "orders": FileSource(landing, format="json", schema="id long", clean_source=how, archive_dir=archive)
+    }
+    for number in range(2):
+        world.land(number + 1)
+        world.run(number)
+    assert list(world.landing().iterdir()) == []
+    return world
+
+
+def test_archived_files_are_read_from_the_archive(tmp_path: Path) -> None:
+    world = cleaned(tmp_path, "archive")
+    engine = InlineEngine(transform=lambda sources: [{"id": row["id"] + 100} for row in sources["orders"]])
+    summary = world.run(0, engine, clear_number=1)
+    assert summary is not None
+    assert (summary.epoch, summary.rows_out, summary.files_in) == (2, 1, 1)
+    (job,) = engine.jobs
+    assert [path for group in job.sources["orders"].arguments["groups"] for path in group["paths"]] == [
+        str(tmp_path / "archive" / "000001.json")
+    ]
+    assert world.table() == {0: [101], 1: [2]}
+    assert sorted(path.name for path in (tmp_path / "archive").iterdir()) == ["000001.json", "000002.json"]
+
+
+def test_deleted_files_are_refused_with_the_reason_and_nothing_is_written(tmp_path: Path) -> None:
+    world = cleaned(tmp_path, "delete")
+    before = world.files()
+    with pytest.raises(SourceError, match=r"batch live/0 cannot be replayed, source 'orders'[\s\S]*clean_source"):
+        world.run(0, clear_number=1)
+    assert world.files() == before
+    assert world.table() == {0: [1], 1: [2]}
+    world.land(3)
+    assert world.run(2) is not None, "the pipeline goes on"
+
+
+def test_a_replay_records_the_code_it_ran_and_the_request_it_was_made_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.land(1)
+    for clear_number, version in enumerate(["v1", "v2"]):
+        code = Code(transform="jobs/orders.py:transform", code_hash=version * 32, bundle_version=version)
+        run = run_identity(0, clear_number=clear_number)
+        world.execution.run(run=run, engine=InlineEngine(), code=code, transform=None)
+    found = world.checkpoint.attempts.all(KEY)
+    ran = [(one.code["bundle_version"], one.code["code_hash"][:2], one.request) for one in found]
+    assert ran == [("v1", "v1", None), ("v2", "v2", 1)]
