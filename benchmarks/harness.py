@@ -45,7 +45,7 @@ class Row:
         verdict = "reached" if self.ratio <= self.reach else "MISSED"
         return (
             f"{self.name:4} {self.what:74} {ours * 1000:9.1f} ms {peer * 1000:9.1f} ms "
-            f"{self.ratio:6.2f} (reach {self.reach:.2f}) {verdict}" + (f"; {self.note}" if self.note else "")
+            f"{self.ratio:6.3g} (reach {self.reach:.3g}) {verdict}" + (f"; {self.note}" if self.note else "")
         )
 
     def to_dict(self) -> dict[str, object]:

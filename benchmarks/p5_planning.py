@@ -15,18 +15,12 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
-from airflow_provider_microbatch.checkpoint.handover import hand_over
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import SourceLog, offset_of
 from benchmarks.harness import Row, paired, python_result, python_seconds
+from benchmarks.seen_files import hand_to_spark, make_seen
 
 RUNS = 5
 FILES = int(os.environ.get("P5_FILES", 1_000_000))
 NEW = 1_000
-PER_FOLDER = 1_000
 
 OURS = """
 import json, resource, sys, time
@@ -101,10 +95,8 @@ def measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         landing = home / "landing"
-        log_end = make_seen(home)
+        log_end = make_seen(home, FILES)
         numbers = count()
-        # The first plan makes the index; it finds nothing new.
-        python_result(OURS, folder, "index", "0")
 
         def ours() -> float:
             number = next(numbers)
@@ -125,42 +117,9 @@ def measure() -> list[Row]:
     return [listing, spark]
 
 
-def make_seen(home: Path) -> int:
-    """A tree of files that are all in the source log, and a checkpoint that has read them; returns the log's end."""
-    checkpoint = Checkpoint(open_store(f"{home}/checkpoint"))
-    checkpoint.claim(pipeline="bench", sources=["orders"], format="v1")
-    log = SourceLog(checkpoint.source_log("orders"))
-    end = FILES // PER_FOLDER - 1
-    for number in range(end + 1):
-        folder = home / "landing" / f"date={number:06d}"
-        folder.mkdir(parents=True)
-        paths = [f"{folder}/part-{part:05d}-{number:08x}.json" for part in range(PER_FOLDER)]
-        for path in paths:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-        log.add(number, [FoundFile(path, 0, os.stat(path).st_mtime_ns) for path in paths])  # noqa: PTH116
-    entry = OffsetEntry(ends={"orders": offset_of(end)}, starts={"orders": None}, batch_timestamp_ms=0)
-    checkpoint.offset_log.add(0, entry)
-    checkpoint.commit_log.add(0, CommitEntry())
-    return end
-
-
 def land(landing: Path, number: int) -> None:
     """A folder of new files."""
     folder = landing / f"date=new{number}"
     folder.mkdir()
     for part in range(NEW):
         (folder / f"part-{part}.json").write_text('{"id": 1}\n')
-
-
-def hand_to_spark(home: Path, end: int) -> Path:
-    """The same checkpoint as it was before anything new, as Spark takes it."""
-    copied = home / "spark"
-    copied.mkdir()
-    for name in ("metadata", "offsets/0", "commits/0", "microbatch/identity"):
-        (copied / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(home / "checkpoint" / name, copied / name)
-    (copied / "sources/0").mkdir(parents=True)
-    for number in range(end + 1):
-        os.link(home / "checkpoint/sources/0" / str(number), copied / "sources/0" / str(number))
-    hand_over(Checkpoint(open_store(str(copied))))
-    return copied

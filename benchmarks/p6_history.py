@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sources.file_listing import FoundFile
 from airflow_provider_microbatch.sources.file_log import SourceLog, encode, offset_of
 from benchmarks.harness import Row, paired
 
-RUNS = 5
+RUNS = 9
 HISTORY = int(os.environ.get("P6_BATCHES", 1_000_000))
 BATCHES = 64
 REAL = 64

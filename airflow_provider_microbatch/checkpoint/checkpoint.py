@@ -6,6 +6,7 @@
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
 | ``microbatch/sources/<name>/…`` | what a source keeps for itself |
 | ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
+| ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
@@ -162,6 +163,7 @@ class Checkpoint:
         check_name(name, what="lane")
         store = self._store if name == LIVE else self._store.scoped(f"lanes/{name}")
         hints = self._store.scoped(f"microbatch/latest/{name}")
+        segments = self._store.scoped(f"microbatch/segments/{name}")
         return Lane(
             name,
             offset_log=MetadataLog(
@@ -169,9 +171,14 @@ class Checkpoint:
                 encode=self._encode_offsets,
                 decode=self._decode_offsets,
                 hints=hints.scoped("offsets"),
+                segments=segments.scoped("offsets"),
             ),
             commit_log=MetadataLog(
-                store.scoped("commits"), encode=encode_commit, decode=decode_commit, hints=hints.scoped("commits")
+                store.scoped("commits"),
+                encode=encode_commit,
+                decode=decode_commit,
+                hints=hints.scoped("commits"),
+                segments=segments.scoped("commits"),
             ),
             check_metadata=self._check_metadata,
         )

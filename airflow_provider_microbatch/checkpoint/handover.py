@@ -66,6 +66,9 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
         if newest is not None:
             written += _complete(checkpoint.source_log(name), newest)
             _drop_index(checkpoint.source_state(name))
+    # Spark sees none but its own files, and keeps a hundred: what we have beside them would become a gap.
+    lane.offset_log.expand()
+    lane.commit_log.expand()
     return written
 
 

@@ -4,14 +4,19 @@ A log that is a million entries long must not be listed to find its end. So ever
 log, an empty file whose name is the number. A hint is nothing but a place to begin: the entry must be there, and the
 numbers after it are tried one by one. Where that does not end as it should (no hint, an entry that is gone, a gap, a
 longer way than our own appends leave), the log is listed.
+
+Old entries may lie in segments (:mod:`~airflow_provider_microbatch.checkpoint.segments`), where ``compact`` puts them;
+reading does not show the difference.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from airflow_provider_microbatch.checkpoint.segments import SEGMENT_SIZE, Segments
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 
@@ -36,12 +41,20 @@ class MetadataLog(Generic[E]):
     :param encode: entry to bytes.
     :param decode: bytes to entry.
     :param hints: where hints lie, scoped to a folder of their own; None for a log that is always listed.
+    :param segments: where segments lie, scoped to a folder of their own; None for a log that has none.
     """
 
     def __init__(
-        self, store: Store, *, encode: Callable[[E], bytes], decode: Decode[E], hints: Store | None = None
+        self,
+        store: Store,
+        *,
+        encode: Callable[[E], bytes],
+        decode: Decode[E],
+        hints: Store | None = None,
+        segments: Store | None = None,
     ) -> None:
         self._store = store
+        self._segments = None if segments is None else Segments(segments)
         self._hints = hints
         self._known: int | None = None
         self._encode = encode
@@ -59,6 +72,10 @@ class MetadataLog(Generic[E]):
         """
         if not self._store.put_if_absent(str(batch_id), self._encode(entry)):
             return False
+        if self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None:
+            # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
+            self._store.delete(str(batch_id))
+            return False
         if batch_id % HINT_EVERY == 0 and batch_id > 0:
             self._leave_hint(batch_id)
         return True
@@ -68,12 +85,24 @@ class MetadataLog(Generic[E]):
 
         :raises CorruptEntryError: if there is one that cannot be read.
         """
-        data = self._store.get(str(batch_id))
+        data = self._bytes(batch_id)
         return None if data is None else self._decode(data, where=self.where(batch_id))
 
+    def _bytes(self, batch_id: int) -> bytes | None:
+        if self._segments is None:
+            return self._store.get(str(batch_id))
+        data = self._segments.get(batch_id) or self._store.get(str(batch_id))
+        # It may have moved just now.
+        return data if data is not None else self._segments.get(batch_id, fresh=True)
+
     def ids(self) -> list[int]:
-        """The numbers of all entries, ascending. One listing, reads no entry."""
-        return sorted(numbers(self._store.list("")))
+        """The numbers of all entries, ascending. Two listings, reads no entry."""
+        # In this order: an entry that moves in between is then in both, and else in none.
+        found = set(numbers(self._store.list("")))
+        if self._segments is not None:
+            for first, last in self._segments.spans(fresh=True).items():
+                found.update(range(first, last + 1))
+        return sorted(found)
 
     def has(self, batch_id: int) -> bool:
         """Whether there is an entry ``batch_id``. Reads no entry."""
@@ -83,7 +112,7 @@ class MetadataLog(Generic[E]):
         """The highest number, or None. Reads no entry, and lists the log only where no hint leads to its end."""
         newest = self._latest_by_hint()
         if newest is None:
-            newest = max(numbers(self._store.list("")), default=None)
+            newest = max(self.ids(), default=None)
         if self._hints is not None:
             self._known = newest
         return newest
@@ -129,12 +158,81 @@ class MetadataLog(Generic[E]):
         read = [(number, self.get(number)) for number in chosen]
         return [(number, entry) for number, entry in read if entry is not None]
 
+    def purgeable(self, before_id: int) -> int:
+        """The highest number up to ``before_id`` that :meth:`purge` can reach: it removes whole segments."""
+        first = None if self._segments is None else self._segments.first_of(before_id, fresh=True)
+        return before_id if first is None else first
+
     def purge(self, before_id: int) -> int:
         """Remove the entries below ``before_id``, oldest first, so that a crash leaves no gap.
 
         :return: how many were removed.
         """
-        return sum(self._store.delete(str(number)) for number in self.ids() if number < before_id)
+        removed = 0
+        if self._segments is not None:
+            for first, last in list(self._segments.spans(fresh=True).items()):
+                if last < before_id and self._segments.remove(first):
+                    removed += last - first + 1
+        loose = sorted(numbers(self._store.list("")))
+        return removed + sum(self._store.delete(str(number)) for number in loose if number < before_id)
+
+    def compactable(self, before_id: int) -> list[tuple[int, int]]:
+        """First and last number of the segments that :meth:`compact` would write. One listing."""
+        loose = sorted(number for number in numbers(self._store.list("")) if number < before_id)
+        found = []
+        for start in range(0, before_id - SEGMENT_SIZE + 1, SEGMENT_SIZE):
+            low, high = bisect_left(loose, start), bisect_left(loose, start + SEGMENT_SIZE)
+            # Retention may have taken the first ones; a gap elsewhere is no business of compaction.
+            if (
+                low < high
+                and loose[high - 1] == start + SEGMENT_SIZE - 1
+                and loose[high - 1] - loose[low] == high - low - 1
+            ):
+                found.append((loose[low], loose[high - 1]))
+        return found
+
+    def compact(self, before_id: int) -> int:
+        """Move entries below ``before_id`` into segments, as many as fill whole ones. Killed anywhere, it may be said
+        again. Entries that cannot be read stay where they are, with all of their segment.
+
+        :return: how many were moved.
+        :raises CorruptEntryError: naming an entry that cannot be read.
+        """
+        if self._segments is None:
+            return 0
+        moved = 0
+        spans = self._segments.spans(fresh=True)
+        for first, last in self.compactable(before_id):
+            inside = range(first, last + 1)
+            if not any(low <= first and last <= high for low, high in spans.items()):
+                entries = {number: self._store.get(str(number)) or b"" for number in inside}
+                for number, data in entries.items():
+                    self._decode(data, where=self.where(number))
+                self._segments.put(entries)
+                if self._segments.entries(first) != entries:
+                    raise CheckpointError(
+                        f"the segment {first}-{last} of {self.location} does not hold what was written. The entries "
+                        "stay where they are; look at the storage."
+                    )
+            self._store.delete_many(map(str, inside))
+            moved += len(inside)
+        return moved
+
+    def expand(self) -> int:
+        """The opposite: every entry is a file of its own again, as Spark needs it. May be said again.
+
+        :return: how many were moved.
+        """
+        moved = 0
+        if self._segments is not None:
+            for first in list(self._segments.spans(fresh=True)):
+                for number, data in self._segments.entries(first).items():
+                    if not self._store.put_if_absent(str(number), data) and self._store.get(str(number)) != data:
+                        self._store.delete(str(number))
+                        self._store.put_if_absent(str(number), data)
+                    moved += 1
+                self._segments.remove(first)
+        return moved
 
     def where(self, batch_id: int) -> str:
         """Address of an entry, for messages."""

@@ -72,6 +72,18 @@ class MaintenanceLog:
         number = max(numbers(list(names)), default=0)
         return None if number == 0 or f"{number}{_END}" in names else self._get(number)
 
+    def in_progress(self) -> str | None:
+        """The command that is at the checkpoint and alive, or None.
+
+        :raises MaintenanceError: if one was killed: somebody has to finish it, waiting is no use.
+        """
+        found = self.unfinished()
+        if found is None:
+            return None
+        if self.held_seconds(found.number) == 0:
+            self.check_none()
+        return found.command
+
     def check_none(self) -> None:
         """:raises MaintenanceError: if a command has begun and has not ended."""
         found = self.unfinished()

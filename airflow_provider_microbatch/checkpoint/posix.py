@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.store import Store, check_path
@@ -101,6 +102,18 @@ class PosixStore(Store):
                 return False
             raise self._explained(error, f"delete {target}") from error
         return True
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove entries of one folder, which is synced once, after the last."""
+        targets = [self._resolve(path) for path in paths]
+        try:
+            for target in targets:
+                target.unlink(missing_ok=True)
+                target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+            if targets:
+                self._sync_folder(targets[0].parent)
+        except OSError as error:
+            raise self._explained(error, f"delete {targets[0]} and more") from error
 
     def now_ms(self) -> int:
         """The file system's clock: of a file server that of the server, not of this machine."""

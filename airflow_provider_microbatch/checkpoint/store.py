@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from airflow_provider_microbatch.exceptions import CheckpointError
@@ -58,6 +59,11 @@ class Store(Protocol):
 
     def delete(self, path: str) -> bool:
         """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
+
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Remove entries of one folder, in this order. A crash in between leaves the later ones."""
+        for path in paths:
+            self.delete(path)
 
     def now_ms(self) -> int:
         """The store's own clock, milliseconds since the epoch: the one that :meth:`modified_ms` tells. The clocks of

@@ -22,8 +22,8 @@ E = TypeVar("E", OffsetEntry, CommitEntry)
 class Finding:
     """Something that is wrong.
 
-    :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt`` or
-        ``replay``.
+    :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
+        ``replay`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -42,6 +42,7 @@ _REPAIRS = {
     "chain": "Do not plan on. Compare the two batches with sink and source; restore the entry that is wrong, or "
     "`microbatch rewind` to a batch before it.",
     "attempt": "`microbatch repair` puts another entry in its place, which fences as this one did.",
+    "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
 
@@ -66,6 +67,15 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
     findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)
     return findings
+
+
+def find_unfinished(checkpoint: Checkpoint) -> list[Finding]:
+    """The command that has begun to change the checkpoint and has not ended; empty if there is none."""
+    try:
+        checkpoint.maintenance.check_none()
+    except CheckpointError as error:
+        return [_finding("maintenance", checkpoint.location, error)]
+    return []
 
 
 def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:

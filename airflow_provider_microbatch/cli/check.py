@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 
 NAME = "check"
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     :raises CheckpointError: if the checkpoint cannot be read at all.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    findings = verify_all(checkpoint)
+    findings = find_unfinished(checkpoint) + verify_all(checkpoint)
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
         return 1 if findings else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
     command = f"{NAME} --to {arguments.to}" + (" --drop-output" if arguments.drop_output else "")
+    command += f" --lane {lane}" if lane != LIVE else ""
 
     def make(drafting: Drafting) -> Plan:
         return plan_rewind(drafting, lane=lane, to=arguments.to, drop_output=arguments.drop_output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
     allowed = [f"--allow-{what}" for what in ("skip", "reread") if getattr(arguments, f"allow_{what}")]
+    allowed += [f"--lane {lane}"] if lane != LIVE else []
     command = " ".join([NAME, f"--source {arguments.source}", f"--offset '{arguments.offset}'", *allowed])
 
     def make(drafting: Drafting) -> Plan:

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.retention import (
     apply_retention,
+    compact_logs,
     purge_definitions,
     purge_marks,
     retained,
@@ -69,8 +70,9 @@ class Janitor:
     def run(self) -> JanitorReport:
         """Do all there is to do. An attempt that cannot be cleaned up is reported, and the others are.
 
-        :raises CheckpointError: if the checkpoint cannot be read at all.
+        :raises CheckpointError: if the checkpoint cannot be read at all, or a command is changing it.
         """
+        self._checkpoint.maintenance.check_none()
         identity = self._checkpoint.identity()
         name = identity.pipeline if identity is not None else None
         report = JanitorReport(location=self._checkpoint.location, pipeline=name or "", dry_run=self._dry_run)
@@ -91,6 +93,11 @@ class Janitor:
             except MicroBatchError as error:
                 report.add("failed", sink.location(), str(error))
         self._retain(report)
+        try:
+            for what in compact_logs(self._checkpoint, dry_run=self._dry_run):
+                report.add("log compacted", what, "old entries, a thousand in one file")
+        except MicroBatchError as error:
+            report.add("failed", "compaction", str(error))
         return report
 
     def _work(self, sinks: Sequence[Sink], report: JanitorReport) -> list[tuple[BatchKey, int]]:

@@ -120,6 +120,9 @@ class Planner:
         :param run: the asking run; a run that has planned a batch already must reach its operator again.
         :param held: which other run is alive at a batch, in words, or None.
         """
+        changed_by = self._checkpoint.maintenance.in_progress()
+        if changed_by is not None:
+            return FireDecision(fire=False, reason=f"the checkpoint is being changed by `microbatch {changed_by}`")
         self.check_identity()
         position = read_position(self._lane)
         if position.planned is not None:

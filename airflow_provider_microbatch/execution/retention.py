@@ -1,4 +1,4 @@
-"""Retention: the logs keep the newest batches, and nothing of an attempt that is unfinished goes."""
+"""Retention: the logs keep the newest batches, and nothing of an attempt that is unfinished goes. And compaction."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ log = logging.getLogger(__name__)
 MARK_SECONDS = 60 * 60.0
 """How long a mark waits for an attempt to end that it gives the reason for. It may be older than the attempt: a user
 can stop a task that is still planning."""
+
+FILES_KEPT = 1_000
+"""So many of the newest entries stay files of their own. Spark, should it take over, wants a hundred."""
+
+
+def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
+    """Move old entries of all lanes into segments, so that no folder of a log grows for ever.
+
+    :return: what was moved, or would be, in words.
+    """
+    done = []
+    for lane in map(checkpoint.lane, checkpoint.lanes()):
+        newest = lane.commit_log.latest_id()
+        if newest is None:
+            continue
+        before = newest - FILES_KEPT + 1
+        for entries in (lane.offset_log, lane.commit_log):
+            could = sum(last - first + 1 for first, last in entries.compactable(before))
+            moved = could if dry_run else entries.compact(before)
+            if moved:
+                done.append(f"{moved} entries of {entries.location}")
+    return done
 
 
 def retained(checkpoint: Checkpoint, lane: str) -> int | None:
@@ -44,6 +66,7 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if aside is not None:
         before = aside
         log.warning("Retention keeps %s/%s and all after it: it is set aside. Clear its task to run it.", lane, aside)
+    before = min(before, logs.offset_log.purgeable(before), logs.commit_log.purgeable(before))
     old = [number for number in logs.offset_log.ids() if number < before]
     stale = [number for number in checkpoint.attempts.epochs.ids(lane) if number < before]
     if not old and not stale:

@@ -158,7 +158,8 @@ EVENTS = (
         hooks="none; a new one with try 1",
         status=(CANCELED,),
         told_by="T, next try, J",
-        done="the heartbeat is refused, then as if a user had stopped it; FAILED where a new task was faster",
+        done="the heartbeat is refused, then as if a user had stopped it; FAILED where a new task was faster. "
+        "Airflow may call the new task failed while it runs and commits",
     ),
     Event(
         event="SIGTERM to the task only",

@@ -1,26 +1,41 @@
 """What a job leaves beside its data: ``_manifest`` when the stage is complete, ``_error`` when it is not.
 
-Both are folders of text files with one JSON object a line, written by Spark, so that they lie where the data lies and
-never on the driver's own disk.
+Both are folders of text files with one JSON object a line. They lie where the data lies and never on the driver's own
+disk: Spark writes them, or this process, into the stage that Spark has made where this process sees it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
+from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def write_manifest(spark: SparkSession, folder: str, result: Mapping[str, Any], listing: DataFrame | None) -> None:
+def write_manifest(
+    spark: SparkSession, folder: str, result: Mapping[str, Any], listing: DataFrame | list[str] | None
+) -> None:
     """Write the manifest: ``{"result": …}`` and the lines of ``listing``. Its one file appears at once, by a rename, so
-    that a manifest is never read in half."""
+    that a manifest is never read in half.
+
+    :raises FileExistsError: if the stage has one already.
+    """
+    path = f"{folder}/{MANIFEST}"
+    if listing is None or isinstance(listing, list):
+        stage = folder_beside_driver(spark, folder)
+        if stage is not None:
+            _write_here(stage / MANIFEST, [_text({"result": result}), *(listing or ())])
+            return
+        listing = spark.createDataFrame([(line,) for line in listing], "value string") if listing else None
     lines = _line(spark, {"result": result})
-    _write(lines if listing is None else lines.union(listing), f"{folder}/{MANIFEST}", mode="error")
+    _write(lines if listing is None else lines.union(listing), path, mode="error")
 
 
 def write_error(spark: SparkSession, folder: str, report: Mapping[str, str]) -> None:
@@ -36,11 +51,24 @@ def write_schema(spark: SparkSession, folder: str, schema: Mapping[str, Any]) ->
     _write(_line(spark, {"schema": schema}), f"{folder}/{SCHEMA}", mode="error")
 
 
+def _write_here(folder: Path, lines: list[str]) -> None:
+    folder.mkdir()
+    hidden = folder / ".part-00000.txt"
+    with hidden.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.rename(folder / "part-00000.txt")
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _line(spark: SparkSession, value: Mapping[str, Any]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    text = json.dumps(value, ensure_ascii=False)
-    return spark.range(1).select(F.lit(text).alias("value"))
+    return spark.range(1).select(F.lit(_text(value)).alias("value"))
 
 
 def _write(lines: DataFrame, path: str, *, mode: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,16 +21,34 @@ def open_session() -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
+def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
+    """The folder that Spark has just made at ``address``, if this process sees it exactly as Spark's driver does: it is
+    on the driver's host, and the folder is there. Elsewhere a shared file system may show an older state of it.
+
+    :param address: a ``file:`` URL.
+    """
+    if not address.startswith("file:///") or not _is_beside_driver(spark):
+        return None
+    folder = Path(address.removeprefix("file://"))
+    return folder if folder.is_dir() else None
+
+
+def _is_beside_driver(spark: Any) -> bool:
+    if "connect" not in type(spark).__module__:
+        return True  # the driver's JVM is this process's own
+    return spark.client.host in ("localhost", "127.0.0.1", socket.gethostname())
+
+
 def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
     """Set the batch's SQL settings. One that Spark allows at start only is left, with a warning if it differs."""
     from pyspark.errors import PySparkException
 
     for key, value in conf.items():
         try:
-            if spark.conf.get(key, None) == value:
-                continue
             spark.conf.set(key, value)
         except PySparkException as error:
+            if spark.conf.get(key, None) == value:
+                continue
             log.warning(
                 "the batch pins %s=%s, which this Spark does not let a running session change; give it to spark-submit "
                 "instead (%s)",

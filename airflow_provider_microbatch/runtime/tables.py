@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
+def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as a stage table.
 
     :param frame: what the transform returned.
@@ -26,6 +26,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
     listing = files.write(frame, arguments)
     # Before the manifest: a stage that is complete has told its schema.
     report.write_schema(frame.sparkSession, arguments["path"], frame.schema.jsonValue())
+    return listing
     return listing
 
 

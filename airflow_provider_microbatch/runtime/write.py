@@ -1,20 +1,27 @@
-"""Writing a stage of files, and listing what was written. Spark's own file system does both, wherever it is."""
+"""Writing a stage of files, and listing what was written. Spark's own file system does both, wherever it is; where the
+stage is a folder that this process sees as Spark's driver does, it is listed without a Spark job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
+def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as files.
 
     :param frame: what the transform returned.
     :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``.
-    :return: one column ``value`` of JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file.
+    :return: JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file: a list, or one column
+        ``value``.
     :raises ValueError: if a column to partition by is missing.
     """
     path, partition_by = arguments["path"], list(arguments.get("partition_by", ()))
@@ -32,7 +39,21 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     writer.save(path)
-    return _listing(frame, path)
+    folder = folder_beside_driver(frame.sparkSession, path)
+    return _listing(frame, path) if folder is None else list(_walk(folder))
+
+
+def _walk(stage: Path) -> Iterator[str]:
+    for parent, folders, names in os.walk(stage):
+        folders[:] = sorted(name for name in folders if _is_data(name))
+        for path in (Path(parent, name) for name in sorted(names) if _is_data(name)):
+            entry = {"file": path.relative_to(stage).as_posix(), "bytes": path.stat().st_size}
+            yield json.dumps(entry, ensure_ascii=False)
+
+
+def _is_data(name: str) -> bool:
+    # Spark's own rule: partition folders may begin with an underscore.
+    return not name.startswith(".") and (not name.startswith("_") or "=" in name)
 
 
 def _listing(frame: DataFrame, path: str) -> DataFrame:

@@ -113,13 +113,11 @@ class OpenFileSource(OpenSource):
             bound = self._pin_bound()
         while True:
             ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
-            if ahead is not None:
-                return offset_of(ahead)
-            batch = next(self._batches(limit), None) if bound is None else None
-            # The listing may have met a damaged segment.
-            self._seen.save()
+            batch = next(self._batches(limit), None) if ahead is None and bound is None else None
             if batch is None:
-                return start
+                # A sensor cannot write the index: a large entry that is left out of it would be read by every question.
+                self._seen.save()
+                return start if ahead is None else offset_of(ahead)
             self._log.add(self._seen.latest + 1, batch, lane=self._lane)
             # Ours, or another planner's: if that is of another lane, what is eligible is another question now.
             self._seen.refresh()

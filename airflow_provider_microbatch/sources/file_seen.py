@@ -37,10 +37,10 @@ from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, S
 log = logging.getLogger(__name__)
 
 TAIL_ENTRIES = 32
-"""So many entries after the index are read by each plan; then they are indexed."""
+"""So many entries after the index are read by each plan and question; then they are indexed."""
 
-TAIL_FILES = 4_096
-"""So many files after the index are read by each plan; then they are indexed."""
+TAIL_FILES = 1_000
+"""So many files after the index are read by each plan and question; then they are indexed."""
 
 _IN_MEMORY = 65_536
 """So many fingerprints are kept one by one; then they become a segment, in 16 bytes each instead of a hundred."""

@@ -18,7 +18,7 @@ from tests.chaos.engine import TOP
 from tests.chaos.tally import Tally, total
 from tests.chaos.world import World
 
-WORLDS = 12
+WORLDS = 8
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TOP)}
 
 

@@ -70,7 +70,7 @@ class World:
         for number in range(runs):
             self.land()
             # A run that has no retries left leaves its batch to the next one.
-            batch = self.task_run(number, clear=clears[number], version=0, patient=self.random.random() < 0.8)
+            batch = self.task_run(number, clear=clears[number], version=0, patient=self.random.random() < 0.7)
             if batch is not None:
                 batches[number] = batch
             if batches and self.random.random() < 0.4:
@@ -136,11 +136,13 @@ class World:
         return None
 
     def run_janitor(self) -> None:
-        """Beside whatever is alive; most of them die at it."""
-        if self.random.random() < 0.4:
-            return
-        time.sleep(self.random.choice([0.0, LEASE_SECONDS]))
-        self.wait_for_janitor(self.random.choice([None, *JANITOR]))
+        """Beside whatever is alive; most of them die at it. After a run that was given up there is something to do."""
+        if self.given_up and self.random.random() < 0.8:
+            self.wait_for_leases()
+            for point in self.random.sample(JANITOR, 3):
+                self.wait_for_janitor(point)
+        elif self.random.random() < 0.5:
+            self.wait_for_janitor(self.random.choice([None, *JANITOR]))
 
     def wait_for_janitor(self, point: str | None) -> None:
         self.tally.counts["janitors"] += 1
@@ -267,12 +269,16 @@ class World:
         self.tally.blame("processes left", len(left), f"{[process.pid for process in left]}")
         processes.end(left, grace=1.0)
 
-    def clean_up(self) -> None:
-        """When all leases have run out, one run of the janitor puts everything in order, though some died before."""
+    def wait_for_leases(self) -> None:
+        """Until nothing that was killed counts as alive; what sleeps goes on sleeping."""
         leases = self.setting.checkpoint().leases
         deadline = time.monotonic() + PATIENCE
         while any(leases.remaining_seconds(*one) > 0 for one in leases.unfinished()) and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    def clean_up(self) -> None:
+        """When all leases have run out, one run of the janitor puts everything in order, though some died before."""
+        self.wait_for_leases()
         for point in self.random.sample(JANITOR, 2):
             self.wait_for_janitor(point)
         self.wait_for_janitor(None)

@@ -82,6 +82,14 @@ def test_delete_removes_one_entry_and_frees_its_name(store: Store) -> None:
     assert store.put_if_absent("offsets/0", b"again") is True
 
 
+def test_many_are_deleted_at_once_and_missing_ones_do_not_matter(store: Store) -> None:
+    for number in range(4):
+        store.put_if_absent(f"offsets/{number}", b"x")
+    store.delete_many(f"offsets/{number}" for number in (0, 2, 7))
+    store.delete_many([])
+    assert sorted(store.list("offsets")) == ["1", "3"]
+
+
 def test_delete_leaves_a_folder_that_holds_something(store: Store) -> None:
     store.put_if_absent("attempts/live/0/1", b"x")
     store.delete("attempts/live/0")

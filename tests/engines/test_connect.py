@@ -121,8 +121,17 @@ def test_code_reaches_client_and_workers_and_attempts_do_not_mix_it(
     assert first["session"] != second["session"]
 
 
+# A type by name is read by whatever session PySpark takes for the process's own.
+TYPED = """
+from pyspark.sql import functions as F
+def transform(batch):
+    F.udf(lambda n: n, "long")("id")
+    return batch.sources["orders"]
+"""
+
+
 def test_a_session_is_one_for_a_dag_run_and_a_new_one_when_the_server_has_closed_it(world: World, warm: Warm) -> None:
-    transform(world, "def transform(batch):\n    return batch.sources['orders']\n")
+    transform(world, TYPED)
 
     def mapped(index: int) -> None:
         world.land(index + 1)

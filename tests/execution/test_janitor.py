@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint import log as log_module
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptFencedError, EngineError, SinkError
 from airflow_provider_microbatch.execution import janitor as janitor_module
+from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.retention import retained
@@ -216,6 +218,29 @@ def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
     assert world.janitor().of("retention applied") == ["log entries of 2 batches before live/2"]
     assert world.checkpoint.offset_log.ids() == [2, 3]
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "hooks" / "live").iterdir()) == ["2", "3"]
+
+
+def test_old_log_entries_move_into_segments_and_batches_go_on_and_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "SEGMENT_SIZE", 2)
+    monkeypatch.setattr(retention, "FILES_KEPT", 2)
+    world = World(tmp_path)
+    for number in range(5):
+        world.land(number)
+        world.run(number)
+    moved = world.janitor().of("log compacted")
+    assert moved == [f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")]
+    assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()
+    world.land(5)
+    world.run(5)
+    replayed = world.run(0, InlineEngine(transform=lambda _: [{"id": 99}]), clear_number=1)
+    assert replayed is not None
+    assert replayed.key.id == 0
+    assert world.table() == {0: [99], **{number: [number] for number in range(1, 6)}}
+    assert world.janitor().of("log compacted") == [
+        f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")
+    ]
 
 
 STEPS = [

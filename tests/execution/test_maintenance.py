@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
-from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
 from airflow_provider_microbatch.exceptions import EngineError, MaintenanceError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
@@ -157,6 +157,20 @@ def test_a_command_that_is_alive_keeps_another_one_out(world: World) -> None:
     expire(world)
     applied(world, plan_repair)
     assert world.checkpoint.offset_log.ids() == [0], "the one that was killed is finished first"
+
+
+def test_sensor_janitor_and_check_see_it(world: World) -> None:
+    world.land(3)
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    decision = world.execution.should_fire()
+    assert not decision.fire
+    assert decision.reason == "the checkpoint is being changed by `microbatch a command`"
+    with pytest.raises(MaintenanceError):
+        world.janitor()
+    assert [finding.kind for finding in find_unfinished(world.checkpoint)] == ["maintenance"]
+    expire(world)
+    with pytest.raises(MaintenanceError, match="If it was killed, `microbatch repair"):
+        world.execution.should_fire()
 
 
 def test_what_cannot_be_finished_says_how_to_go_on(world: World) -> None:

@@ -721,4 +721,12 @@ MUTATIONS = [
         new="    if False:\n",
         tests=(SET_ASIDE,),
     ),
+    Mutation(
+        name="the listener is where DAG files are parsed",
+        why="Airflow refuses every DAG with a task that ends in the triggerer, whosever it is",
+        file="listeners/registration.py",
+        old="    if component not in MARKING_COMPONENTS:",
+        new="    if not MARKING_COMPONENTS:",
+        tests=("tests/airflow_face/test_listener.py",),
+    ),
 ]

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.sinks.file import FileSink
-from demo.local_airflow import LocalAirflow
+from demo.local_airflow import LocalAirflow, LocalAirflowError
 from tests.support.hooks import lines
 from tests.support.leases import expire_leases
 
 SECONDS = 120.0
 """What anything may take on a busy machine."""
 
+T = TypeVar("T")
+
 _ONE_WRITER = threading.Lock()
-"""SQLite has one, and the API server answers with an error when many wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +61,30 @@ class Story:
         unfinished.rename(self.landing / f"{number}.json")
 
     def trigger(self) -> str:
-        with _ONE_WRITER:
-            return self.airflow.trigger(self.name)
+        return self._write(lambda: self.airflow.trigger(self.name))
 
     def clear(self, run_id: str) -> None:
-        with _ONE_WRITER:
-            self.airflow.clear(self.name, run_id)
+        self._write(lambda: self.airflow.clear(self.name, run_id) or True)
 
     def write(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
         """A call of the REST API."""
-        with _ONE_WRITER:
-            self.airflow.api(method, path, body)
+        self._write(lambda: self.airflow.api(method, path, body) or True)
+
+    def _write(self, call: Callable[[], T]) -> T:
+        """SQLite has one writer at a time, and the API server answers "Database error" to who has waited too long."""
+
+        def unless_locked() -> T | None:
+            try:
+                with _ONE_WRITER:
+                    return call()
+            except LocalAirflowError as error:
+                if "Database error" not in str(error):
+                    raise
+                return None
+
+        done = self.airflow.wait_for(unless_locked, timeout=SECONDS, what="the database")
+        assert done is not None
+        return done
 
     def state(self, run_id: str, task_id: str = "micro_batch") -> str:
         return str(self.airflow.task_instances(self.name, run_id)[task_id]["state"])

@@ -5,15 +5,30 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.store import Store
 
 
+class Changes:
+    """What was drafted: ``files`` by path from the top, None for what was deleted; ``names`` by folder."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes | None] = {}
+        self.names: dict[str, set[str]] = {}
+
+    def put(self, path: str, data: bytes) -> None:
+        """Add a file, and its name to each folder above it."""
+        self.files[path] = data
+        while path:
+            path, _, name = path.rpartition("/")
+            self.names.setdefault(path, set()).add(name)
+
+
 class Draft(Store):
     """A store over another one that nothing is ever written to.
 
     :param base: what lies below.
     """
 
-    def __init__(self, base: Store, *, _changes: dict[str, bytes | None] | None = None, _folder: str = "") -> None:
+    def __init__(self, base: Store, *, _changes: Changes | None = None, _folder: str = "") -> None:
         self._base = base
-        self._changes: dict[str, bytes | None] = {} if _changes is None else _changes
+        self._changes = _changes or Changes()
         self._folder = _folder
 
     @property
@@ -21,42 +36,30 @@ class Draft(Store):
         """The address of what lies below: a draft has none of its own."""
         return self._base.scoped(self._folder.rstrip("/")).location if self._folder else self._base.location
 
-    @property
-    def changes(self) -> dict[str, bytes | None]:
-        """What was written, by path from the top; None for what was deleted."""
-        return dict(self._changes)
-
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """As a store does it, in memory."""
         if self.get(path) is not None:
             return False
-        self._changes[self._folder + path] = data
+        self._changes.put(self._folder + path, data)
         return True
 
     def get(self, path: str) -> bytes | None:
         """The bytes as they would be."""
         full = self._folder + path
-        return self._changes[full] if full in self._changes else self._base.get(full)
+        return self._changes.files[full] if full in self._changes.files else self._base.get(full)
 
     def list(self, folder: str) -> list[str]:
         """Names as they would be."""
         full = (self._folder + folder).rstrip("/")
-        names = set(self._base.list(full))
-        for path, data in self._changes.items():
-            inside = path.removeprefix(f"{full}/") if full else path
-            if not full or inside != path:
-                name, _, deeper = inside.partition("/")
-                if data is not None:
-                    names.add(name)
-                elif not deeper:
-                    names.discard(name)
-        return sorted(names)
+        names = {*self._base.list(full), *self._changes.names.get(full, ())}
+        gone = self._changes.files
+        return sorted(name for name in names if gone.get(f"{full}/{name}" if full else name, b"") is not None)
 
     def delete(self, path: str) -> bool:
         """As a store does it, in memory."""
         if self.get(path) is None:
             return False
-        self._changes[self._folder + path] = None
+        self._changes.files[self._folder + path] = None
         return True
 
     def now_ms(self) -> int:
@@ -66,9 +69,9 @@ class Draft(Store):
     def modified_ms(self, path: str) -> int | None:
         """When it was written; what is only drafted, now."""
         full = self._folder + path
-        if full not in self._changes:
+        if full not in self._changes.files:
             return self._base.modified_ms(full)
-        return None if self._changes[full] is None else self.now_ms()
+        return None if self._changes.files[full] is None else self.now_ms()
 
     def scoped(self, folder: str) -> Draft:
         """The same draft seen from ``folder``."""

@@ -31,6 +31,6 @@ def encoded_offsets(drafting: Drafting, lane: str, number: int, entry: OffsetEnt
     if scratch.get(path) is not None:
         scratch.delete(path)
     assert Checkpoint(scratch).lane(lane).offset_log.add(number, entry)
-    data = scratch.changes[path]
+    data = scratch.get(path)
     assert data is not None
     return data

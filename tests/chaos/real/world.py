@@ -31,11 +31,11 @@ from tests.chaos.signals import KILLS
 from tests.chaos.tally import Tally
 
 LEASE_SECONDS = 10.0
-PATIENCE = 90.0
-"""How long a moment is waited for before another card is dealt."""
+PATIENCE = 120.0
+"""How long a moment, a janitor or an answer of Airflow is waited for."""
 CLEARS = 0.2
 """After how many of the kills a run is cleared."""
-REST = 240.0
+REST = 600.0
 """How long the last batches may take."""
 
 _SPARK = """\
@@ -68,13 +68,23 @@ class RealWorld:
     :param seed: decides which kills there are, in which order; the moments are the kernel's.
     :param pipelines: how many run at once; while one waits, another can be hit.
     :param airflow: one that runs already and goes on afterwards; None: one of this world's own.
+    :param patience: how long a card's moment is waited for before the next one is dealt, in seconds.
     """
 
-    def __init__(self, root: Path, *, seed: str, pipelines: int = 2, airflow: LocalAirflow | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        seed: str,
+        pipelines: int = 2,
+        airflow: LocalAirflow | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         self.root = root
         self.seed = seed
         self.random = random.Random(seed)
         self.tally = Tally()
+        self._patience = patience
         self._own = LocalAirflow(home=root / "airflow", dags=root / "dags", env=self._environment(), parallelism=3)
         self.airflow = airflow or self._own
         self.watched = [self._pipeline(f"chaos_{number}") for number in range(pipelines)]
@@ -140,7 +150,7 @@ class RealWorld:
         if card.point is not None:
             return self._kill_at_point(card)
         if card.moment is not None:
-            found = self.until(lambda: self._at(card.moment), seconds=PATIENCE, every=0.02)
+            found = self.until(lambda: self._at(card.moment), seconds=self._patience, every=0.02)
             return self._kill(card.victim, found, f"{card.moment}") if found is not None else None
         self.until(lambda: False, seconds=card.delay or 0)
         return self._kill(card.victim, watched, None)
@@ -152,7 +162,7 @@ class RealWorld:
         if card.replay:
             self.clear(self.random.choice(self.watched))
         try:
-            found = self.until(self._held, seconds=PATIENCE, every=0.02)
+            found = self.until(self._held, seconds=self._patience, every=0.02)
             return self._kill(card.victim, found, card.point) if found is not None else None
         finally:
             for watched in self.watched:

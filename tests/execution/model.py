@@ -1,0 +1,418 @@
+"""An explicit model of the protocol that drives the real code: what a process does next is found by running it.
+
+A process is a function of what it has seen. So a sleeping process is kept as the answers it got so far; to wake it, it
+is run again from its beginning, fed with these, and goes on with the world as it is by then. It sleeps before each
+change of checkpoint, stage or table. Killing it is forgetting it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from unittest import mock
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
+from airflow_provider_microbatch.execution import execution as execution_module
+from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.janitor import Janitor
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.job import Job, Read, Stage
+from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+
+HOUR_MS = 60 * 60 * 1000
+ROWS = 3
+"""The source has as many rows, one a batch."""
+
+
+class Asleep(BaseException):
+    """The process sleeps before its next change. No cleanup code may run."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that outlives a process. Values are never changed in place.
+
+    :param files: path → bytes and when they were written.
+    :param stages: batch and attempt → the row's number.
+    :param table: batch → attempt and row.
+    :param now_ms: the store's clock.
+    """
+
+    files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    stages: dict[tuple[BatchKey, int], int] = field(default_factory=dict)
+    table: dict[BatchKey, tuple[int, int]] = field(default_factory=dict)
+    now_ms: int = HOUR_MS
+
+    @cached_property
+    def digest(self) -> int:
+        """The same for equal worlds. Of 64 bits: two of a million worlds are taken for one with odds of 1 to 10⁷."""
+        return hash((*map(frozenset, (self.files.items(), self.stages.items(), self.table.items())), self.now_ms))
+
+
+Question = tuple[str, tuple[Any, ...]]
+
+
+class Port:
+    """What a process sees of the world: each call is answered from its memory as long as that lasts, then by the world.
+
+    :param world: as it is now.
+    :param memory: questions and answers so far.
+    :param changes: so many changes may be made before it sleeps; None for no limit.
+    """
+
+    def __init__(self, world: World, memory: tuple[tuple[Question, Any], ...], changes: int | None) -> None:
+        self.world = world
+        self.memory = list(memory)
+        self._told = 0
+        self._changes = changes
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Answer a question, or make a change."""
+        question = (name, arguments)
+        if self._told < len(self.memory):
+            asked, answer = self.memory[self._told]
+            assert asked == question, f"the process is no function of what it sees: {asked} was {question}"
+            self._told += 1
+            return self._give(answer)
+        after, answer = _ANSWERS[name](self.world, *arguments)
+        if after is not self.world:
+            if not _unseen(name, *arguments):
+                if self._changes == 0:
+                    raise Asleep
+                if self._changes is not None:
+                    self._changes -= 1
+            self.world = after
+        self.memory.append((question, answer))
+        self._told += 1
+        return self._give(answer)
+
+    @staticmethod
+    def _give(answer: Any) -> Any:
+        if isinstance(answer, MicroBatchError):
+            raise answer
+        return answer
+
+
+def _unseen(name: str, *arguments: Any) -> bool:
+    """Changes that come out the same whoever makes them first: to sleep before them would only multiply states."""
+    return name == "put" and str(arguments[0]).startswith(("metadata", "microbatch/"))
+
+
+def _put(world: World, path: str, data: bytes) -> tuple[World, bool]:
+    if path in world.files:
+        return world, False
+    return replace(world, files={**world.files, path: (data, world.now_ms)}), True
+
+
+def _delete(world: World, path: str) -> tuple[World, bool]:
+    if path not in world.files:
+        return world, False
+    return replace(world, files={name: data for name, data in world.files.items() if name != path}), True
+
+
+def _list(world: World, folder: str) -> tuple[World, tuple[str, ...]]:
+    prefix = f"{folder}/" if folder else ""
+    return world, tuple(sorted({p[len(prefix) :].partition("/")[0] for p in world.files if p.startswith(prefix)}))
+
+
+def _manifest(key: BatchKey, epoch: int, row: int) -> Manifest:
+    return Manifest(key=key, epoch=epoch, files={}, result={"row": row})
+
+
+def _contains(world: World, key: BatchKey) -> tuple[World, Manifest | None]:
+    found = world.table.get(key)
+    return world, None if found is None else _manifest(key, *found)
+
+
+def _staged(world: World, key: BatchKey, epoch: int) -> tuple[World, Manifest | None]:
+    row = world.stages.get((key, epoch))
+    return world, None if row is None else _manifest(key, epoch, row)
+
+
+def _publish(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
+    if key in world.table:
+        return world, _manifest(key, *world.table[key])
+    if (key, epoch) not in world.stages:
+        return world, SinkError(f"no stage {key} {epoch}")
+    return _moved(world, key, epoch)
+
+
+def _replace(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
+    current = world.table.get(key)
+    if current is None:
+        return _publish(world, key, epoch)
+    if current[0] > epoch:
+        return world, PublishConflictError(f"{key}: {current[0]} is later than {epoch}")
+    if current[0] == epoch:
+        return world, _manifest(key, *current)
+    if (key, epoch) not in world.stages:
+        return world, SinkError(f"no stage {key} {epoch}")
+    return _moved(world, key, epoch)
+
+
+def _moved(world: World, key: BatchKey, epoch: int) -> tuple[World, Manifest]:
+    row = world.stages[key, epoch]
+    stages = {stage: found for stage, found in world.stages.items() if stage != (key, epoch)}
+    return replace(world, stages=stages, table={**world.table, key: (epoch, row)}), _manifest(key, epoch, row)
+
+
+def _drop(world: World, key: BatchKey, epoch: int) -> tuple[World, bool]:
+    if (key, epoch) not in world.stages:
+        return world, False
+    return replace(world, stages={s: row for s, row in world.stages.items() if s != (key, epoch)}), True
+
+
+_ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
+    "put": _put,
+    "delete": _delete,
+    "list": _list,
+    "get": lambda world, path: (world, world.files[path][0] if path in world.files else None),
+    "modified": lambda world, path: (world, world.files[path][1] if path in world.files else None),
+    "now": lambda world: (world, world.now_ms),
+    "contains": _contains,
+    "manifest": _staged,
+    "publish": _publish,
+    "replace": _replace,
+    "drop": _drop,
+    "stages": lambda world: (world, tuple(sorted(world.stages))),
+    "stage": lambda world, key, epoch, row: (replace(world, stages={**world.stages, (key, epoch): row}), None),
+}
+
+_port: Port | None = None
+
+
+def port() -> Port:
+    """The port of the process that runs: sinks are made again from their definitions and have no other way to it."""
+    assert _port is not None
+    return _port
+
+
+class ModelStore(Store):
+    """The checkpoint's store."""
+
+    def __init__(self, folder: str = "") -> None:
+        self._folder = folder
+
+    @property
+    def location(self) -> str:
+        return f"/model/{self._folder}".rstrip("/")
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return bool(port().ask("put", self._folder + path, data))
+
+    def get(self, path: str) -> bytes | None:
+        found: bytes | None = port().ask("get", self._folder + path)
+        return found
+
+    def list(self, folder: str) -> list[str]:
+        return list(port().ask("list", (self._folder + folder).rstrip("/")))
+
+    def delete(self, path: str) -> bool:
+        return bool(port().ask("delete", self._folder + path))
+
+    def now_ms(self) -> int:
+        return int(port().ask("now"))
+
+    def modified_ms(self, path: str) -> int | None:
+        found: int | None = port().ask("modified", self._folder + path)
+        return found
+
+    def scoped(self, folder: str) -> ModelStore:
+        return ModelStore(f"{self._folder}{folder}/")
+
+
+@dataclass(frozen=True)
+class ModelSink(Sink):
+    """One row a batch."""
+
+    def location(self) -> str:
+        return "model"
+
+    def check(self) -> None:
+        return
+
+    def stage(self, key: BatchKey, epoch: int) -> Stage:
+        return Stage(writer="", arguments={}, report=f"{key}/{epoch}")
+
+    def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
+        found: Manifest | None = port().ask("manifest", key, epoch)
+        return found
+
+    def failure(self, key: BatchKey, epoch: int) -> None:
+        return None
+
+    def contains(self, key: BatchKey) -> Manifest | None:
+        found: Manifest | None = port().ask("contains", key)
+        return found
+
+    def publish(self, key: BatchKey, epoch: int) -> Manifest:
+        published: Manifest = port().ask("publish", key, epoch)
+        return published
+
+    def replace(self, key: BatchKey, epoch: int) -> Manifest:
+        published: Manifest = port().ask("replace", key, epoch)
+        return published
+
+    def drop_stage(self, key: BatchKey, epoch: int) -> bool:
+        return bool(port().ask("drop", key, epoch))
+
+    def stages(self) -> list[tuple[BatchKey, int]]:
+        return list(port().ask("stages"))
+
+
+@dataclass(frozen=True)
+class ModelSource(Source):
+    """Offsets count rows; all rows are there from the beginning."""
+
+    def open(self, context: SourceContext) -> OpenSource:
+        return _Rows()
+
+
+class _Rows(OpenSource):
+    def check(self) -> None:
+        return
+
+    def has_new(self, position: str | None) -> bool:
+        return int(position or 0) < ROWS
+
+    def latest_offset(self, start: str | None) -> str | None:
+        return str(min(int(start or 0) + 1, ROWS))
+
+    def read(self, start: str | None, end: str | None) -> Read:
+        return Read(reader="", arguments={"row": int(end or 0)})
+
+
+class ModelEngine:
+    """Writes the stage at once; cannot tell what runs, as on another host."""
+
+    name = "model"
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        return {"engine": self.name, "tag": f"{key}-{epoch}"}
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        port().ask("stage", BatchKey(job.lane, job.batch_id), job.epoch, job.sources["rows"].arguments["row"])
+
+    def result(self, handle: Handle) -> None:
+        return
+
+    def poll(self, handle: Handle) -> EngineState:
+        return EngineState.UNKNOWN
+
+    def cancel(self, handle: Handle) -> bool:
+        return False
+
+
+PIPELINE = Pipeline(
+    "model", checkpoint="/model", sources={"rows": ModelSource()}, sink=ModelSink(), no_data_batches=False
+)
+
+
+@dataclass(frozen=True, order=True)
+class Who:
+    """A process: a try of a task run, or the janitor (``run`` is -1)."""
+
+    run: int
+    attempt: int = 0
+    clear: int = 0
+
+    def identity(self) -> RunIdentity:
+        return RunIdentity(
+            dag_id="model",
+            run_id=f"run-{self.run}",
+            task_id="micro_batch",
+            ti_id=f"{self.run}-{self.attempt}-{self.clear}",
+            try_number=self.attempt,
+            clear_number=self.clear,
+        )
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """A process before its next change."""
+
+    who: Who
+    memory: tuple[tuple[Question, Any], ...]
+
+    @cached_property
+    def digest(self) -> int:
+        """The same for processes that have seen the same: what they ask follows from what they were told."""
+        return hash((self.who, tuple(repr(answer) for _, answer in self.memory)))
+
+
+def checkpoint() -> Checkpoint:
+    """The checkpoint, as the process that runs sees it."""
+    return Checkpoint(ModelStore())
+
+
+def _live(who: Who) -> None:
+    if who.run < 0:
+        engine = ModelEngine()
+        engines = {engine.name: engine}
+        Janitor(checkpoint=checkpoint(), engine_of=engines.get, clock_ms=_zero).run()
+        return
+    execution = Execution(pipeline=PIPELINE, checkpoint=checkpoint(), clock_ms=_zero)
+    execution.run(run=who.identity(), engine=ModelEngine(), code=Code(), transform=None)
+
+
+def _zero() -> int:
+    return 0
+
+
+@contextmanager
+def _looking_through(new: Port) -> Iterator[None]:
+    global _port
+    before, _port = _port, new
+    try:
+        yield
+    finally:
+        _port = before
+
+
+@contextmanager
+def modelled() -> Iterator[None]:
+    """No threads that renew leases, no chance, and nothing is cleaned up by who falls asleep."""
+    real = Execution.abandon
+
+    def abandon(self: Execution, attempt: Any, *, error: BaseException, **kwargs: Any) -> None:
+        if not isinstance(error, Asleep):
+            real(self, attempt, error=error, **kwargs)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Execution, "abandon", abandon))
+        stack.enter_context(mock.patch.object(execution_module, "Holder", mock.MagicMock()))
+        stack.enter_context(mock.patch.object(uuid, "uuid4", return_value=uuid.UUID(int=0)))
+        yield
+
+
+def advance(world: World, sleeping: Sleeping, *, changes: int | None = 1) -> tuple[World, Sleeping | None, bool]:
+    """Wake a process for one change.
+
+    :param changes: how many; None lets it run to its end.
+    :return: the world after it; the process, None if it has ended; whether it ended well.
+    """
+    new = Port(world, sleeping.memory, changes)
+    with _looking_through(new):
+        try:
+            _live(sleeping.who)
+        except Asleep:
+            return new.world, replace(sleeping, memory=tuple(new.memory)), False
+        except MicroBatchError:
+            return new.world, None, False
+    return new.world, None, True
+
+
+def look(world: World, question: Callable[[], Any]) -> Any:
+    """Ask something of a world without changing it."""
+    with _looking_through(Port(world, (), 0)):
+        return question()

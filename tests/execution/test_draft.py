@@ -1,0 +1,45 @@
+"""A draft is a store like any other, and what lies below it is never written to."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
+
+PATHS = ("metadata", "offsets/0", "offsets/1", "lanes/a/offsets/0")
+FOLDERS = ("", "offsets", "lanes", "lanes/a", "lanes/a/offsets", "nothing")
+changes = st.lists(
+    st.tuples(st.sampled_from(["put", "delete"]), st.sampled_from(PATHS), st.binary(max_size=2)), max_size=8
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=changes, drafted=changes)
+def test_it_answers_as_the_store_would(
+    before: list[tuple[str, str, bytes]], drafted: list[tuple[str, str, bytes]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        real, below = open_store(f"{folder}/real"), open_store(f"{folder}/below")
+        for name, path, data in before:
+            for store in (real, below):
+                store.put_if_absent(path, data) if name == "put" else store.delete(path)
+        files = {path: path.read_bytes() for path in Path(folder, "below").rglob("*") if path.is_file()}
+        draft = Draft(below)
+        for name, path, data in drafted:
+            top, _, rest = path.rpartition("/")
+            seen = draft.scoped(top) if top else draft
+            if name == "put":
+                assert seen.put_if_absent(rest, data) == real.put_if_absent(path, data)
+            else:
+                assert seen.delete(rest) == real.delete(path)
+        for path in PATHS:
+            assert draft.get(path) == real.get(path)
+            assert (draft.modified_ms(path) is None) == (real.modified_ms(path) is None)
+        for path in FOLDERS:
+            assert sorted(draft.list(path)) == sorted(real.list(path))
+        assert {path: path.read_bytes() for path in Path(folder, "below").rglob("*") if path.is_file()} == files
