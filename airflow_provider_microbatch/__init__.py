@@ -16,15 +16,28 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.file import FileSink
     from airflow_provider_microbatch.sources.file import FileSource
     from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+    from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
+    from airflow_provider_microbatch.staging.statements import ConnectStatements
     from airflow_provider_microbatch.staging.table_sink import TableSink
 
-__all__ = ["FileSink", "FileSource", "PathCatalog", "Pipeline", "TableSink", "__version__"]
+__all__ = [
+    "ConnectStatements",
+    "FileSink",
+    "FileSource",
+    "PathCatalog",
+    "Pipeline",
+    "SparkCatalog",
+    "TableSink",
+    "__version__",
+]
 
 _LAZY = {
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "PathCatalog": "airflow_provider_microbatch.staging.path_catalog",
     "Pipeline": "airflow_provider_microbatch.execution.pipeline",
+    "SparkCatalog": "airflow_provider_microbatch.staging.spark_catalog",
+    "ConnectStatements": "airflow_provider_microbatch.staging.statements",
     "TableSink": "airflow_provider_microbatch.staging.table_sink",
 }
 

@@ -1,4 +1,5 @@
-"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it. It starts neither Airflow nor Spark."""
+"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor Spark; and
+start or stop a warm engine."""
 
 from __future__ import annotations
 

@@ -6,11 +6,12 @@ and removes it too. Settings may hold secrets: they are in a file of mode 0600 a
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,29 @@ def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, st
         unpack(tag)
         raise EngineError(f"the job's files could not be put together in {folder}: {error}.") from error
     return Shipment(folder=folder, application=application, job=plan, py_files=tuple(py_files), properties=properties)
+
+
+def pack_statements(
+    *, tag: str, statements: Sequence[str], conf: Mapping[str, str], base: Path | None
+) -> tuple[Shipment, Path]:
+    """Write a shipment that runs statements of SQL.
+
+    :param tag: unique.
+    :param statements: in order.
+    :param conf: settings; they win over ``base``.
+    :param base: as for :func:`pack`.
+    :return: the shipment, and the file in which the application leaves its answer.
+    :raises OSError: if a file cannot be read or written.
+    """
+    folder = folder_of(tag)
+    folder.mkdir(mode=0o700)
+    application = Path(shutil.copyfile(_PACKAGE / "runtime" / "statements_main.py", folder / _APPLICATION))
+    plan, properties = folder / "statements.json", folder / "spark.properties"
+    _write_private(plan, json.dumps(list(statements)))
+    _write_private(properties, f"{base.read_text(encoding='utf-8') if base else ''}\n{render_properties(conf)}")
+    shipped = (_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip"),)
+    made = Shipment(folder=folder, application=application, job=plan, py_files=shipped, properties=properties)
+    return made, folder / "answer.json"
 
 
 def unpack(tag: str) -> None:

@@ -143,9 +143,9 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
                 tag=tag, url=f"sc://localhost:{port}", master=master, spark=spark, server_pid=server.pid,
                 runner_pid=runner.pid, started=time.time(),
             )  # fmt: skip
-            extra = {"engine_dir": str(folder)}
             connection = {"conn_type": "spark_connect", "host": "localhost", "port": port, "password": token}
-            _write(folder / CONNECTION, json.dumps({CONN_ID: {**connection, "extra": extra}}, indent=1) + "\n")
+            connection["extra"] = json.dumps({"engine_dir": str(folder)})
+            _write(folder / CONNECTION, json.dumps({CONN_ID: connection}, indent=1) + "\n")
             _write(folder / _STATE, json.dumps(asdict(running), indent=1) + "\n")
         except BaseException:
             processes.end_all(tag, grace=5)

@@ -37,6 +37,9 @@ are ten minutes, in which a task would wait for a server that has died."""
 
 CLOSED = "SESSION_CLOSED"
 _GENERATIONS = 1000
+_closed: list[Any] = []
+"""Kept until the process ends: a session of PySpark's that is garbage-collected waits for threads, and may do so in the
+middle of starting one: for ever."""
 _INTERRUPT_SECONDS = 30.0
 _ROUNDS = 20
 
@@ -118,6 +121,7 @@ def _join(url: str, purpose: str) -> tuple[SparkSession, str]:
             # Stopped, or PySpark would go on taking it for the process's session where it looks for one by itself.
             spark.release_session_on_close = False
             spark.stop()
+            _closed.append(spark)
             continue
         return spark, chosen
     raise RuntimeError(f"the server has closed {_GENERATIONS} sessions for {purpose}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 import sys
 import tempfile
@@ -46,7 +47,7 @@ def default_folder() -> Path:
 class Hello:
     """Who answers.
 
-    :param python: path of its Python.
+    :param python: its Python: the environment's folder and the version.
     :param package: folder of this package, as it has loaded it.
     :param version: of this package.
     :param pid: of the process.
@@ -63,7 +64,7 @@ class Hello:
     def of_this_process(cls) -> Hello:
         """What this process would say."""
         return cls(
-            python=sys.executable,
+            python=f"{sys.prefix} {platform.python_version()}",
             package=str(Path(airflow_provider_microbatch.__file__).parent),
             version=airflow_provider_microbatch.__version__,
             pid=os.getpid(),

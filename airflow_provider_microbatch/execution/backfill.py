@@ -19,6 +19,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
+    ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
     SourceError,
@@ -245,6 +246,9 @@ class IntervalWork:
         for name in self._pipeline.sources:
             self._planner.open_source(name).check()
         self._pipeline.sink.check()
+        if not self._pipeline.sink.admits(self.key):
+            log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
+            return None
         self._planner.claim()
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
@@ -254,7 +258,11 @@ class IntervalWork:
             starts[name], ends[name] = source.plan_interval(self._interval, held)
         if all(ends[name] == starts[name] for name in ends):
             return None  # another run took it between the two looks
-        self._planner.write_entry(position, run, starts=starts, ends=ends)
+        try:
+            self._planner.write_entry(position, run, starts=starts, ends=ends)
+        except ConcurrentPlanError as planned:
+            # By another run of the same interval: the ranges are the same, and one of the two gets the attempt.
+            log.info("%s", planned)
         return self.key
 
     def _ready(self, keys: Sequence[BatchKey], run: RunIdentity) -> list[PlannedBatch]:

@@ -108,6 +108,7 @@ class Execution:
         :param engine_of: asked whether an attempt whose lease has run out still runs.
         :param goes_on: asked about a run whose batch is between two of its tasks.
         :raises BatchInProgressError: if another run is alive at the batch.
+        :raises AttemptFencedError: if it is, and ``run`` has a replay to make: who skipped would leave it to nobody.
         :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
         :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
         """
@@ -428,7 +429,7 @@ class Execution:
             raise
 
     def alarm_if_due(self, attempt: Attempt, *, engine: Engine, error: Exception) -> None:
-        """Set the batch aside if the failed attempt was its last but one too many. Else return: the error stands.
+        """Set the batch aside if this failure was one too many. Else return: the error stands.
 
         :raises BatchSetAsideError: if the batch is set aside now.
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import BatchInProgressError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.replay import request_replay
@@ -89,6 +89,10 @@ def look(
         engine_of=engine_of,
         goes_on=goes_on,
     )
+    if held is not None and request is not None:
+        raise AttemptFencedError(
+            f"{held}. Replay request {request} is on record and waits: try again when that attempt has ended."
+        )
     if held is not None:
         raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
     return found

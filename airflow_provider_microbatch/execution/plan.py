@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     ConcurrentPlanError,
@@ -315,13 +315,12 @@ class Planner:
         """
         for name in self._pipeline.sources:
             self.open_source(name).read(starts[name], ends[name])
-        previous_conf = position.latest.conf if position.latest else PINNED_BY_DEFAULT
         entry = OffsetEntry(
             ends=ends,
             starts=starts,
             batch_timestamp_ms=self._clock_ms(),
             watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
-            conf={**previous_conf, **self._pipeline.conf},
+            conf={**self._previous_conf(position), **self._pipeline.conf},
             run=run,
             pipeline=self._pipeline.name,
         )
@@ -329,6 +328,14 @@ class Planner:
             return self._planned_by_another(position.batch_id, run)
         log.info("Committed offsets for batch %s. Metadata %s", position.batch_id, metadata_text(entry))
         return PlannedBatch(key=BatchKey(self._lane.name, position.batch_id), entry=entry, starts=starts)
+
+    def _previous_conf(self, position: Position) -> Mapping[str, str]:
+        """What is pinned already: a lane goes on with its own settings, and begins with those of the live lane."""
+        latest = position.latest
+        if latest is None and self._lane.name != LIVE:
+            newest = self._checkpoint.offset_log.latest()
+            latest = None if newest is None else newest[1]
+        return PINNED_BY_DEFAULT if latest is None else latest.conf
 
     def _planned_by_another(self, batch_id: int, run: RunIdentity) -> PlannedBatch:
         winner = self._lane.offset_log.get(batch_id)

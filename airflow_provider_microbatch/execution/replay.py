@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from itertools import takewhile
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -49,8 +48,10 @@ def request_replay(
             f"batch {key}: run {run.run_id!r} of DAG {run.dag_id!r} was cleared again while this try was on its way. "
             f"Replay request {later[-1].epoch} is for the code of the later clear, whose try answers it."
         )
-    # A prefix of those that wait: who answers a request answers all before it.
-    waiting = list(takewhile(partial(_may_answer, run), replays.pending(key)))
+    # A prefix of those that wait: who answers a request answers all before it, so that none before the run's own newest
+    # one is in its way.
+    own = max((one.epoch for one in requests if one.run is not None and one.run.same_work(run)), default=0)
+    waiting = list(takewhile(lambda one: one.epoch <= own or _may_answer(run, one), replays.pending(key)))
     if not waiting:
         return None
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)

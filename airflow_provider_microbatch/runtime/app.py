@@ -89,7 +89,10 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         rows_out = RowCount()
         with watch.phase("write"), failing_as("write"):
             log.info("writing the stage %s", job.stage.report)
-            listing = _load(job.stage.writer)(rows_out.on(frame), job.stage.arguments)
+            counted = rows_out.on(frame)
+            listing = _load(job.stage.writer)(counted, job.stage.arguments)
+            for count in (rows_out, *counts.values()):
+                count.written(counted)
     written = rows_out.get()
     result = {
         "batchId": job.batch_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,26 +16,32 @@ _DELIVERY = 0.05
 
 
 class RowCount:
-    """The number of rows that pass through a frame during its first action.
+    """The number of rows that pass through a frame during its first action; with Spark Connect, during the write.
 
     A frame that is used several times in one query is counted by one of its uses. A column that nobody selects is
     still read: Spark does not prune columns through an observation.
     """
 
     def __init__(self) -> None:
-        from pyspark.sql import Observation
-
-        self._observation: Any = Observation()
+        self._name = f"rows-{uuid.uuid4()}"
+        self._observation: Any = None
         self._metrics: dict[str, Any] = {}
         self._spoilt = False
-        # Outside of Connect, Observation.get blocks for ever if the frame takes part in no action: hence a thread.
-        self._waiter = threading.Thread(target=self._look, daemon=True, name="row-count")
+        self._waiter: threading.Thread | None = None
 
     def on(self, frame: DataFrame) -> DataFrame:
         """The same rows, counted while they pass."""
+        from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        observed = frame.observe(self._observation, F.count(F.lit(1)).alias("rows"))
+        rows = F.count(F.lit(1)).alias("rows")
+        if "connect" in type(frame).__module__:
+            # By name alone: its client raises if one Observation is found twice in a query, as in a join with itself.
+            return frame.observe(self._name, rows)
+        self._observation = Observation(self._name)
+        observed = frame.observe(self._observation, rows)
+        # Observation.get blocks for ever if the frame takes part in no action: hence a thread.
+        self._waiter = threading.Thread(target=self._look, daemon=True, name="row-count")
         self._waiter.start()
         return observed
 
@@ -43,12 +50,20 @@ class RowCount:
         the transform, its number may be that of a part of the rows and is not used."""
         self._spoilt = self.get(patience=_DELIVERY) is not None
 
+    def written(self, frame: DataFrame) -> None:
+        """Called when ``frame``, of which the counted one is a part or the whole, has been written."""
+        if self._waiter is not None:
+            return
+        info: Any = frame.executionInfo
+        for name, pairs in info.flows if info is not None else ():
+            if name == self._name:
+                self._metrics = dict(pairs)
+
     def get(self, *, patience: float = PATIENCE) -> int | None:
         """The count; None if it is spoilt, or if Spark did not deliver it in ``patience`` seconds, as for a frame that
         was not used."""
-        self._waiter.join(patience)
-        if not self._waiter.is_alive() and not self._metrics:
-            self._look()  # Connect: get does not block, and is empty before the action
+        if self._waiter is not None:
+            self._waiter.join(patience)
         rows = self._metrics.get("rows")
         return None if rows is None or self._spoilt else int(rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ TRACEBACK_LIMIT = 60_000
 """Characters of a traceback that are reported; the end of it is kept, where the error is."""
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
+_JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
 _READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
 
 
@@ -58,7 +60,7 @@ def trimmed_traceback(error: BaseException) -> str:
         link.stack = traceback.StackSummary.from_list([frame for frame in link.stack if not _foreign(frame.filename)])
         # What Py4J raised inside PySpark says the same once more, in a hundred lines.
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    return "".join(story.format())
+    return _without_jvm("".join(story.format()))
 
 
 def _foreign(filename: str) -> bool:
@@ -67,8 +69,13 @@ def _foreign(filename: str) -> bool:
     )
 
 
+def _without_jvm(text: str) -> str:
+    """Without the server's Java stack, which Spark Connect puts behind its messages."""
+    return _JVM.sub("", text)
+
+
 def _describe(error: BaseException) -> str:
-    text = str(error).strip()
+    text = _without_jvm(str(error)).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

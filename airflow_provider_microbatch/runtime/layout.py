@@ -4,7 +4,7 @@ MANIFEST = "_manifest"
 """The stage is complete: a folder of one text file with one JSON object a line."""
 
 SCHEMA = "_schema"
-"""The columns of a stage table, once Spark knows them: ``{"schema": …}``, in Spark's JSON form of a type."""
+"""The columns of a stage table, once Spark knows them: ``{"schema": …, "columns": [[name, type], …]}``."""
 
 ERROR = "_error"
 """Why the job failed, in the same form."""

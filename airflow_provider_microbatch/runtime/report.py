@@ -17,6 +17,7 @@ from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 def write_manifest(
@@ -43,12 +44,10 @@ def write_error(spark: SparkSession, folder: str, report: Mapping[str, str]) -> 
     _write(_line(spark, report), f"{folder}/{ERROR}", mode="overwrite")
 
 
-def write_schema(spark: SparkSession, folder: str, schema: Mapping[str, Any]) -> None:
-    """Write the columns of a stage table.
-
-    :param schema: ``StructType.jsonValue()``.
-    """
-    _write(_line(spark, {"schema": schema}), f"{folder}/{SCHEMA}", mode="error")
+def write_schema(spark: SparkSession, folder: str, schema: StructType) -> None:
+    """Write the columns of a stage table: in Spark's JSON form, and as names and types for a statement."""
+    columns = [[field.name, field.dataType.simpleString()] for field in schema.fields]
+    _write(_line(spark, {"schema": schema.jsonValue(), "columns": columns}), f"{folder}/{SCHEMA}", mode="error")
 
 
 def _write_here(folder: Path, lines: list[str]) -> None:

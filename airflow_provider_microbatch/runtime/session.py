@@ -36,7 +36,18 @@ def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
 def _is_beside_driver(spark: Any) -> bool:
     if "connect" not in type(spark).__module__:
         return True  # the driver's JVM is this process's own
-    return spark.client.host in ("localhost", "127.0.0.1", socket.gethostname())
+    if spark.client.host not in ("localhost", "127.0.0.1", socket.gethostname()):
+        return False
+    # A forwarded port looks local too; the driver's own address does not: only one of this host can be bound.
+    address = spark.conf.get("spark.driver.host", None)
+    if not address:
+        return False
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:

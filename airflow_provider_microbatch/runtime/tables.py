@@ -25,8 +25,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
         frame = _conformed(frame, arguments["schema"], arguments["table"])
     listing = files.write(frame, arguments)
     # Before the manifest: a stage that is complete has told its schema.
-    report.write_schema(frame.sparkSession, arguments["path"], frame.schema.jsonValue())
-    return listing
+    report.write_schema(frame.sparkSession, arguments["path"], frame.schema)
     return listing
 
 

@@ -176,6 +176,8 @@ class FileSink(Sink):
 
     def withdraw(self, key: BatchKey, epoch: int) -> bool:
         target = self._target_path(key)
+        if self.contains(key) is None:
+            return False
         with _reporting("withdraw", key), locked(self._replaced_path(key).with_name(f"batch_id={key.id}.lock")):
             current = self.contains(key)
             if current is None:

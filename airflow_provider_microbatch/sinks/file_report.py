@@ -49,12 +49,12 @@ def read_error(folder: Path) -> Mapping[str, Any] | None:
 
 
 def read_schema(folder: Path) -> Mapping[str, Any] | None:
-    """The schema of a stage table in Spark's JSON form; None if it was not told."""
+    """The columns of a stage table: ``schema`` in Spark's JSON form, ``columns`` as names and types; None if they were
+    not told."""
     try:
-        line = next(_lines(folder / SCHEMA), None)
+        return next(_lines(folder / SCHEMA), None)
     except ValueError as error:
         raise SinkError(f"{folder / SCHEMA} cannot be read: {error}. Run the batch again.") from error
-    return None if line is None else line["schema"]
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

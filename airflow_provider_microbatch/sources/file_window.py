@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sources.file_listing import FoundFile
@@ -49,21 +49,24 @@ class FileWindow:
 
     def survey(self, held: HeldRanges) -> IntervalSurvey:
         """:param held: what the batches of all lanes read of this source."""
-        holders: dict[tuple[str, int], BatchKey | None] = {}
+        found: set[BatchKey] = set()
         elsewhere = 0
-        for file in self._taken:
-            where = (file.lane, file.log_id)
-            if where not in holders:
-                holders[where] = _holder(held.get(file.lane, ()), file.log_id)
-            elsewhere += holders[where] is None
-        found = frozenset(key for key in holders.values() if key is not None)
+        for lane in {file.lane for file in self._taken}:
+            files = Counter(file.log_id for file in self._taken if file.lane == lane)
+            held_here = _holders(held.get(lane, ()), files.keys())
+            found.update(key for keys in held_here.values() for key in keys)
+            elsewhere += sum(count for number, count in files.items() if number not in held_here)
         unread = bool(self.unread) or self.own is not None
-        return IntervalSurvey(unread=unread, holders=found, elsewhere=elsewhere, unsettled=self._unsettled)
+        return IntervalSurvey(
+            unread=unread, holders=frozenset(found), elsewhere=elsewhere, unsettled=self._unsettled
+        )  # fmt: skip
 
 
-def _holder(ranges: Sequence[HeldRange], number: int) -> BatchKey | None:
-    # The batches of a lane follow each other, so the first that ends at or after the entry is the only candidate.
-    first = bisect_left(ranges, number, key=lambda held: log_id(held.end))
-    if first == len(ranges) or number <= log_id(ranges[first].start):
-        return None
-    return ranges[first].key
+def _holders(ranges: Sequence[HeldRange], numbers: Collection[int]) -> dict[int, list[BatchKey]]:
+    """The batches that each of these log ids belongs to: one, or more where a position was set back by command."""
+    found: dict[int, list[BatchKey]] = {}
+    for one in ranges:
+        for number in range(log_id(one.start) + 1, log_id(one.end) + 1):
+            if number in numbers:
+                found.setdefault(number, []).append(one.key)
+    return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.staging.stage_table import StageTable, Table
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
 
 
 class Catalog(Definition, ABC):
@@ -21,26 +25,44 @@ class Catalog(Definition, ABC):
         before :meth:`create_table`. Pure."""
         return StageTable(table=table, key=key, epoch=epoch)
 
-    @abstractmethod
     def check_table(self, table: Table) -> None:
         """:raises DefinitionError: if this catalog cannot hold such a table. Touches nothing."""
+        self.files(table)
+
+    @abstractmethod
+    def files(self, table: Table) -> FileSink:
+        """Where the files of the table's stage tables are, and how they are written. Pure.
+
+        :raises DefinitionError: for a format or option that there is not.
+        """
 
     @abstractmethod
     def location(self, table: Table) -> str:
         """The table's address, in Spark's form, for messages."""
 
-    @abstractmethod
     def check(self, table: Table) -> None:
         """:raises SinkError: if the table cannot be written at all."""
+        self.files(table).check()
 
     @abstractmethod
     def admits(self, table: Table, key: BatchKey) -> bool:
         """Whether the batch may be planned, as the catalog is now; see
         :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
 
-    @abstractmethod
     def runtime_stage(self, stage: StageTable) -> Stage:
         """Where and how the runtime writes the stage table. Pure."""
+        made = self.files(stage.table).stage(stage.key, stage.epoch)
+        return dataclasses.replace(
+            made,
+            writer="airflow_provider_microbatch.runtime.tables:write",
+            arguments={**made.arguments, "table": stage.table.name, "schema": stage.table.schema},
+            # A table that is made as a whole has the query's columns and no others.
+            reserved_columns=made.reserved_columns if stage.table.mode == APPEND else (),
+        )
+
+    def folder(self, stage: StageTable) -> Path:
+        """The stage table's folder."""
+        return Path(self.runtime_stage(stage).report.removeprefix("file://"))
 
     @abstractmethod
     def create_table(self, stage: StageTable) -> None:
@@ -70,13 +92,17 @@ class Catalog(Definition, ABC):
     def published(self, table: Table, key: BatchKey) -> Manifest | None:
         """Is the batch in? The manifest of what is published, or None."""
 
-    @abstractmethod
+    def withdraw(self, table: Table, key: BatchKey, epoch: int) -> bool:
+        """Take a batch out of the table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""
+        raise SinkError(f"batch {key} cannot be taken out of {self.location(table)} by itself; do it in the catalog.")
+
     def manifest(self, stage: StageTable) -> Manifest | None:
         """The manifest of a stage table that was written to its end; None if it was not."""
+        return self.files(stage.table).manifest(stage.key, stage.epoch)
 
-    @abstractmethod
     def failure(self, stage: StageTable) -> Mapping[str, Any] | None:
         """What the runtime wrote about its failure, or None."""
+        return self.files(stage.table).failure(stage.key, stage.epoch)
 
     @abstractmethod
     def stages(self, table: Table) -> list[tuple[BatchKey, int]]:

@@ -26,7 +26,9 @@ class FolderOfBatches:
         """:raises SinkError: if the folder is somebody else's table."""
         mark = read_mark(self.files.root / TABLE)
         if mark is None:
-            if os.path.lexists(self.files.root) and any(self.files.root.iterdir()):
+            # What readers do not see may be our own: the first attempt's, if it died before it made the mark.
+            found = self.files.root.iterdir() if os.path.lexists(self.files.root) else ()
+            if any(not path.name.startswith(("_", ".")) for path in found):
                 raise SinkError(
                     f"table {self.table.name}: {self.files.root} is there and was not made by this catalog. Choose "
                     "another name, or move it away."

@@ -6,16 +6,12 @@ folder is made by Spark when it writes.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.catalog import Catalog
@@ -40,24 +36,15 @@ class PathCatalog(Catalog):
     def __post_init__(self) -> None:
         FileSink(self.root)
 
-    def check_table(self, table: Table) -> None:
-        self._files(table)
-
     def location(self, table: Table) -> str:
         return f"file://{self._target(table)}"
-
-    def check(self, table: Table) -> None:
-        self._files(table).check()
 
     def admits(self, table: Table, key: BatchKey) -> bool:
         with reporting(f"look at table {table.name}"):
             return self._kind(table).admits(key)
 
-    def runtime_stage(self, stage: StageTable) -> Stage:
-        return table_stage(self._files(stage.table), stage)
-
     def create_table(self, stage: StageTable) -> None:
-        mark, folder = self._mark(stage), self._folder(stage)
+        mark, folder = self._mark(stage), self.folder(stage)
         with reporting(f"create {stage}"):
             self._kind(stage.table).prepare(stage)
             made = {**stage.owner.to_dict(), "version": 1, "table": stage.table.name, "schema": stage.table.schema}
@@ -87,14 +74,8 @@ class PathCatalog(Catalog):
         with reporting(f"look for batch {key}"):
             return self._kind(table).published(key)
 
-    def manifest(self, stage: StageTable) -> Manifest | None:
-        return self._files(stage.table).manifest(stage.key, stage.epoch)
-
-    def failure(self, stage: StageTable) -> Mapping[str, Any] | None:
-        return self._files(stage.table).failure(stage.key, stage.epoch)
-
     def stages(self, table: Table) -> list[tuple[BatchKey, int]]:
-        staging = self._files(table).root / "_staging"
+        staging = self.files(table).root / "_staging"
         marks = [
             Owner.from_dict(read_mark(path))
             for path in staging.glob("lane=*/batch_id=*/attempt=*.table")
@@ -103,13 +84,16 @@ class PathCatalog(Catalog):
         return sorted((owner.key, owner.epoch) for owner in marks if owner and owner.pipeline == table.pipeline)
 
     def drop_replaced(self, table: Table, *, older_seconds: float, dry_run: bool) -> list[str]:
-        return self._files(table).drop_replaced(older_seconds=older_seconds, dry_run=dry_run)
+        return self.files(table).drop_replaced(older_seconds=older_seconds, dry_run=dry_run)
 
     def _kind(self, table: Table) -> FolderOfBatches | WholeFolder:
-        files = self._files(table)
+        files = self.files(table)
         return FolderOfBatches(table, files) if table.mode == APPEND else WholeFolder(table, self._target(table), files)
 
-    def _files(self, table: Table) -> FileSink:
+    def withdraw(self, table: Table, key: BatchKey, epoch: int) -> bool:
+        return self.files(table).withdraw(key, epoch) if table.mode == APPEND else super().withdraw(table, key, epoch)
+
+    def files(self, table: Table) -> FileSink:
         target = self._target(table)
         # A table that is replaced as a whole cannot hold its own stage.
         root = target if table.mode == APPEND else target.parent / "_tables" / target.name
@@ -120,27 +104,9 @@ class PathCatalog(Catalog):
     def _target(self, table: Table) -> Path:
         return FileSink(self.root).root.joinpath(*table.name.split("."))
 
-    def _folder(self, stage: StageTable) -> Path:
-        return Path(self.runtime_stage(stage).report.removeprefix("file://"))
-
     def _mark(self, stage: StageTable) -> Path:
-        folder = self._folder(stage)
+        folder = self.folder(stage)
         return folder.with_name(f"{folder.name}.table")
 
     def _is_own(self, stage: StageTable) -> bool:
         return Owner.from_dict(read_mark(self._mark(stage))) == stage.owner
-
-
-def table_stage(files: FileSink, stage: StageTable) -> Stage:
-    """The file sink's stage, written by the writer of tables.
-
-    :param files: where the stage table's files are.
-    """
-    made = files.stage(stage.key, stage.epoch)
-    return dataclasses.replace(
-        made,
-        writer="airflow_provider_microbatch.runtime.tables:write",
-        arguments={**made.arguments, "table": stage.table.name, "schema": stage.table.schema},
-        # A table that is made as a whole has the query's columns and no others.
-        reserved_columns=made.reserved_columns if stage.table.mode == APPEND else (),
-    )

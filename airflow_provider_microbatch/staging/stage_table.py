@@ -3,6 +3,7 @@ gives them storage."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,10 @@ class Owner:
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {"pipeline": self.pipeline, "lane": self.key.lane, "batchId": self.key.id, "epoch": self.epoch}
+
+    def to_json(self) -> str:
+        """JSON, the same for the same owner."""
+        return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: object) -> Owner | None:

@@ -103,6 +103,15 @@ class TableSink(Sink):
     def drop_stage(self, key: BatchKey, epoch: int) -> bool:
         return self.catalog.drop_table(self._stage(key, epoch))
 
+    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
+        self.catalog.files(self.definition).fence(key, epoch, by=by)
+
+    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self.catalog.files(self.definition).drop_fences(older_seconds=older_seconds, dry_run=dry_run)
+
+    def withdraw(self, key: BatchKey, epoch: int) -> bool:
+        return self.catalog.withdraw(self.definition, key, epoch)
+
     def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         return self.catalog.drop_replaced(self.definition, older_seconds=older_seconds, dry_run=dry_run)
 

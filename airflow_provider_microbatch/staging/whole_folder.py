@@ -93,13 +93,14 @@ class WholeFolder:
         if own is None:
             raise SinkError(f"{stage} is not complete at {folder}. Run the batch again.")
         check_files(folder, own)
+        told = read_schema(folder)
         mark = {
             **stage.owner.to_dict(),
             "version": 1,
             "table": self.table.name,
             "mode": self.table.mode,
             "format": self.table.format,
-            "schema": read_schema(folder) or self.table.schema,
+            "schema": told["schema"] if told else self.table.schema,
         }
         put_mark(folder / TABLE, mark)
         sync_tree(folder)

@@ -81,7 +81,7 @@ class NewDataTrigger(BaseTrigger):
             yield _event(NOT_IMPORTABLE, str(error))
             return
         try:
-            run, backfill, interval = await asyncio.to_thread(self._who, pipeline)
+            run, backfill, interval = self._who(pipeline)
             while not (
                 decision := await asyncio.to_thread(decide, pipeline, run, backfill=backfill, interval=interval)
             ).fire:

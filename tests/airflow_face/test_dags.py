@@ -17,7 +17,13 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MICROBATCH_HOME", str(tmp_path / "not-there"))
     bag = DagBag(dag_folder=DAGS, bundle_name="dags-folder")
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"microbatch_janitor", "orders_continuous", "orders_scheduled", "orders_steps"}
+    assert set(bag.dags) == {
+        "microbatch_janitor",
+        "orders_continuous",
+        "orders_scheduled",
+        "orders_steps",
+        "orders_table",
+    }
     assert list(tmp_path.iterdir()) == []
     # The janitor forgets none of the others.
     used = {getattr(task, FIELD) for dag in bag.dags.values() for task in dag.tasks if hasattr(task, FIELD)}

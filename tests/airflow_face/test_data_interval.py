@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,9 +23,12 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.operators.data_interval import interval_of
+from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
 from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
+from tests.airflow_face.test_new_data import event, fires, triggered
 from tests.execution.intervals import IntervalWorld
 from tests.support.inline_engine import InlineEngine
 
@@ -128,6 +132,22 @@ def test_the_steps_refuse_several_batches_and_skip_none(tmp_path: Path) -> None:
         world.run(number)
     with pytest.raises(IntervalError, match="live/0, live/1 are to be run for one data interval"):
         plan.execute(context(world.root, number=9, run_type="backfill", interval=INTERVAL))
+
+
+def test_so_does_its_trigger(world: IntervalWorld) -> None:
+    now = datetime.now(tz=UTC)
+    waiting = context(world.root, interval=(now - timedelta(hours=1), now + timedelta(hours=1)))
+    assert not fires(triggered(world, waiting))
+    assert fires(triggered(world, context(world.root, interval=INTERVAL)))
+    told = event(triggered(world, context(world.root, interval=None)))
+    assert "logical date" in told.payload["reason"]
+    deferred = NewDataTrigger(
+        pipeline=world.pipeline.to_dict(),
+        poll_interval=0.05,
+        run=dataclasses.asdict(identity_of(waiting)),
+        interval=dataclasses.asdict(interval_of(waiting)),
+    )
+    assert not fires(NewDataTrigger(**json.loads(json.dumps(deferred.serialize()[1]))))
 
 
 def test_the_sensor_waits_for_the_end_of_the_interval(world: IntervalWorld) -> None:

@@ -135,3 +135,31 @@ def test_a_replay_needs_a_complete_stage(kind: Kind, sink: Sink) -> None:
     found = sink.contains(KEY)
     assert found is not None
     assert found.epoch == 1
+
+
+def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Sink) -> None:
+    assert sink.withdraw(KEY, 1) is False
+    for epoch in (1, 2):
+        kind.write_stage(sink, epoch)
+    sink.publish(KEY, 1)
+    sink.replace(KEY, 2)
+    with pytest.raises(SinkError, match="attempt 2"):
+        sink.withdraw(KEY, 1)
+    assert sink.contains(KEY) is not None
+    assert sink.withdraw(KEY, 2) is True
+    assert sink.contains(KEY) is None
+    assert sink.withdraw(KEY, 2) is False
+    for epoch in (3, 4):
+        kind.write_stage(sink, epoch)
+        assert sink.publish(KEY, epoch).epoch == epoch
+        assert sink.withdraw(KEY, epoch) is True
+
+
+def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind, sink: Sink) -> None:
+    kind.write_stage(sink, 1)
+    sink.publish(KEY, 1)
+    sink.withdraw(KEY, 1)
+    assert sink.stages() == []
+    assert sink.drop_replaced(older_seconds=3600) == []
+    assert len(sink.drop_replaced(older_seconds=0)) == 1
+    assert sink.drop_replaced(older_seconds=0) == []

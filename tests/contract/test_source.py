@@ -134,6 +134,17 @@ def test_an_offset_is_one_line_of_json(system: System, reopen: Callable[[], Open
     json.loads(offset)
 
 
+def test_a_position_that_a_person_gives_is_checked(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    offset = reopen().latest_offset(None)
+    assert offset is not None
+    reopen().check_offset(offset)
+    assert reopen().is_after(offset, None) in (True, None)
+    assert reopen().is_after(None, offset) in (False, None)
+    with pytest.raises(SourceError):
+        reopen().check_offset('{"of":"another source"}')
+
+
 def test_a_plan_that_was_not_written_down_is_made_again_as_it_was(
     system: System, reopen: Callable[[], OpenSource]
 ) -> None:

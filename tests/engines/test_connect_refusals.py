@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import server
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
 from airflow_provider_microbatch.engines.spark_connect_child import session_id
-from airflow_provider_microbatch.engines.spark_connect_wire import Wire, call
+from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call
 from airflow_provider_microbatch.exceptions import EngineError
 
 KEY = BatchKey("live", 0)
@@ -80,6 +81,14 @@ def test_a_runner_in_a_folder_that_others_may_write_is_not_trusted(tmp_path: Pat
         found.close()
         tmp_path.chmod(0o770)
         assert call(tmp_path) is None
+
+
+def test_a_runner_of_another_version_or_python_does_not_fit() -> None:
+    ours = Hello.of_this_process()
+    assert Hello(**ours.to_dict()).fits(ours)
+    assert dataclasses.replace(ours, pid=1, started=1.0).fits(ours)
+    for changed in ({"version": "0"}, {"python": "/other 3.12.0"}, {"package": "/other"}):
+        assert not dataclasses.replace(ours, **changed).fits(ours)
 
 
 def test_messages_longer_than_a_packet_and_the_end_of_a_conversation() -> None:

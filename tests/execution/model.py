@@ -27,15 +27,26 @@ from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.sinks import Manifest, Sink
-from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
 
 HOUR_MS = 60 * 60 * 1000
 ROWS = 3
 """The source has as many rows, one a batch."""
 
 
+Question = tuple[str, tuple[Any, ...]]
+"""What a process asks of the world, or changes."""
+
+
 class Asleep(BaseException):
-    """The process sleeps before its next change. No cleanup code may run."""
+    """The process sleeps before its next change. No cleanup code may run.
+
+    :param question: the change.
+    """
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
 
 
 @dataclass(frozen=True)
@@ -57,9 +68,6 @@ class World:
     def digest(self) -> int:
         """The same for equal worlds. Of 64 bits: two of a million worlds are taken for one with odds of 1 to 10⁷."""
         return hash((*map(frozenset, (self.files.items(), self.stages.items(), self.table.items())), self.now_ms))
-
-
-Question = tuple[str, tuple[Any, ...]]
 
 
 class Port:
@@ -88,7 +96,7 @@ class Port:
         if after is not self.world:
             if not _unseen(name, *arguments):
                 if self._changes == 0:
-                    raise Asleep
+                    raise Asleep(question)
                 if self._changes is not None:
                     self._changes -= 1
             self.world = after
@@ -285,7 +293,7 @@ class _Rows(OpenSource):
     def has_new(self, position: str | None) -> bool:
         return int(position or 0) < ROWS
 
-    def latest_offset(self, start: str | None) -> str | None:
+    def latest_offset(self, start: str | None, limit: Limit = UNLIMITED) -> str | None:
         return str(min(int(start or 0) + 1, ROWS))
 
     def read(self, start: str | None, end: str | None) -> Read:
@@ -339,10 +347,15 @@ class Who:
 
 @dataclass(frozen=True)
 class Sleeping:
-    """A process before its next change."""
+    """A process before its next change.
+
+    :param memory: what it asked, and was told.
+    :param before: the change, which it has decided on; None if it has not begun.
+    """
 
     who: Who
     memory: tuple[tuple[Question, Any], ...]
+    before: Question | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -405,8 +418,8 @@ def advance(world: World, sleeping: Sleeping, *, changes: int | None = 1) -> tup
     with _looking_through(new):
         try:
             _live(sleeping.who)
-        except Asleep:
-            return new.world, replace(sleeping, memory=tuple(new.memory)), False
+        except Asleep as asleep:
+            return new.world, replace(sleeping, memory=tuple(new.memory), before=asleep.question), False
         except MicroBatchError:
             return new.world, None, False
     return new.world, None, True

@@ -75,7 +75,7 @@ def test_an_attempt_without_an_end_is_fenced_beside_its_stage_for_its_spark_to_s
     world.run(1)
     path = world.pipeline.sink.stage(KEY, dead.epoch).fence
     assert path is not None
-    assert local(path).read_text().startswith("superseded by attempt 2 of run")
+    assert "attempt 2 of run 'run-1'" in local(path).read_text()
     winner = world.pipeline.sink.stage(KEY, 2).fence
     assert winner is not None
     assert not local(winner).exists()

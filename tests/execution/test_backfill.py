@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
     CheckpointError,
@@ -157,6 +159,36 @@ def test_a_batch_that_another_run_is_alive_at_is_not_asked_for(tmp_path: Path) -
     assert world.ids() == [1, 2]
 
 
+def test_batches_of_a_position_that_was_set_back_are_found(world: IntervalWorld) -> None:
+    for number in (1, 2):
+        world.land_at(number + 0.5, number)
+        world.run(number)
+    # As set-offset leaves it: a batch of no rows that ends where the next one is to begin.
+    again = {"orders": None}
+    entry = world.checkpoint.offset_log.get(1)
+    assert entry is not None
+    world.checkpoint.offset_log.add(2, dataclasses.replace(entry, starts=entry.ends, ends=again))
+    world.checkpoint.commit_log.add(2, CommitEntry(set_aside=True))
+    world.run(3)
+    with pytest.raises(NothingInIntervalError, match="batches live/0, live/3 read it"):
+        world.backfill(hour(1), 4)
+    with pytest.raises(NothingInIntervalError, match="batch live/1 read it"):
+        world.backfill(hour(2), 5)
+
+
+def test_a_dead_backfill_does_not_keep_the_next_one_from_replaying(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    world.land_at(0.1, 1)
+    world.run(1)
+    world.work(hour(0)).plan(backfill_run(2))
+    engine = InlineEngine()
+    world.backfill(hour(0), 3, engine)
+    assert len(engine.jobs) == 1
+    assert world.checkpoint.replays.pending(BatchKey(LIVE, 0)) == []
+    world.backfill(hour(0), backfill_run(2, try_number=2), engine)
+    assert len(engine.jobs) == 1
+
+
 def test_an_uncommitted_live_batch_keeps_its_files_and_is_named(world: IntervalWorld) -> None:
     world.land_at(0.5, 1)
     world.execution.plan(run_identity(1))
@@ -230,6 +262,34 @@ def test_a_failed_interval_is_continued_with_the_files_it_was_planned_with(world
     assert world.rows() == {str(batch_of(hour(0))): [1]}
     world.run(3)
     assert world.ids() == [1, 2]
+
+
+def test_two_runs_that_plan_one_interval_at_once_have_one_batch(
+    world: IntervalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.land_at(0.5, 1)
+    add = MetadataLog.add
+
+    def beaten(log: MetadataLog[OffsetEntry], batch_id: int, entry: OffsetEntry) -> bool:
+        monkeypatch.undo()
+        world.work(hour(0)).plan(backfill_run(2))
+        return add(log, batch_id, entry)
+
+    monkeypatch.setattr(MetadataLog, "add", beaten)
+    (planned,) = world.work(hour(0)).plan(backfill_run(1))
+    assert planned.entry.run == backfill_run(2)
+    world.backfill(hour(0), 1)
+    assert world.ids() == [1]
+
+
+def test_a_lane_begins_with_the_settings_of_the_live_lane(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, conf={"spark.sql.session.timeZone": "Europe/Berlin"})
+    world.land_at(0.5, 1)
+    world.run(1)
+    del world.options["conf"]
+    world.land_at(1.5, 2)
+    (planned,) = world.work(hour(1)).plan(backfill_run(2))
+    assert planned.entry.conf["spark.sql.session.timeZone"] == "Europe/Berlin"
 
 
 def test_the_janitor_ends_dead_attempts_of_lanes(world: IntervalWorld) -> None:

@@ -22,7 +22,12 @@ from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchInProgressError, BatchSetAsideError, TransformError
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BatchInProgressError,
+    BatchSetAsideError,
+    TransformError,
+)
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.summary import summaries
@@ -113,6 +118,11 @@ def attempt_run(
         event("skipped")
     except BatchSetAsideError:
         event("set aside")
+    except AttemptFencedError:
+        # Another run is alive at the batch that this one has to replay; the next try comes later.
+        event("has to wait")
+        world.expire_leases()
+        return False
     except TransformError:
         return False
     except Killed:

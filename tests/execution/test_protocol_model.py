@@ -121,6 +121,17 @@ def check_step(before: State, after: State) -> None:
             assert after.world.files.get(path, (b"",))[0] == data, "entries are never changed"
 
 
+def check_decision(world: World, process: Sleeping) -> None:
+    """What holds when a process decides to publish: it has not lost. (It may lose while it sleeps; then the sink is
+    what keeps two apart.)"""
+    name, arguments = process.before or ("", ())
+    if name in ("publish", "replace"):
+        key, epoch = arguments
+        attempts = look(world, lambda: checkpoint().attempts)
+        assert look(world, lambda: attempts.latest_epoch(key)) == epoch, "an attempt that is fenced does not publish"
+        assert look(world, lambda: attempts.ended(key, epoch)) is None, "nor one that was given up"
+
+
 def check_recovery(state: State) -> None:
     """Whoever was killed when: the next runs bring every batch into the table, and one run of the janitor leaves no
     stage and no lease."""
@@ -142,6 +153,9 @@ def check_recovery(state: State) -> None:
     assert look(world, lambda: verify_all(checkpoint())) == []
     for key in world.table:
         assert look(world, lambda key=key: checkpoint().replays.pending(key)) == []
+    if (0, 1) in dict(state.tries):
+        answered = look(world, lambda: checkpoint().replays.epochs.ends(BatchKey(LIVE, 0)))
+        assert answered == [1], "a clear is a request, is answered, and asks once"
 
 
 def explore(first: State, *, bound: int) -> tuple[int, int]:
@@ -159,6 +173,9 @@ def explore(first: State, *, bound: int) -> tuple[int, int]:
             steps += 1
             if after.world.digest != state.world.digest:
                 check_step(state, after)
+                for process in after.asleep:
+                    if not any(process is one for one in state.asleep):
+                        check_decision(after.world, process)
             digest = after.digest()
             if digest in seen:
                 continue

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.position import read_position
 from tests.execution.maintaining import applied, planned
@@ -204,6 +204,22 @@ def test_epochs_are_never_used_again(world: World) -> None:
     world.janitor()
     assert world.checkpoint.attempts.ended(BatchKey("live", 2), 1) is not None
     assert applied(world).steps == ()
+
+
+def test_an_attempt_that_wakes_up_cannot_publish_into_a_batch_that_is_planned_anew(world: World) -> None:
+    """It read what the torn entry said, which nobody knows any more."""
+    key, engine = BatchKey("live", 4), InlineEngine()
+    attempt = world.execution.open_attempt(key=key, run=run_identity(4), code=CODE, engine=engine)
+    world.execution.run_attempt(attempt=attempt, job=world.execution.job(attempt, None), engine=engine, code=CODE)
+    world.expire_leases()
+    damaged(world, tear("offsets/4"))
+    assert applied(world).problems == ()
+    world.execution.plan(run_identity(5))
+    with pytest.raises(AttemptFencedError):
+        world.execution.publish(attempt)
+    world.run(5)
+    assert world.table()[4] == [4]
+    assert world.checkpoint.commit_log.get(4).epoch == 3  # type: ignore[union-attr]
 
 
 def test_an_attempt_without_end_and_lease_is_found_by_the_janitor_again(world: World) -> None:

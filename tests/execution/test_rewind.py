@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import AttemptFencedError, MaintenanceError
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import CODE, World, run_identity
@@ -186,5 +187,19 @@ def test_twice_the_same_batch(world: World) -> None:
     for number in (10, 20):
         applied(world, rewind(2))
         world.run(number)
+    assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_another_lane_is_rewound_by_itself(world: World) -> None:
+    for number in range(10, 13):
+        execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="backfill")
+        execution.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
+    live = {path: data for path, data in world.files().items() if path.startswith(("offsets", "commits"))}
+    applied(world, rewind(0, lane="backfill"))
+    lane = world.checkpoint.lane("backfill")
+    assert lane.offset_log.ids() == lane.commit_log.ids() == [0]
+    assert sorted(path.name for path in (world.lake / "lane=backfill").iterdir()) == ["batch_id=0"]
+    assert live.items() <= world.files().items()
     assert rows(world) == [0, 1, 2, 3]
     assert verify_all(world.checkpoint) == []

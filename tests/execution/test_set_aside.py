@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.codec import decode_commit, encode_commit
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
@@ -124,9 +125,12 @@ def test_what_was_stopped_or_overtaken_is_no_failure(world: World) -> None:
         world.run(0, should_stop=lambda: True)
 
     def overtake(job: object) -> None:
-        run = run_identity(1, try_number=2)
-        attempt = world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=InlineEngine())
-        world.execution.abandon(attempt, state="canceled", error=RuntimeError("stopped"), engine=None)
+        # It has its epoch and no more yet: the one that it overtakes puts an end to itself.
+        attempts = world.checkpoint.attempts
+        before = attempts.latest(KEY)
+        assert before is not None
+        assert attempts.take_exactly(dataclasses.replace(before, epoch=before.epoch + 1))
+        attempts.end(KEY, before.epoch + 1, AttemptEnd(state="canceled", ended_ms=1))
 
     with pytest.raises(AttemptFencedError):
         world.run(1, InlineEngine(after_stage=overtake))

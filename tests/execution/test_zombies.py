@@ -249,3 +249,17 @@ def test_a_replay_that_loses_to_a_later_one_names_it_and_its_run(world: World, m
 def staged_again(world: World, attempt: Attempt) -> None:
     """Its driver goes on writing, though its stage was dropped."""
     InlineEngine().start(attempt.handle, world.execution.job(attempt, None), CODE)
+
+
+def test_a_clear_that_meets_a_live_replay_of_another_run_fails_so_that_airflow_tries_again(world: World) -> None:
+    """Batch 0 is planned by run 0 and committed by run 1: either one's clear replays it."""
+    world.run(1)
+    world.run(0, clear_number=1)
+    request = world.checkpoint.replays.request(KEY, run=run_identity(1, clear_number=1), requested_ms=1)
+    alive = staged(world, run_identity(1, clear_number=1), request=request.epoch)
+    with pytest.raises(AttemptFencedError, match=r"attempt 3 of run 'run-1'[\s\S]*Replay request 3 is on record"):
+        world.run(0, newer(), clear_number=2)
+    wake_up(world, alive)
+    world.run(0, newer(), clear_number=2, try_number=2)
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []

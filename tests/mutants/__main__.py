@@ -29,7 +29,7 @@ CAUGHT = Path(__file__).with_name("caught.json")
 """Which test caught a mutation last time: it is tried first and alone, and only if it passes all tests are run."""
 SECONDS = 240
 BASELINE_SECONDS = 1200
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

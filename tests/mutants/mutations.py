@@ -24,6 +24,10 @@ ALIVE = "tests/execution/test_alive.py"
 SETTLE = "tests/execution/test_settle.py"
 BACKFILL = "tests/execution/test_backfill.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
+PATH_TABLES = "tests/staging/test_path_tables.py"
+INDEX = "tests/sources/test_file_index.py"
+HINTS = "tests/checkpoint/test_log_hints.py"
+SEGMENTS = "tests/checkpoint/test_segments.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,9 +448,9 @@ MUTATIONS = [
     Mutation(
         name="a run takes over a batch that another is alive at",
         why="two runs stop each other's Spark for ever",
-        file="execution/execution.py",
-        old="        if held is not None and not found.is_done:",
-        new="        if False:",
+        file="execution/guard.py",
+        old="    if held is not None:",
+        new="    if False:",
         tests=(ALIVE,),
     ),
     Mutation(
@@ -728,5 +732,85 @@ MUTATIONS = [
         old="    if component not in MARKING_COMPONENTS:",
         new="    if not MARKING_COMPONENTS:",
         tests=("tests/airflow_face/test_listener.py",),
+    ),
+    Mutation(
+        name="a stage table is dropped whoever made it",
+        why="the hook of one pipeline takes away what another, or a person, has made under that name",
+        file="staging/path_catalog.py",
+        old="            if not self._is_own(stage):\n                return False\n",
+        new="",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="an older batch may replace the table",
+        why="an attempt that slept puts last week's table in place of today's",
+        file="staging/statement.py",
+        old="    check_order(table, key, owner)\n",
+        new="",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="a replaced table is dropped with the stage",
+        why="a crash right after the exchange takes away the table that somebody still reads",
+        file="staging/whole_folder.py",
+        old="            self._keep_displaced(stage)\n            self.files.drop_stage(",
+        new="            self.files.drop_stage(",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="the statement is looked at only at publish",
+        why="CREATE of a table that exists runs for hours before it fails",
+        file="execution/plan.py",
+        old="            if not self._pipeline.sink.admits(key):",
+        new="            if False:",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="a clear skips where another run is at its batch",
+        why="the replay is on record, and nobody makes it",
+        file="execution/guard.py",
+        old="    if held is not None and request is not None:\n",
+        new="    if False:\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="an index of another log is used",
+        why="after a restore from a backup, files that no batch read count as planned and are lost",
+        file="sources/file_seen.py",
+        old="self._log.seal(self._segments[-1].span.last) != self._segments[-1].span.seal",
+        new="False",
+        tests=(INDEX,),
+    ),
+    Mutation(
+        name="a hint is not checked",
+        why="a log that was restored from a backup goes on behind a gap",
+        file="checkpoint/log.py",
+        old="if begin is None or not self.has(begin):",
+        new="if begin is None:",
+        tests=(HINTS,),
+    ),
+    Mutation(
+        name="a lost entry is taken for the end of the log",
+        why="batches that are in the sink are planned again under their old numbers",
+        file="checkpoint/log.py",
+        old="return None if self.has(number + 2) else number",
+        new="return number",
+        tests=(HINTS,),
+    ),
+    Mutation(
+        name="a sleeping writer gets a number that was compacted",
+        why="two runs believe that a batch is theirs",
+        file="checkpoint/log.py",
+        old="if self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None:",
+        new="if False:",
+        tests=(SEGMENTS,),
+    ),
+    Mutation(
+        name="entries go before their segment is there",
+        why="a crash in between loses a thousand log entries",
+        file="checkpoint/log.py",
+        old="                self._segments.put(entries)\n",
+        new="                self._store.delete_many(map(str, inside))\n                self._segments.put(entries)\n",
+        tests=(SEGMENTS,),
     ),
 ]

@@ -14,6 +14,8 @@ import pytest
 
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.cli.main import COMMANDS, build_parser
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.staging.stage_table import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,10 +45,12 @@ def test_the_example_dags_parse() -> None:
     assert isinstance(names["orders"], Pipeline)
     from airflow.sdk import DAG, task
 
+    from airflow_provider_microbatch.operators.drain import drain
     from airflow_provider_microbatch.operators.steps import micro_batch_steps
 
-    names |= {"DAG": DAG, "task": task, "micro_batch_steps": micro_batch_steps}
-    steps, decorated = blocks(ROOT / "docs" / "operators.md")
+    names |= {"DAG": DAG, "task": task, "drain": drain, "micro_batch_steps": micro_batch_steps}
+    drained, steps, decorated = blocks(ROOT / "docs" / "operators.md")
+    exec(drained, names)
     exec(steps, names)
     exec(blocks(ROOT / "README.md")[1], names)
     assert callable(names["transform"])
@@ -57,6 +61,17 @@ def test_the_pipeline_of_data_intervals_is_one() -> None:
     names: dict[str, Any] = {"Pipeline": Pipeline, "FileSource": FileSource, "FileSink": FileSink}
     exec(blocks(ROOT / "docs" / "backfill.md")[0], names)
     assert (names["orders"].plan, names["orders"].lookback) == ("interval", 3600)
+
+
+def test_the_examples_of_tables_are_taken_as_they_stand() -> None:
+    for block in blocks(ROOT / "docs" / "tables.md"):
+        names: dict[str, Any] = {}
+        exec(block, names)
+        assert Sink.from_dict(names["sink"].to_dict()) if "sink" in names else names["orders"].hooks
+    modes = set(
+        re.findall(r"^\| `([a-z_]+)` \| (?:continuous|`)", (ROOT / "docs" / "tables.md").read_text(), re.MULTILINE)
+    )
+    assert modes == set(MODES)
 
 
 def test_every_argument_of_the_tables_exists() -> None:
@@ -75,6 +90,12 @@ def test_every_command_exists() -> None:
     assert {command.split()[0] for command in commands} == {command.NAME for command in COMMANDS}
     for command in commands:
         parser.parse_args(shlex.split(command, comments=True))
+
+
+def test_every_command_that_a_message_names_exists() -> None:
+    known = {command.NAME for command in COMMANDS}
+    for path in (ROOT / "airflow_provider_microbatch").rglob("*.py"):
+        assert set(re.findall(r"`microbatch ([a-z-]+)", path.read_text())) <= known, path
 
 
 def test_every_make_target_exists() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
-from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks import Sink
 
 KEY = BatchKey("live", 0)
 ROWS = [{"id": 1, "note": "a b"}, {"id": 2, "note": "50%/ü=?"}, {"id": 3, "note": "_c"}]
@@ -21,7 +21,7 @@ def land(folder: Path, rows: list[dict[str, Any]] = ROWS) -> str:
     return str(path)
 
 
-def make_job(sink: FileSink, function: str | None, paths: list[str], *, epoch: int = 1, **changes: Any) -> Job:
+def make_job(sink: Sink, function: str | None, paths: list[str], *, epoch: int = 1, **changes: Any) -> Job:
     arguments = {
         "name": "orders",
         "format": "json",

@@ -92,7 +92,9 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, server: str) -> None:
     orders = land(tmp_path / "landing")
     arguments = []
-    expected = {1: ("keep", 3), 2: ("ignores_its_input", None), 3: ("counts_it_first", None), 4: ("empties_it", 3)}
+    # What is counted is the write, so an action before it does no harm.
+    expected = {1: ("keep", 3), 2: ("ignores_its_input", None), 3: ("counts_it_first", 3), 4: ("empties_it", 3)}
+    expected[6] = ("uses_it_twice", 3)
     sink = FileSink(str(tmp_path / "lake ü"), format="json", partition_by=("note",))
     jobs = {epoch: make_job(sink, function, [orders], epoch=epoch) for epoch, (function, _) in expected.items()}
     jobs[5] = make_job(sink, "raises", [orders], epoch=5)
@@ -122,6 +124,7 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     assert "no_such_column" in failure["error"]
     assert "a later attempt has taken its place" in done.stdout
     assert sink.failure(KEY, 6) is None
+    assert "JVM stacktrace" not in failure["error"] + failure["traceback"]
 
     manifest = sink.publish(KEY, 1)
     folder = sink.root / "lane=live" / "batch_id=0"

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime import report, write
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file_report import read_schema
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.runtime.jobs import KEY, ROWS, land, make_job
+from tests.staging.stages import create_stage_table
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +62,14 @@ def test_every_format_comes_back_as_it_went_in(spark: Any, tmp_path: Path, order
     assert sorted(row.id for row in frame.collect()) == [1, 2, 3]
 
 
-def test_partition_values_of_any_kind_are_listed_as_they_lie_on_disk(spark: Any, tmp_path: Path, orders: str) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_partition_values_of_any_kind_are_listed_as_they_lie_on_disk(
+    spark: Any, tmp_path: Path, orders: str, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    if elsewhere:
+        # As where Spark's driver is on another host: then Spark lists the stage and writes the manifest.
+        for module in (write, report):
+            monkeypatch.setattr(module, "folder_beside_driver", lambda spark, address: None)
     sink = FileSink(str(tmp_path / "my lake ü%20"), format="parquet", partition_by=("note",))
     run_job(spark, make_job(sink, "keep", [orders]))
     manifest = sink.publish(KEY, 1)
@@ -171,3 +183,40 @@ def test_a_stage_is_never_written_twice(spark: Any, sink: FileSink, orders: str)
     run_job(spark, make_job(sink, "keep", [orders]))
     with pytest.raises(BatchFailure, match="PATH_ALREADY_EXISTS"):
         run_job(spark, make_job(sink, "keep", [orders]))
+
+
+def test_a_table_that_is_made_as_a_whole_has_the_querys_columns_and_tells_them(
+    spark: Any, tmp_path: Path, orders: str
+) -> None:
+    sink = TableSink(PathCatalog(str(tmp_path / "lake")), "sales.orders", mode="create")
+    create_stage_table(sink, 1, key=KEY)
+    run_job(spark, make_job(sink, "takes_our_column", [orders]))
+    sink.publish(KEY, 1)
+    table = tmp_path / "lake" / "sales" / "orders"
+    rows = spark.read.parquet(str(table))
+    assert rows.columns == ["id", "note", "Batch_ID"]
+    assert rows.count() == 3
+    mark = json.loads((table / "_table.json").read_text())
+    # A file's columns may all be null; the query's are told as they were.
+    recorded = [(field["name"], field["type"]) for field in mark["schema"]["fields"]]
+    assert recorded == [("id", "long"), ("note", "string"), ("Batch_ID", "integer")]
+    told = read_schema(table)
+    assert told is not None
+    assert told["columns"] == [["id", "bigint"], ["note", "string"], ["Batch_ID", "int"]]
+
+
+def test_a_declared_schema_orders_and_widens_and_takes_no_other_column(spark: Any, tmp_path: Path, orders: str) -> None:
+    declared = {"mode": "create", "schema": "note string, id decimal(38,0)"}
+    sink = TableSink(PathCatalog(str(tmp_path / "lake")), "orders", **declared)  # type: ignore[arg-type]
+    create_stage_table(sink, 1, key=KEY)
+    run_job(spark, make_job(sink, "keep", [orders]))
+    sink.publish(KEY, 1)
+    assert [field.simpleString() for field in spark.read.parquet(str(tmp_path / "lake" / "orders")).schema] == [
+        "note:string", "id:decimal(38,0)"
+    ]  # fmt: skip
+    for number, (schema, said) in enumerate([("id long", "has note too"), ("id string, note boolean", "note")]):
+        refusing = TableSink(PathCatalog(str(tmp_path / f"lake{number}")), "orders", schema=schema)
+        create_stage_table(refusing, 1, key=KEY)
+        with pytest.raises(BatchFailure, match=said):
+            run_job(spark, make_job(refusing, "keep", [orders]))
+        assert refusing.manifest(KEY, 1) is None

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.sources import SourceContext
+from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.intervals import Interval
 from tests.environments import run_spark_script
 
 SOURCES = ("orders", "refunds")
@@ -43,11 +45,7 @@ class Lake:
         starts: dict[str, Offset | None] = {name: before.ends.get(name) if before else None for name in SOURCES}
         ends: dict[str, Offset | None] = {}
         for name in SOURCES:
-            context = SourceContext(
-                name=name, log=checkpoint.source_log(name), state=checkpoint.source_state(name), clock_ms=lambda: 0
-            )
-            source = FileSource(str(self.root / name), format="json", schema="id long").open(context)
-            ends[name] = source.latest_offset(starts[name])
+            ends[name] = self._source(name).latest_offset(starts[name])
         entry = OffsetEntry(
             ends=ends,
             starts=starts,
@@ -57,6 +55,23 @@ class Lake:
             pipeline="orders",
         )
         assert checkpoint.offset_log.add(batch_id, entry)
+
+    def backfill(self, source: str) -> None:
+        """Have the lane of a data interval take what has landed and no batch has read."""
+        self.checkpoint.claim(pipeline="orders", sources=SOURCES, format=self.version)
+        start, end = self._source(source, lane="interval-all").plan_interval(Interval(start_ms=0, end_ms=2**45), {})
+        assert start != end
+
+    def _source(self, name: str, *, lane: str = LIVE) -> OpenSource:
+        checkpoint = self.checkpoint
+        context = SourceContext(
+            name=name,
+            log=checkpoint.source_log(name),
+            state=checkpoint.source_state(name),
+            clock_ms=lambda: 0,
+            lane=lane,
+        )
+        return FileSource(str(self.root / name), format="json", schema="id long").open(context)
 
     def commit(self, batch_id: int) -> None:
         """Commit a batch as the execution does."""

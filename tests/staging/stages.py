@@ -16,10 +16,15 @@ def context(sink: TableSink, epoch: int, key: BatchKey = KEY) -> JobContext:
     )  # fmt: skip
 
 
+def create_stage_table(sink: TableSink, epoch: int, *, key: BatchKey = KEY) -> None:
+    """CREATED."""
+    for hook in sink.hooks():
+        hook.on_created(context(sink, epoch, key))
+
+
 def write_stage_table(
     sink: TableSink, epoch: int, *, key: BatchKey = KEY, rows: int = 3, complete: bool = True
 ) -> Path:
     """CREATED, then written."""
-    for hook in sink.hooks():
-        hook.on_created(context(sink, epoch, key))
+    create_stage_table(sink, epoch, key=key)
     return write_stage(sink, epoch, key=key, rows=rows, complete=complete)

@@ -31,11 +31,11 @@ def repair_attempts(drafting: Drafting) -> None:
     for lane in attempts.epochs.lanes():
         for number in attempts.epochs.ids(lane):
             key = BatchKey(lane, number)
+            if is_beyond(drafting, key):
+                fence_attempts(drafting, key, why=f"batch {key} is in no log; the next one of this number is another")
+                continue
             for epoch in sorted({*attempts.epochs.all(key)} - {*attempts.epochs.ends(key)}):
-                if is_beyond(drafting, key):
-                    why = f"batch {key} is in no log; a later attempt of it is another one's"
-                    end_attempt_by_hand(drafting, key, epoch, state="canceled", why=why)
-                elif (key, epoch) not in held:
+                if (key, epoch) not in held:
                     values = {"seconds": 0, "parked": False}
                     why = f"attempt {epoch} of batch {key} has no end; with a lease that is over the janitor ends it"
                     drafting.write(f"leases/{lane}/{number}-{epoch}-1", encode_record(values), why)
@@ -70,9 +70,24 @@ def is_beyond(drafting: Drafting, key: BatchKey) -> bool:
     return key.id not in ids and key.id >= min(ids, default=0)
 
 
-def end_attempt_by_hand(drafting: Drafting, key: BatchKey, epoch: int, *, state: str, why: str) -> None:
-    """Plan to record that an attempt has ended."""
-    values = {"state": state, "ended_ms": drafting.at_ms, "error": f"microbatch {drafting.command}: {why}"}
+def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str) -> None:
+    """Plan to end the attempts of a batch that is planned anew. Its process may only sleep, and what it has read is no
+    longer what the log says: with a later epoch there it can neither publish nor commit."""
+    epochs = drafting.checkpoint.attempts.epochs
+    began, ended = epochs.all(key), epochs.ends(key)
+    open_epochs = [epoch for epoch in began if epoch not in ended]
+    for epoch in open_epochs:
+        _end(drafting, key, epoch, why)
+    if open_epochs and open_epochs[-1] == began[-1]:
+        fence = began[-1] + 1
+        drafting.write(
+            f"attempts/{key}/{fence}", encode_record(fence_values(drafting)), f"fences attempt {fence - 1}"
+        )  # fmt: skip
+        _end(drafting, key, fence, "it runs nothing")
+
+
+def _end(drafting: Drafting, key: BatchKey, epoch: int, why: str) -> None:
+    values = {"state": "canceled", "ended_ms": drafting.at_ms, "error": f"microbatch {drafting.command}: {why}"}
     drafting.write(f"attempts/{key}/{epoch}.end", encode_record(values), why)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.repair_epochs import end_attempt_by_hand, fence_values
+from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
 from airflow_provider_microbatch.execution.position import starts_of
@@ -51,7 +50,7 @@ class _Rewind:
             self._drafting.set_aside(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
-            self._end_attempts(BatchKey(self._name, number))
+            fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound")
             self._forget_replays(BatchKey(self._name, number))
         return self._drafting.plan()
 
@@ -134,19 +133,6 @@ class _Rewind:
                 "readers of the table miss these batches until they have run again; what is taken out is kept as "
                 "replaced output is, until the janitor removes it."
             )
-
-    def _end_attempts(self, key: BatchKey) -> None:
-        attempts = self._checkpoint.attempts
-        began, ended = attempts.epochs.all(key), attempts.epochs.ends(key)
-        unended = [epoch for epoch in began if epoch not in ended]
-        for epoch in unended:
-            end_attempt_by_hand(self._drafting, key, epoch, state="canceled", why="its batch was rewound")
-        if unended and unended[-1] == began[-1]:
-            # Its process may only sleep: with a later epoch there it can neither publish nor commit.
-            epoch = began[-1] + 1
-            path = f"attempts/{key}/{epoch}"
-            self._drafting.write(path, encode_record(fence_values(self._drafting)), f"fences attempt {epoch - 1}")
-            end_attempt_by_hand(self._drafting, key, epoch, state="canceled", why="it runs nothing")
 
     def _forget_replays(self, key: BatchKey) -> None:
         """Who asked for the batch again gets it: it runs again."""

@@ -1,0 +1,121 @@
+"""Statements of SQL, one after the other: how the orchestrator speaks to a catalog that lives behind Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_microbatch.runtime.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+PORT = 15002
+"""Spark Connect's own default."""
+
+PROBE_SECONDS = 10.0
+"""How long to wait for a connection."""
+
+RETRIES = 6
+"""Tries of a call to a server that was there and does not answer any more; together they take half a minute."""
+
+
+class StatementFailure(Exception):
+    """A statement failed; those after it were not run.
+
+    :param condition: Spark's error condition, such as ``TABLE_OR_VIEW_NOT_FOUND``; empty if it has none.
+    :param error: one paragraph for a person.
+    """
+
+    def __init__(self, condition: str, error: str) -> None:
+        super().__init__(error)
+        self.condition = condition
+        self.error = error
+
+
+def run(spark: SparkSession, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Run statements in a session of any kind.
+
+    :return: the rows of each, by column.
+    :raises StatementFailure: at the first that fails.
+    """
+    from pyspark.errors import PySparkException
+
+    results = []
+    with _quiet():
+        for statement in statements:
+            try:
+                results.append([row.asDict(recursive=True) for row in spark.sql(statement).collect()])
+            except PySparkException as failed:
+                raise StatementFailure(failed.getCondition() or "", f"{statement}: {_first_lines(failed)}") from failed
+    return results
+
+
+def run_by_connect(url: str, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Run statements in a session of its own on a Spark Connect server. Starts no JVM.
+
+    :param url: ``sc://host:port``.
+    :raises StatementFailure: at the first that fails, or if the server cannot be reached.
+    """
+    # Not by a builder: that would make this session, or Connect, the whole process's.
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    address = urlsplit(url)
+    try:
+        socket.create_connection((address.hostname, address.port or PORT), timeout=PROBE_SECONDS).close()
+    except OSError as error:
+        raise StatementFailure("", f"the Spark Connect server {url} cannot be reached: {error}") from error
+    spark = ConnectSession(connection=url)
+    # PySpark's own would try for ten minutes, with a task that says nothing.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=2000)])
+    try:
+        return run(spark, statements)  # type: ignore[arg-type]
+    finally:
+        spark.client.set_retry_policies([DefaultPolicy(max_retries=0)])
+        with suppress(SparkConnectGrpcException):  # the server forgets a session by itself
+            spark.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry of the application that spark-submit runs.
+
+    :param arguments: paths of a JSON list of statements, and of the file for the answer: ``{"rows": …}``, or
+        ``{"condition": …, "error": …}``. Values that JSON has no form for are told as text.
+    """
+    statements = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    spark = open_session()
+    try:
+        answer: dict[str, Any] = {"rows": run(spark, statements)}
+    except StatementFailure as failure:
+        answer = {"condition": failure.condition, "error": failure.error}
+    finally:
+        spark.stop()
+    Path(arguments[1]).write_text(json.dumps(answer, default=str), encoding="utf-8")
+    return 0
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark logs every refused statement with the JVM's stack, also "there is no such table", which is an answer."""
+    from pyspark.logger import PySparkLogger
+
+    noise = PySparkLogger.getLogger("SQLQueryContextLogger")
+    level = noise.level
+    noise.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        noise.setLevel(level)
+
+
+def _first_lines(error: Exception) -> str:
+    return str(error).partition("\n\n")[0].strip()[:1000]

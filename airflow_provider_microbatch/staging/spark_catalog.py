@@ -1,0 +1,217 @@
+"""Tables of Spark's catalog: a Hive metastore, or whatever the session catalog is.
+
+The catalog lives behind a JVM. Publishing is decided here, in the orchestrator, which reads manifests and marks in the
+files; each change of the catalog is a statement that Spark runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
+from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file_posix import locked, sync_tree
+from airflow_provider_microbatch.sinks.file_report import check_files, read_manifest
+from airflow_provider_microbatch.staging.catalog import Catalog
+from airflow_provider_microbatch.staging.marks import TABLE, put_mark, remove_mark, reporting
+from airflow_provider_microbatch.staging.metastore import Metastore, TableInfo
+from airflow_provider_microbatch.staging.spark_kinds import (
+    Names,
+    TableOfPartitions,
+    WholeTable,
+    owner_property,
+    replaced_note,
+)
+from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
+from airflow_provider_microbatch.staging.statements import StatementError, Statements
+
+_UNKNOWN = "columns_are_told_by_the_query STRING"
+"""A metastore has no table without a column. This one stands for those that are not known before the query has run."""
+
+
+@dataclass(frozen=True)
+class SparkCatalog(Catalog):
+    """Tables of Spark's session catalog, external, with files below ``root``.
+
+    :param statements: what runs statements of SQL, such as
+        :class:`~airflow_provider_microbatch.staging.statements.ConnectStatements`.
+    :param root: folder of the tables' files: an absolute local path or ``file:`` URL that the orchestrator, the
+        Spark of the jobs and the Spark of the catalog share.
+    :raises DefinitionError: for a wrong type or value.
+    """
+
+    statements: Statements
+    root: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.statements, Statements):
+            raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
+        FileSink(self.root)
+
+    def check_table(self, table: Table) -> None:
+        self.files(table)
+        if table.partition_by:
+            raise DefinitionError(
+                f"table {table.name!r}: a table of Spark's catalog takes no partition_by here; its batches are its "
+                "partitions."
+            )
+        if table.mode == APPEND and table.schema is None:
+            raise DefinitionError(
+                f"table {table.name!r}: give it a schema. A continuous table of Spark's catalog is made before its "
+                "first batch, and a metastore has no table without columns."
+            )
+
+    def location(self, table: Table) -> str:
+        return f"spark_catalog.{table.name}"
+
+    def admits(self, table: Table, key: BatchKey) -> bool:
+        with reporting(f"look at table {table.name}"):
+            return self._kind(table).admits(key)
+
+    def create_table(self, stage: StageTable) -> None:
+        table, folder = stage.table, self.folder(stage)
+        with reporting(f"create {stage}"):
+            self._kind(table).prepare(stage)
+            if folder.exists():
+                raise SinkError(f"{folder} is there already, so {stage} was not made. Move it away.")
+            try:
+                self._store(table).create(
+                    self._names(stage).stage,
+                    table.schema or _UNKNOWN,
+                    provider=table.format,
+                    location=folder,
+                    properties=owner_property(stage),
+                    options=table.options,
+                )
+            except StatementError as error:
+                if error.condition != "TABLE_OR_VIEW_ALREADY_EXISTS":
+                    raise
+                raise SinkError(
+                    f"table {self._names(stage).stage} is there already, so {stage} was not made. Drop it."
+                ) from error
+            # Spark makes the folder of a table, and the job refuses to write into one: that of another driver.
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def drop_table(self, stage: StageTable) -> bool:
+        with reporting(f"drop {stage}"):
+            if self._made(stage) is None:
+                return False
+            names, kind = self._names(stage), self._kind(stage.table)
+            with self._locked(stage.table):
+                published = self._published(kind, stage.key)
+                if published is None or published.epoch != stage.epoch:
+                    kind.heal(names)
+                    if not replaced_note(self.folder(stage)).exists():
+                        self.files(stage.table).drop_stage(stage.key, stage.epoch)
+                # Last: by it the next one finds what a drop that was cut off left.
+                self._store(stage.table).drop(names.ready, names.stage)
+        return True
+
+    def publish(self, stage: StageTable, *, replay: bool) -> Manifest:
+        kind, names, folder = self._kind(stage.table), self._names(stage), self.folder(stage)
+        with reporting(f"publish {stage}"), self._locked(stage.table):
+            found = self._published(kind, stage.key)
+            if found is not None and found.epoch > stage.epoch and replay:
+                raise PublishConflictError(
+                    f"batch {stage.key}: attempt {found.epoch} is published, which is later than attempt "
+                    f"{stage.epoch}. Nothing was replaced."
+                )
+            if found is None or (replay and found.epoch < stage.epoch):
+                kind.prepare(stage)
+                self._complete(stage, folder)
+                made = self._made(stage)
+                if made is None:
+                    raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
+                kind.put(stage, folder, names, made)
+                found = self._published(kind, stage.key)
+            if found is None:
+                raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
+            if found.epoch == stage.epoch:
+                self._store(stage.table).drop(names.ready, names.stage)
+        return found
+
+    def published(self, table: Table, key: BatchKey) -> Manifest | None:
+        with reporting(f"look for batch {key}"):
+            return self._published(self._kind(table), key)
+
+    def stages(self, table: Table) -> list[tuple[BatchKey, int]]:
+        store = self._store(table)
+        tables = [store.table(name) for name in store.named(Names(table.base_name, "").stage)]
+        owners = [info.owner for info in tables if info]
+        return sorted((owner.key, owner.epoch) for owner in owners if owner and owner.pipeline == table.pipeline)
+
+    def drop_replaced(self, table: Table, *, older_seconds: float, dry_run: bool) -> list[str]:
+        files, store, found = self.files(table), self._store(table), []
+        with reporting(f"remove what was replaced of table {table.name}"):
+            for key, epoch in files.stages():
+                folder = self.folder(self.create_stage_table(table, key, epoch))
+                note = replaced_note(folder)
+                if _is_older(note, older_seconds) and self._kind(table).folder(key) != folder:
+                    found.append(str(folder))
+                    if not dry_run:
+                        files.drop_stage(key, epoch)
+                        remove_mark(note)
+            for note in sorted((files.root / "_replaced").glob(f"{table.base_name}__replaced_*")):
+                if _is_older(note, older_seconds):
+                    found.append(store.name(note.name))
+                    if not dry_run:
+                        store.drop(note.name)
+                        remove_mark(note)
+        return found
+
+    def _complete(self, stage: StageTable, folder: Path) -> None:
+        """See that the stage is whole, mark it, and put it on disk."""
+        own = self.manifest(stage)
+        if own is None:
+            raise SinkError(f"{stage} is no complete stage at {folder}. Run the batch again.")
+        check_files(folder, own)
+        put_mark(folder / TABLE, {**stage.owner.to_dict(), "version": 1, "table": stage.table.name})
+        sync_tree(folder)
+
+    @staticmethod
+    def _published(kind: TableOfPartitions | WholeTable, key: BatchKey) -> Manifest | None:
+        folder = kind.folder(key)
+        if folder is None:
+            return None
+        found = read_manifest(folder, key)
+        if found is None:
+            raise SinkError(
+                f"table {kind.table.name} says that batch {key} is at {folder}, where there is no manifest: this "
+                "package did not publish it. Look at it, and drop the partition or table."
+            )
+        return found
+
+    def _made(self, stage: StageTable) -> TableInfo | None:
+        """The stage table as the metastore has it, if it is this attempt's."""
+        info = self._store(stage.table).table(self._names(stage).stage)
+        return info if info and info.owner == stage.owner else None
+
+    def _kind(self, table: Table) -> TableOfPartitions | WholeTable:
+        kind = TableOfPartitions if table.mode == APPEND else WholeTable
+        return kind(table, self.files(table), self._store(table))
+
+    def _store(self, table: Table) -> Metastore:
+        return Metastore(self.statements, table.namespace)
+
+    def files(self, table: Table) -> FileSink:
+        root = FileSink(self.root).root.joinpath(*table.name.split("."))
+        return FileSink(str(root), format=table.format, partition_by=table.partition_by, options=table.options)
+
+    def _locked(self, table: Table) -> contextlib.AbstractContextManager[None]:
+        """Publishes and drops of one table, one at a time: no statement changes a table on a condition."""
+        return locked(self.files(table).root / "_publish.lock")
+
+    @staticmethod
+    def _names(stage: StageTable) -> Names:
+        return Names(stage.table.base_name, hashlib.sha256(stage.owner.to_json().encode()).hexdigest()[:12])
+
+
+def _is_older(note: Path, seconds: float) -> bool:
+    return note.exists() and time.time() - note.stat().st_mtime >= seconds
