@@ -28,6 +28,9 @@ MARK = "MICROBATCH_LOCAL_AIRFLOW"
 """Environment variable that every process below an instance inherits, also a JVM in a session of its own: this is how
 one that outlives its parents is found again."""
 
+_PATIENCE = 60
+"""Seconds that a process waits for the SQLite database; after five, its default, a scheduler dies of a busy one."""
+
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "api-server": ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
@@ -75,6 +78,7 @@ class LocalAirflow:
         self.mark = secrets.token_hex(8)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
+        self._killed: set[str] = set()
         self._token = ""
         self.env = {**self._environment(unpaused, parallelism), **(env or {})}
 
@@ -130,6 +134,7 @@ class LocalAirflow:
 
     def start_component(self, name: str) -> None:
         """Start ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``."""
+        self._killed.discard(name)
         with self.log_file(name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "airflow", *COMPONENTS[name]],
@@ -149,6 +154,7 @@ class LocalAirflow:
         :return: process id of what was killed.
         """
         process = self._processes[name]
+        self._killed.add(name)
         while process.poll() is None:
             process.send_signal(how)
             with suppress(subprocess.TimeoutExpired):
@@ -208,11 +214,11 @@ class LocalAirflow:
         :param timeout: seconds before giving up.
         :param what: what is waited for, for the message.
         :param every: seconds between two questions.
-        :raises LocalAirflowError: after ``timeout``, or at once when a component has died.
+        :raises LocalAirflowError: after ``timeout``, or at once when a component has died that nobody has killed.
         """
         deadline = time.monotonic() + timeout
         while True:
-            for name in self.dead_components():
+            for name in set(self.dead_components()) - self._killed:
                 raise LocalAirflowError(
                     f"Airflow's {name} died with {self._processes[name].returncode} while waiting for {what}; "
                     f"its last lines:\n{self._tail(name)}"
@@ -310,7 +316,7 @@ class LocalAirflow:
                 "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
                 "execution_api_server_url": f"{self.url}/execution/",
             },
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}"},
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout={_PATIENCE}"},
             "logging": {"base_log_folder": str(self.home / "logs" / "tasks"), "colored_console_log": "False"},
             "api": {
                 "host": "127.0.0.1",

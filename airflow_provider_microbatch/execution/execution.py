@@ -22,6 +22,7 @@ from airflow_provider_microbatch.exceptions import (
     PublishConflictError,
     SinkError,
 )
+from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.guard import GoesOn, Look, in_the_way, look, named, no_run_goes_on
@@ -32,8 +33,8 @@ from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.replay import answers, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
-from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, failures, is_dead, set_aside
-from airflow_provider_microbatch.execution.status import begin_attempt, end_attempt, is_committed
+from airflow_provider_microbatch.execution.set_aside import failures, set_aside
+from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
@@ -70,6 +71,7 @@ class Execution:
         self._lane = checkpoint.lane(lane)
         self._clock_ms = clock_ms
         self._lease_seconds = lease_seconds
+        self._ending = Ending(pipeline=pipeline, checkpoint=checkpoint, clock_ms=clock_ms)
         self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
 
     def check(self) -> None:
@@ -172,7 +174,7 @@ class Execution:
         except MaintenanceError as error:
             self.abandon(attempt, state="canceled", error=error, engine=None)
             raise
-        self._end_earlier(attempt, engine)
+        self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
         return attempt
 
@@ -272,7 +274,7 @@ class Execution:
             sink.drop_stage(key, attempt.epoch)
             winner = named(self.checkpoint.attempts.get(key, published.epoch))
             end = AttemptEnd(state="superseded", error=f"{winner} published first", ended_ms=self._clock_ms())
-            self._end(attempt, end)
+            self._ending.end(attempt, end)
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:
@@ -308,7 +310,7 @@ class Execution:
                     key, replay.epoch, attempt=manifest.epoch, completed_ms=self._clock_ms(), progress=progress
                 )  # fmt: skip
         if attempt is not None:
-            self._end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+            self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
         newest = self._lane.commit_log.latest_id()
         if newest == key.id:
             self._planner.commit_sources(planned.entry.ends)
@@ -322,16 +324,8 @@ class Execution:
         return entry
 
     def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
-        """End an attempt that will not publish: stop Spark, drop the stage, record how it ended. Never raises over
-        the error that brought us here; what cannot be done now is left to the next attempt."""
-        try:
-            if engine is not None:
-                engine.cancel(attempt.handle)
-            if self.pipeline.sink.drop_stage(attempt.key, attempt.epoch):
-                log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
-            self._end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms()))
-        except (MicroBatchError, OSError) as cleanup:
-            log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
+        """End an attempt that will not publish; see :meth:`Ending.abandon`."""
+        self._ending.abandon(attempt, state=state, error=error, engine=engine)
 
     def run(
         self,
@@ -463,7 +457,7 @@ class Execution:
             epoch=newest + 1,
             run=run,
             now_ms=self._clock_ms(),
-            end_earlier=lambda fence: self._end_earlier(fence, engine),
+            end_earlier=lambda fence: self._ending.end_earlier(fence, engine),
         )
         log.error("%s", alarm)
         raise alarm
@@ -497,34 +491,6 @@ class Execution:
             return None
         # It may have died in the middle of its replace; nobody else would look for what it left.
         return self.pipeline.sink.replace(key, published.epoch)
-
-    def _end(self, attempt: Attempt, end: AttemptEnd) -> None:
-        end_attempt(self.checkpoint, attempt, end, pipeline=self.pipeline.name, sink=self.pipeline.sink)
-
-    def _end_earlier(self, attempt: Attempt, engine: Engine) -> None:
-        for earlier in self.checkpoint.attempts.all(attempt.key):
-            ended = self.checkpoint.attempts.ended(attempt.key, earlier.epoch)
-            if earlier.epoch < attempt.epoch and ended is None:
-                self._supersede(earlier, by=attempt, engine=engine)
-
-    def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
-        if is_committed(self.checkpoint, earlier):
-            # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
-            self._end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
-            return
-        dead = is_dead(self.checkpoint, earlier, lambda name: engine if name == engine.name else None)
-        state, what = ("failed", FOUND_DEAD) if dead else ("superseded", "superseded")
-        error = AttemptFencedError(f"{what} by {named(by)}" if not dead else f"{what}. {named(by)} found it so.")
-        # An engine is never given another one's handle: it could not read it.
-        own = earlier.handle.get("engine") == engine.name
-        if not own:
-            log.warning(
-                "Batch %s attempt %s ran on engine %s and cannot be stopped from %s; it is fenced and cannot publish",
-                earlier.key, earlier.epoch, earlier.handle.get("engine"), engine.name,
-            )  # fmt: skip
-        log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
-        self.pipeline.sink.fence(earlier.key, earlier.epoch, by=str(error))
-        self.abandon(earlier, state=state, error=error, engine=engine if own else None)
 
     def _progress(self, planned: PlannedBatch, manifest: Manifest) -> dict[str, Any]:
         described = {

@@ -240,7 +240,8 @@ def test_what_a_killed_client_left_on_the_server_is_cancelled_and_the_batch_publ
     assert world.stages() == []
     ended = world.checkpoint.attempts.ended(KEY, 1)
     assert ended is not None
-    assert ended.state == "superseded"
+    assert ended.state == "failed"
+    assert str(ended.error).startswith("found dead")
     assert engine.cancel(handle) is False
 
 

@@ -1,103 +1,86 @@
-"""A job on a real Spark standalone cluster, a master and a worker on loopback, in client mode."""
+"""Jobs on a real Spark standalone cluster, a master and two workers, in client mode through both engines."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.engines import server
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+from airflow_provider_microbatch.execution.engine import Code, Engine
+from airflow_provider_microbatch.runtime.job import Job
+from benchmarks.standalone import standalone_cluster
 from tests.engines.conftest import World
 
 pytestmark = pytest.mark.spark
 
-SECONDS = 90
+# A Python function per row runs in the workers' Python: the user's module must have travelled there.
+SHOUT = """
+from pyspark.sql import functions as F
+def shout(text):
+    return text.upper()
+def transform(batch):
+    return batch.sources['orders'].withColumn('loud', F.udf(shout)('note'))
+"""
 
 
-class Daemon:
-    """One of Spark's own servers; it says in its log where it listens."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        spark_class = shutil.which("spark-class")
-        assert spark_class is not None, "spark-class of the locked pyspark is not on PATH"
-        self._log = log
-        self._output = log.open("wb")
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        self._process = subprocess.Popen(
-            [spark_class, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-
-    def said(self, pattern: str) -> str:
-        """Wait for a line of the log."""
-        deadline, moment = time.monotonic() + SECONDS, threading.Event()
-        while (found := re.search(pattern, self._log.read_text(errors="replace"))) is None:
-            assert self._process.poll() is None, self._log.read_text(errors="replace")
-            assert time.monotonic() < deadline, self._log.read_text(errors="replace")
-            moment.wait(0.1)
-        return found.group(1)
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(SECONDS)
-        self._output.close()
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the cluster."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as address:
+        yield address
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """Address of a cluster with one worker."""
-    daemons: list[Daemon] = []
-    try:
-        package = "org.apache.spark.deploy"
-        daemons.append(
-            Daemon(
-                tmp_path / "master.log",
-                *(f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
-            )
-        )
-        address = daemons[0].said(r"Starting Spark master at (spark://\S+)")
-        daemons.append(
-            Daemon(
-                tmp_path / "worker.log",
-                *(f"{package}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1"),
-                *("--memory", "1g", "--work-dir", str(tmp_path / "work"), address),
-            )
-        )
-        daemons[1].said(r"(Successfully registered with master)")
-        yield address
-    finally:
-        for daemon in reversed(daemons):
-            daemon.stop()
+def shouting(world: World) -> tuple[Job, Code]:
+    paths = [world.land("a.json", [{"id": 1, "note": "x"}]), world.land("b.json", [{"id": 2, "note": "y"}])]
+    return world.job(world.transform(SHOUT), paths)
 
 
-def test_a_job_runs_on_a_standalone_cluster_and_its_python_reaches_the_workers(
-    world: World, master: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = {"conn_type": "spark", "host": master.rpartition(":")[0], "port": int(master.rpartition(":")[2])}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    # A Python function per row runs in the workers' Python: the user's module must have travelled there.
-    transform = world.transform(
-        "from pyspark.sql import functions as F\n"
-        "def shout(text):\n    return text.upper()\n"
-        "def transform(batch):\n"
-        "    return batch.sources['orders'].withColumn('loud', F.udf(shout)('note'))\n"
-    )
-    job, code = world.job(transform, [world.land("a.json", [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}])])
-    handle = world.start(job, code)
-    assert handle["master"] == master
-    world.engine.result(handle)
+def table(world: World) -> list[tuple[int, str]]:
+    """Publish the attempt, and read what is there then."""
     manifest = world.sink.publish(world.key, 1)
     folder = world.sink.root / "lane=live" / "batch_id=0"
     rows = [json.loads(line) for name in manifest.files for line in (folder / name).read_text().splitlines()]
-    assert sorted((row["id"], row["loud"]) for row in rows) == [(1, "X"), (2, "Y")]
+    return sorted((row["id"], row["loud"]) for row in rows)
+
+
+def test_a_job_runs_on_a_standalone_cluster_and_its_python_reaches_the_workers(
+    world: World, shouting: tuple[Job, Code], master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark", "host": master.rpartition(":")[0], "port": int(master.rpartition(":")[2])}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    handle = world.start(*shouting)
+    assert handle["master"] == master
+    world.engine.result(handle)
+    assert table(world) == [(1, "X"), (2, "Y")]
+
+
+def test_a_warm_engine_may_be_the_driver_of_a_standalone_cluster(
+    world: World,
+    shouting: tuple[Job, Code],
+    master: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The server tells the workers which Python to run; on a cluster that is for its owner to say.
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    folder = tmp_path_factory.mktemp("engine")
+    folder.chmod(0o700)
+    try:
+        running, _ = server.start(folder, master=master)
+        assert running.master == master
+        (connection,) = json.loads((folder / server.CONNECTION).read_text()).values()
+        monkeypatch.setenv("AIRFLOW_CONN_WARM", json.dumps(connection))
+        job, code = shouting
+        engine: Engine = SparkConnectEngine(conn_id="warm", scope="run", code_hash=code.code_hash)
+        handle: dict[str, Any] = dict(engine.handle(pipeline="orders", key=world.key, epoch=1))
+        engine.start(handle, job, code)
+        engine.result(handle)
+    finally:
+        server.stop(folder)
+    assert table(world) == [(1, "X"), (2, "Y")]

@@ -193,6 +193,7 @@ def test_twice_the_same_batch(world: World) -> None:
 
 def test_another_lane_is_rewound_by_itself(world: World) -> None:
     for number in range(10, 13):
+        world.land(number)
         execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="backfill")
         execution.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     live = {path: data for path, data in world.files().items() if path.startswith(("offsets", "commits"))}

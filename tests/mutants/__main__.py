@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.mutations import MUTATIONS, Mutation
+from tests.mutants.mutation import Mutation
+from tests.mutants.mutations import MUTATIONS
 
 TOP = Path(__file__).resolve().parents[2]
 COPIED = ("airflow_provider_microbatch", "tests", "demo", "dags", "pyproject.toml")

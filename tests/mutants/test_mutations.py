@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import CAUGHT, TOP
-from tests.mutants.mutations import MUTATIONS, PACKAGE, Mutation
+from tests.mutants.mutation import PACKAGE, Mutation
+from tests.mutants.mutations import MUTATIONS
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])

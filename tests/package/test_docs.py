@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+from airflow_provider_microbatch.cli import engine
 from airflow_provider_microbatch.cli.main import COMMANDS, build_parser
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.stage_table import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
+KNOWN = {engine.NAME, *(command.NAME for command in COMMANDS)}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -87,15 +89,14 @@ def test_every_argument_of_the_tables_exists() -> None:
 def test_every_command_exists() -> None:
     parser = build_parser()
     commands = [line for page in PAGES for line in re.findall(r"^    microbatch (.*)", page.read_text(), re.MULTILINE)]
-    assert {command.split()[0] for command in commands} == {command.NAME for command in COMMANDS}
+    assert {command.split()[0] for command in commands} == KNOWN
     for command in commands:
         parser.parse_args(shlex.split(command, comments=True))
 
 
 def test_every_command_that_a_message_names_exists() -> None:
-    known = {command.NAME for command in COMMANDS}
     for path in (ROOT / "airflow_provider_microbatch").rglob("*.py"):
-        assert set(re.findall(r"`microbatch ([a-z-]+)", path.read_text())) <= known, path
+        assert set(re.findall(r"`microbatch ([a-z-]+)", path.read_text())) <= KNOWN, path
 
 
 def test_every_make_target_exists() -> None:

@@ -99,8 +99,8 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     jobs = {epoch: make_job(sink, function, [orders], epoch=epoch) for epoch, (function, _) in expected.items()}
     jobs[5] = make_job(sink, "raises", [orders], epoch=5)
     conf = {"spark.microbatch.test.mark": str(tmp_path / "at work")}
-    jobs[6] = make_job(sink, "never_ends", [orders], epoch=6, conf=conf)
-    sink.fence(KEY, 6, by="superseded by attempt 7")
+    jobs[7] = make_job(sink, "never_ends", [orders], epoch=7, conf=conf)
+    sink.fence(KEY, 7, by="superseded by attempt 8")
     for epoch, job in jobs.items():
         path = tmp_path / f"{epoch}.json"
         path.write_text(job.to_json(), encoding="utf-8")
@@ -123,7 +123,7 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     assert failure["origin"] == "transform"
     assert "no_such_column" in failure["error"]
     assert "a later attempt has taken its place" in done.stdout
-    assert sink.failure(KEY, 6) is None
+    assert sink.failure(KEY, 7) is None
     assert "JVM stacktrace" not in failure["error"] + failure["traceback"]
 
     manifest = sink.publish(KEY, 1)

@@ -1,0 +1,80 @@
+"""How attempts that will not publish are ended: their Spark stopped, their stage dropped, their hooks told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.exceptions import AttemptFencedError, MicroBatchError
+from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.execution.guard import named
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, is_dead
+from airflow_provider_microbatch.execution.status import end_attempt, is_committed
+
+log = logging.getLogger(__name__)
+
+
+class Ending:
+    """Puts an end to attempts of one pipeline.
+
+    :param pipeline: the pipeline.
+    :param checkpoint: its checkpoint.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(self, *, pipeline: Pipeline, checkpoint: Checkpoint, clock_ms: Callable[[], int]) -> None:
+        self._pipeline = pipeline
+        self._checkpoint = checkpoint
+        self._clock_ms = clock_ms
+
+    def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
+        """End an attempt that will not publish: stop Spark, drop the stage, record how it ended. Never raises over
+        the error that brought us here; what cannot be done now is left to the next attempt."""
+        try:
+            if engine is not None:
+                engine.cancel(attempt.handle)
+            if self._pipeline.sink.drop_stage(attempt.key, attempt.epoch):
+                log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
+            self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms()))
+        except (MicroBatchError, OSError) as cleanup:
+            log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
+
+    def end(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """Record the end and tell the hooks; see :func:`end_attempt`."""
+        end_attempt(self._checkpoint, attempt, end, pipeline=self._pipeline.name, sink=self._pipeline.sink)
+
+    def end_earlier(self, attempt: Attempt, engine: Engine) -> None:
+        """Put an end to all earlier attempts of the batch that have none.
+
+        :param attempt: took its epoch, so none of them can publish any more.
+        :param engine: stops their Spark, where it is theirs.
+        """
+        for earlier in self._checkpoint.attempts.all(attempt.key):
+            ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
+            if earlier.epoch < attempt.epoch and ended is None:
+                self._supersede(earlier, by=attempt, engine=engine)
+
+    def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
+        if is_committed(self._checkpoint, earlier):
+            # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
+            self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+            return
+        dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)
+        state, what = ("failed", FOUND_DEAD) if dead else ("superseded", "superseded")
+        error = AttemptFencedError(f"{what} by {named(by)}" if not dead else f"{what}. {named(by)} found it so.")
+        # An engine is never given another one's handle: it could not read it.
+        own = earlier.handle.get("engine") == engine.name
+        if not own:
+            log.warning(
+                "Batch %s attempt %s ran on engine %s and cannot be stopped from %s; it is fenced and cannot publish",
+                earlier.key, earlier.epoch, earlier.handle.get("engine"), engine.name,
+            )  # fmt: skip
+        log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
+        try:
+            self._pipeline.sink.fence(earlier.key, earlier.epoch, by=str(error))
+        except (MicroBatchError, OSError) as fence:
+            log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
+        self.abandon(earlier, state=state, error=error, engine=engine if own else None)

@@ -1,0 +1,201 @@
+"""Mutations of attempts: open, run, publish, commit."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+RUN = "tests/execution/test_run.py"
+CRASH = "tests/execution/test_crash_anywhere.py"
+PROTOCOL = "tests/execution/test_mutants_protocol.py"
+ZOMBIES = "tests/execution/test_zombies.py"
+ALIVE = "tests/execution/test_alive.py"
+SET_ASIDE = "tests/execution/test_set_aside.py"
+JANITOR = "tests/execution/test_janitor.py"
+HOOKS = "tests/execution/test_hooks.py"
+
+MUTATIONS = [
+    Mutation(
+        name="publish skips the fence",
+        why="a zombie publishes beside the attempt that has replaced it",
+        file="execution/execution.py",
+        old="            if newest != attempt.epoch:",
+        new="            if newest < attempt.epoch:",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="commit before publish",
+        why="a crash between the two leaves a committed batch that is in no table",
+        file="execution/execution.py",
+        old="            published = self._replace(attempt) if replay else",
+        new=(
+            "            self.commit(key=key, manifest=staged, run=attempt.run)\n"
+            "            published = self._replace(attempt) if replay else"
+        ),
+        tests=(CRASH, PROTOCOL),
+    ),
+    Mutation(
+        name="a retry does not stop the attempt before it",
+        why="an orphaned driver goes on for hours",
+        file="execution/ending.py",
+        old="            engine.cancel(attempt.handle)\n",
+        new="            pass\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a retry leaves the attempt before it alone",
+        why="its driver and its stage stay for ever",
+        file="execution/ending.py",
+        old="                self._supersede(earlier, by=attempt, engine=engine)\n",
+        new="                continue\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a failed attempt's stage stays",
+        why="stages pile up",
+        file="execution/ending.py",
+        old="            if self._pipeline.sink.drop_stage(attempt.key, attempt.epoch):\n",
+        new="            if False:\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="an adopted attempt's stage stays",
+        why="stages pile up",
+        file="execution/execution.py",
+        old="            sink.drop_stage(key, attempt.epoch)\n            winner =",
+        new="            winner =",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="the attempt is recorded after the launch",
+        why="a driver that nobody can find goes on",
+        file="execution/execution.py",
+        old="                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)\n",
+        new=(
+            "                epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n"
+            "                handle = engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch)\n"
+            "                attempt = Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=0)\n"
+            "                engine.start(attempt.handle, self.job(attempt, transform), code)\n"
+            "                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)\n"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="the handle is not the one that was recorded",
+        why="no other process can cancel the driver",
+        file="execution/execution.py",
+        old="            engine.start(attempt.handle, job, code)\n            engine.result(attempt.handle)\n",
+        new=(
+            "            handle = engine.handle(pipeline=job.pipeline, key=attempt.key, epoch=attempt.epoch)\n"
+            "            engine.start(handle, job, code)\n"
+            "            engine.result(handle)\n"
+        ),
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="source.commit before the commit entry",
+        why="the source forgets rows of a batch that is not committed",
+        file="execution/execution.py",
+        old="        if not self._lane.commit_log.add(key.id, entry):",
+        new=(
+            "        self._planner.commit_sources(planned.entry.ends)\n"
+            "        if not self._lane.commit_log.add(key.id, entry):"
+        ),
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="a replay is never answered",
+        why="every later retry replays again",
+        file="execution/execution.py",
+        old="replays.pending(key):\n            if attempt is None or answers",
+        new="replays.pending(key)[:0]:\n            if attempt is None or answers",
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="any late attempt may replace",
+        why="a zombie with the newest epoch puts the output of old code over a replay's",
+        file="execution/execution.py",
+        old="        return any(answers(attempt, request) for request in pending)",
+        new="        return planned.committed",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="any commit answers a replay",
+        why="a zombie's commit takes the request away, and the clear's retry says that all is done",
+        file="execution/execution.py",
+        old="            if attempt is None or answers(attempt, replay):",
+        new="            if True:",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="nobody finishes the replace of a dead winner",
+        why="the replaced output lies in staging for ever",
+        file="execution/execution.py",
+        old="                published = sink.replace(key, published.epoch)\n",
+        new="                pass\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a run takes whatever epoch is next",
+        why="two runs that both found the batch free run it, and one of them fails",
+        file="execution/execution.py",
+        old="        epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1\n",
+        new="        epoch = self.checkpoint.attempts.latest_epoch(key) + 1\n",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="who is beaten to an epoch renews its winner's lease",
+        why="a stage that waits for its audits is dropped a minute later",
+        file="execution/execution.py",
+        old="        self.checkpoint.leases.begin(key, epoch",
+        new="        self.checkpoint.leases.renew(key, epoch",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a run ends well with an output that does not answer its replay",
+        why="the square is green, and the code that the user cleared for was not run",
+        file="execution/execution.py",
+        old="            if not unanswered(self.checkpoint, attempt):\n",
+        new="            if True:\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a committed attempt is superseded",
+        why="a batch that is in the table and committed is told to its hooks as failed",
+        file="execution/ending.py",
+        old="        if is_committed(self._checkpoint, earlier):",
+        new="        if False:",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="an attempt has no lease before it has an epoch",
+        why="killed in between, it is on nobody's list, and its hooks are never called",
+        file="execution/execution.py",
+        old="        self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)\n",
+        new="",
+        tests=(JANITOR, ALIVE, HOOKS),
+    ),
+    Mutation(
+        name="what was kept is never released",
+        why="files of a batch that is in the table by now pile up",
+        file="execution/execution.py",
+        old="        self._planner.release_sources(planned)\n",
+        new="",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="who was overtaken has failed",
+        why="a batch is set aside that never failed",
+        file="execution/execution.py",
+        old=' "superseded" if outrun else "failed"',
+        new=' "failed"',
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="any attempt publishes a batch that was set aside",
+        why="a zombie publishes what the log says is in no table",
+        file="execution/execution.py",
+        old="        if published is None and planned.set_aside and not asked:\n",
+        new="        if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+]

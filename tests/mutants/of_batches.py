@@ -1,0 +1,325 @@
+"""Mutations of what is decided about batches: plans, guards, replays, ends, what the janitor does."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+RUN = "tests/execution/test_run.py"
+PROTOCOL = "tests/execution/test_mutants_protocol.py"
+ZOMBIES = "tests/execution/test_zombies.py"
+ALIVE = "tests/execution/test_alive.py"
+SET_ASIDE = "tests/execution/test_set_aside.py"
+JANITOR = "tests/execution/test_janitor.py"
+HOOKS = "tests/execution/test_hooks.py"
+SETTLE = "tests/execution/test_settle.py"
+BACKFILL = "tests/execution/test_backfill.py"
+INTERVALS = "tests/execution/test_interval_mode.py"
+PATH_TABLES = "tests/staging/test_path_tables.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a retry asks the source again",
+        why="the retry's batch is not what was planned: rows are lost or doubled",
+        file="execution/plan.py",
+        old="            return self._resume(position.batch_id, position.planned)\n",
+        new=(
+            "            position.planned.ends.update(\n"
+            "                {\n"
+            "                    name: self.open_source(name).latest_offset(end)\n"
+            "                    for name, end in position.planned.ends.items()\n"
+            "                }\n"
+            "            )\n"
+            "            self._lane.offset_log._store.delete(str(position.batch_id))\n"
+            "            self._lane.offset_log.add(position.batch_id, position.planned)\n"
+            "            return self._resume(position.batch_id, position.planned)\n"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="source.commit is not said again",
+        why="a crash after the commit entry strands the source's clean-up",
+        file="execution/plan.py",
+        old="        self.say_commit_again(position)\n",
+        new="",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a replay is appended as a new batch",
+        why="a clear doubles the rows",
+        file="execution/plan.py",
+        old="        if assigned is not None:\n            return self.load(assigned)\n",
+        new=(
+            "        if assigned is not None:\n"
+            "            old = self.load(assigned)\n"
+            "            if run.clear_number and old.committed:\n"
+            "                self._lane.offset_log.add(position.batch_id, old.entry)\n"
+            "                return self.load(position.batch_id)\n"
+            "            return old\n"
+        ),
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a replay's request is not written down",
+        why="the retry of a replay that died says that all is done",
+        file="execution/replay.py",
+        old="    replays.request(key, run=run, requested_ms=now_ms)\n",
+        new="",
+        tests=(PROTOCOL,),
+    ),
+    Mutation(
+        name="a retry replays",
+        why="each retry of a run that is done runs the batch again",
+        file="execution/replay.py",
+        old="    if run.clear_number > seen:",
+        new="    if run.clear_number >= seen:",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a plan that lost its put goes on",
+        why="two runs read two ranges under one batch id",
+        file="execution/plan.py",
+        old="        if not self._lane.offset_log.add(position.batch_id, entry):",
+        new="        if self._lane.offset_log.add(position.batch_id, entry) is None:",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="an older replay passes for a newer one",
+        why="the code that the user cleared for is never run",
+        file="execution/replay.py",
+        old="    return attempt.request is not None and attempt.request >= request.epoch",
+        new="    return True",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a try of before a clear counts as a retry",
+        why="a zombie stops the attempt of the clear",
+        file="execution/guard.py",
+        old=" and other.clear_number <= run.clear_number",
+        new="",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a second clear while a replay waits is no request",
+        why="the attempt of the first clear passes for the second, whose code is never run",
+        file="execution/replay.py",
+        old="    if run.clear_number > seen:",
+        new="    if run.clear_number > seen and not replays.pending(key):",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a try of before a later clear replays",
+        why="it ends well with code that the user has cleared away",
+        file="execution/replay.py",
+        old="    if later:\n",
+        new="    if False:\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="the lease is not renewed",
+        why="a batch that takes longer than its lease is taken from the task that runs it",
+        file="execution/liveness.py",
+        old="                leases.renew(key, epoch, seconds=self._seconds)\n",
+        new="",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="a run takes over a batch that another is alive at",
+        why="two runs stop each other's Spark for ever",
+        file="execution/guard.py",
+        old="    if held is not None:",
+        new="    if False:",
+        tests=(ALIVE,),
+    ),
+    Mutation(
+        name="the engine is not asked whether an attempt lives",
+        why="the stage of a Spark that goes on without its task is dropped under it",
+        file="execution/liveness.py",
+        old="    if engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING:",
+        new="    if False:",
+        tests=(ALIVE, JANITOR),
+    ),
+    Mutation(
+        name="the janitor cleans up after the living",
+        why="a running batch loses its stage",
+        file="execution/janitor.py",
+        old="        if sign is not None:",
+        new="        if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor does not fence",
+        why="an attempt that was only slow publishes after it was given up",
+        file="execution/janitor.py",
+        old="                if not self._fence(attempt):",
+        new="                if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor does not stop Spark",
+        why="an orphaned driver writes the stage again that was dropped",
+        file="execution/janitor.py",
+        old="            if engine is not None and engine.cancel(attempt.handle):",
+        new="            if False:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor gives up what is published",
+        why="the hooks of a batch in the table hear that it failed",
+        file="execution/status.py",
+        old="    return any((found := sink.contains(attempt.key)) is not None",
+        new="    return False and any((found := sink.contains(attempt.key)) is not None",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor leaves stages",
+        why="stages pile up",
+        file="execution/janitor.py",
+        old="        for sink in staged:\n",
+        new="        for sink in []:\n",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="an attempt is forgotten before its hooks are told",
+        why="a hook that failed once is never called again",
+        file="execution/status.py",
+        old="        return False\n    checkpoint.leases.forget(key, epoch)",
+        new="        pass\n    checkpoint.leases.forget(key, epoch)",
+        tests=(HOOKS,),
+    ),
+    Mutation(
+        name="retention forgets the unfinished",
+        why="the janitor finds a stage that no log knows",
+        file="execution/retention.py",
+        old="    before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])",
+        new="    before = newest - kept + 1",
+        tests=(JANITOR, RUN),
+    ),
+    Mutation(
+        name="the listener ignores the commit log",
+        why="a committed attempt is told FAILED, and its hooks take down what it made",
+        file="execution/settle.py",
+        old="        if is_committed(checkpoint, attempt):",
+        new="        if not attempt:",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the listener ignores the fence",
+        why="a dying try cleans up while the next one does, and the hooks are told in any order",
+        file="execution/settle.py",
+        old="        if newest != epoch:",
+        new="        if newest < epoch:",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the listener ends what is published",
+        why="a batch that readers see is told FAILED",
+        file="execution/settle.py",
+        old=" or is_published(attempt, [sink]):",
+        new=":",
+        tests=(SETTLE,),
+    ),
+    Mutation(
+        name="the janitor drops without fencing",
+        why="an attempt that only seemed dead publishes what is dropped under it",
+        file="execution/janitor.py",
+        old="                if not self._fence(attempt):",
+        new="                if not attempt:",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="a definition goes while a run begins",
+        why="the attempt names a pipeline that is gone, and nobody can call its hooks",
+        file="execution/retention.py",
+        old="                definitions.put(definition)\n",
+        new="",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="runs of one partition do not know each other",
+        why="reprocessing a partition replays nothing",
+        file="execution/backfill.py",
+        old="    if run.partition_date is None or by.partition_date != run.partition_date:",
+        new="    if True:",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="each try asks for the replays of an overlap",
+        why="a retry replays what is done",
+        file="execution/backfill.py",
+        old="        asked = [request.run for request in self._checkpoint.replays.all(key)]\n",
+        new="        asked: list[RunIdentity] = []\n",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="an interval is planned before it is over",
+        why="what lands in its rest is read by no run",
+        file="execution/backfill.py",
+        old="        if early is not None:\n            raise",
+        new="        if False:\n            raise",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="a batch is set aside under no epoch",
+        why="an attempt that was taken for dead, or one that has just begun, publishes a batch that is set aside",
+        file="execution/set_aside.py",
+        old="    if not attempts.take_exactly(fence):\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="a batch that is published is set aside",
+        why="the log says that rows are missing which readers see",
+        file="execution/set_aside.py",
+        old="    if sink.contains(key) is not None:\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="the range of a batch that is set aside is not kept",
+        why="the next commit deletes files whose rows are in no table",
+        file="execution/set_aside.py",
+        old="    planner.keep_sources(planned)\n",
+        new="",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="a retry of a batch that was set aside ends well",
+        why="the square is green, and the rows are in no table",
+        file="execution/guard.py",
+        old="        if commit is not None and is_aside(checkpoint, key, commit):\n",
+        new="        if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="found dead is no failure",
+        why="a batch that kills its worker each time stops the pipeline for ever",
+        file="execution/set_aside.py",
+        old="            found += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
+        new="            pass\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="retention takes what is set aside",
+        why="rows that are in no table can never be run again",
+        file="execution/retention.py",
+        old="    if aside is not None:\n",
+        new="    if False:\n",
+        tests=(SET_ASIDE,),
+    ),
+    Mutation(
+        name="the statement is looked at only at publish",
+        why="CREATE of a table that exists runs for hours before it fails",
+        file="execution/plan.py",
+        old="            if not self._pipeline.sink.admits(key):",
+        new="            if False:",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="a clear skips where another run is at its batch",
+        why="the replay is on record, and nobody makes it",
+        file="execution/guard.py",
+        old="    if held is not None and request is not None:\n",
+        new="    if False:\n",
+        tests=(ZOMBIES,),
+    ),
+]
