@@ -72,7 +72,7 @@ class MetadataLog(Generic[E]):
         """
         if not self._store.put_if_absent(str(batch_id), self._encode(entry)):
             return False
-        if self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None:
+        if self.is_compacted(batch_id):
             # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
             self._store.delete(str(batch_id))
             return False
@@ -157,6 +157,10 @@ class MetadataLog(Generic[E]):
         ]
         read = [(number, self.get(number)) for number in chosen]
         return [(number, entry) for number, entry in read if entry is not None]
+
+    def is_compacted(self, batch_id: int) -> bool:
+        """Whether the entry lies in a segment, which cannot be changed. One listing."""
+        return self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None
 
     def purgeable(self, before_id: int) -> int:
         """The highest number up to ``before_id`` that :meth:`purge` can reach: it removes whole segments."""

@@ -191,6 +191,19 @@ def test_twice_the_same_batch(world: World) -> None:
     assert verify_all(world.checkpoint) == []
 
 
+def test_batches_in_a_segment_of_old_entries_are_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_microbatch.checkpoint.log.SEGMENT_SIZE", 2)
+    for entries in (world.checkpoint.offset_log, world.checkpoint.commit_log):
+        assert entries.compact(before_id=2) == 2
+    before = world.files()
+    with pytest.raises(MaintenanceError, match="batch 1 lies in a segment"):
+        applied(world, rewind(0))
+    assert world.files() == before
+    assert rows(world) == [0, 1, 2, 3]
+    applied(world, rewind(1))
+    assert world.checkpoint.commit_log.ids() == [0, 1]
+
+
 def test_another_lane_is_rewound_by_itself(world: World) -> None:
     for number in range(10, 13):
         world.land(number)

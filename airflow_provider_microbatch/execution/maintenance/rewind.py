@@ -42,6 +42,7 @@ class _Rewind:
         self._check_position(offset_ids, commit_ids)
         if not later:
             return self._drafting.plan()
+        self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
@@ -72,6 +73,16 @@ class _Rewind:
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
             )
+
+    def _check_files(self, first: int) -> None:
+        """Entries are moved away one by one. One that stayed behind would be taken for a batch whose output is gone."""
+        for entries in (self._lane.offset_log, self._lane.commit_log):
+            if entries.is_compacted(first):
+                raise MaintenanceError(
+                    f"batch {first} lies in a segment of old entries of {entries.location}, of which none can be moved "
+                    f"away. `microbatch export {self._drafting.store.location} TARGET` makes a copy without segments; "
+                    "rewind that, and put it in place of this checkpoint."
+                )
 
     def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
         """What was committed has to be read a second time."""
