@@ -120,7 +120,8 @@ class World:
             self.stir(quiet=quiet)
             for result in ended:
                 if result["outcome"] == "committed":
-                    self.given_up = False
+                    # A cleared run does another batch than the one that was given up.
+                    self.given_up = self.given_up and clear > 0
                     self.look_for_orphans(number)
                     return int(result["batch"])
                 if result["outcome"] == "nothing":

@@ -264,8 +264,8 @@ MUTATIONS = [
         name="a sleeping writer gets a number that was compacted",
         why="two runs believe that a batch is theirs",
         file="checkpoint/log.py",
-        old="if self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None:",
-        new="if False:",
+        old="        if self.is_compacted(batch_id):\n",
+        new="        if False:\n",
         tests=(SEGMENTS,),
     ),
     Mutation(
