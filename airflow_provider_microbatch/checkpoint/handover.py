@@ -72,11 +72,6 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
     return written
 
 
-def is_compaction(number: int) -> bool:
-    """True if Spark looks for ``<number>.compact`` and not for ``<number>``."""
-    return (number + 1) % COMPACT_INTERVAL == 0
-
-
 def _log_offset(offset: Offset | None) -> int | None:
     """The number of a file source's offset; None for another kind of source."""
     value = None if offset is None else json.loads(offset)

@@ -22,7 +22,6 @@ from airflow_provider_microbatch.exceptions import (
     ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
-    SourceError,
 )
 from airflow_provider_microbatch.execution.execution import Execution, now_ms
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of
@@ -279,8 +278,7 @@ class IntervalWork:
             held = self.execution(key).held_by_another(key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
-            for name, reason in self._planner_of(key).not_replayable(planned):
-                raise SourceError(f"batch {key} cannot be replayed, source {name!r} cannot be read again: {reason}")
+            self._planner_of(key).check_replayable(planned)
         for planned in wanted:
             self._checkpoint.replays.request(planned.key, run=run, requested_ms=self._clock_ms())
             log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)

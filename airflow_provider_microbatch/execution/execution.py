@@ -29,7 +29,6 @@ from airflow_provider_microbatch.execution.guard import GoesOn, Look, in_the_way
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
-from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.replay import answers, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
@@ -94,11 +93,6 @@ class Execution:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
         self.pipeline.sink.check()
         return self._planner.plan(run)
-
-    def at_work(self, run: RunIdentity) -> BatchKey | None:
-        """The batch that ``run`` is at, or would take up; None if it would plan the next one. Reads only."""
-        number = self._planner.assigned(run, read_position(self._lane))
-        return None if number is None else BatchKey(self._lane.name, number)
 
     def load(self, key: BatchKey) -> PlannedBatch:
         """A planned batch by its key. :raises BrokenLogError: if it was never planned."""

@@ -227,14 +227,14 @@ class Planner:
             set_aside=commit is not None and commit.set_aside,
         )
 
-    def not_replayable(self, planned: PlannedBatch) -> list[tuple[str, str]]:
-        """Sources that cannot read the batch's range again, each with its reason."""
-        found = []
+    def check_replayable(self, planned: PlannedBatch) -> None:
+        """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
         for name in self._pipeline.sources:
             reason = self.open_source(name).not_replayable(planned.starts.get(name), planned.entry.ends.get(name))
             if reason is not None:
-                found.append((name, reason))
-        return found
+                raise SourceError(
+                    f"batch {planned.key} cannot be replayed, source {name!r} cannot be read again: {reason}"
+                )
 
     def say_commit_again(self, position: Position) -> None:
         """Tell every source again what is committed: a crash between commit entry and ``source.commit`` may have

@@ -8,7 +8,7 @@ from itertools import takewhile
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.replays import Replay
-from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
+from airflow_provider_microbatch.exceptions import AttemptFencedError
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,7 @@ def request_replay(
     known = [planned.entry.run, commit.run, *(request.run for request in replays.all(key))]
     seen = max((one.clear_number for one in known if one is not None and one.same_work(run)), default=0)
     if run.clear_number > seen:
-        for name, reason in planner.not_replayable(planned):
-            raise SourceError(f"batch {key} cannot be replayed, source {name!r} cannot be read again: {reason}")
+        planner.check_replayable(planned)
         replays.request(key, run=run, requested_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)

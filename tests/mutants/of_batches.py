@@ -62,7 +62,7 @@ MUTATIONS = [
         name="a replay's request is not written down",
         why="the retry of a replay that died says that all is done",
         file="execution/replay.py",
-        old="    replays.request(key, run=run, requested_ms=now_ms)\n",
+        old="        replays.request(key, run=run, requested_ms=now_ms)\n",
         new="",
         tests=(PROTOCOL,),
     ),
