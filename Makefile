@@ -23,7 +23,7 @@ MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup check-java test lint imports chaos mutants demo bench lock clean
+.PHONY: help setup check-java environments test lint imports chaos mutants demo bench lock clean
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -47,8 +47,11 @@ $(INSTALLED): pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: setup imports ## Hold the layers (import-linter) and run the whole test suite.
+test: setup environments imports ## Hold the layers (import-linter) and run the whole test suite.
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+environments: $(INSTALLED) ## Make the Python environments that tests need beside .venv.
+	@$(BIN)/python -m tests.environments
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports

@@ -16,7 +16,6 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines import server
-from benchmarks.harness import ROOT
 from demo.local_airflow import LocalAirflow
 
 DEFAULT_IDLE = 1.0
@@ -117,7 +116,6 @@ def scheduled(dags: Mapping[str, str], *, idle: float = DEFAULT_IDLE) -> Iterato
                 "BENCH_HOME": folder,
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": master}),
                 "AIRFLOW_CONN_SPARK_CONNECT_DEFAULT": json.dumps(connection),
-                "PYTHONPATH": os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part),
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(idle),
                 # Airflow's own, where the demo's are made for someone who edits a DAG and watches.
                 "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",

@@ -24,12 +24,16 @@ from typing import Any, Self, TypeVar
 
 import psutil
 
+from demo.local_database import PATIENCE
+
+_ANSWERS_WITHIN = 2 * PATIENCE
+"""Seconds that a caller waits for the API server, which itself may wait for the database."""
+
 MARK = "MICROBATCH_LOCAL_AIRFLOW"
 """Environment variable that every process below an instance inherits, also a JVM in a session of its own: this is how
 one that outlives its parents is found again."""
 
-_PATIENCE = 60
-"""Seconds that a process waits for the SQLite database; after five, its default, a scheduler dies of a busy one."""
+_ROOT = Path(__file__).resolve().parent.parent
 
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "api-server": ("api-server",),
@@ -58,7 +62,7 @@ class LocalAirflow:
     :param home: folder for database, configuration and logs; made if missing.
     :param dags: the DAGs folder.
     :param env: further environment variables for all components and tasks, such as ``AIRFLOW_CONN_SPARK_DEFAULT``.
-        They win over the settings made here.
+        They win over the settings made here. This repository is on the ``PYTHONPATH`` already.
     :param unpaused: whether DAGs run as soon as they are found.
     :param parallelism: task processes at once; each is forked when Airflow starts.
     """
@@ -316,7 +320,11 @@ class LocalAirflow:
                 "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
                 "execution_api_server_url": f"{self.url}/execution/",
             },
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout={_PATIENCE}"},
+            "database": {
+                "sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
+                "sql_alchemy_connect_args": "demo.local_database.CONNECT_ARGS",
+                "sql_alchemy_connect_args_async": "demo.local_database.CONNECT_ARGS",
+            },
             "logging": {"base_log_folder": str(self.home / "logs" / "tasks"), "colored_console_log": "False"},
             "api": {
                 "host": "127.0.0.1",
@@ -340,9 +348,14 @@ class LocalAirflow:
             for section, options in settings.items()
             for option, value in options.items()
         }
-        # The environment's own programs first: tasks look for spark-submit on the PATH.
-        path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")])
-        return {**inherited, **chosen, "AIRFLOW_HOME": str(self.home), "PATH": path, MARK: self.mark}
+        # The environment's own programs first: tasks look for spark-submit on the PATH. This repository's packages are
+        # found from any folder: Airflow's processes import demo.local_database.
+        found_in = {
+            "PATH": [str(Path(sys.executable).parent), inherited.get("PATH")],
+            "PYTHONPATH": [str(_ROOT), inherited.get("PYTHONPATH")],
+        }
+        paths = {name: os.pathsep.join(part for part in parts if part) for name, parts in found_in.items()}
+        return {**inherited, **chosen, **paths, "AIRFLOW_HOME": str(self.home), MARK: self.mark}
 
     def healthy(self) -> bool:
         """Whether all components say that they are."""
@@ -372,10 +385,15 @@ class LocalAirflow:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=_ANSWERS_WITHIN) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise LocalAirflowError(f"{method} {where}: {error.code} {error.read().decode(errors='replace')}") from None
+        except TimeoutError:
+            raise LocalAirflowError(
+                f"{method} {where}: no answer within {_ANSWERS_WITHIN} s. What the API server says is in "
+                f"{self.log_file('api-server')}."
+            ) from None
         return json.loads(text) if text else None
 
     def _tail(self, name: str, lines: int = 30) -> str:

@@ -1,6 +1,7 @@
-"""Python environments beside the locked one: a pyspark of another version, alone, made once and kept.
+"""Python environments beside the locked one, each made once and kept: a pyspark of another version, docker-compose.
 
 pyspark of two versions cannot share an environment, and a checkpoint of the v2 format needs Spark 4.2.
+``python -m tests.environments`` makes them all.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = REPOSITORY / ".environments"
 
 
-def spark_environment(version: str) -> Path:
-    """The python of an environment with ``pyspark==version``, from ``requirements/pyspark-<version>.txt``.
+def environment(name: str) -> Path:
+    """The python of an environment that holds ``requirements/<name>.txt`` and nothing else.
 
     The first call makes it, which takes some 20 seconds; parallel calls wait for each other. A marker is written
     last, so that one that was interrupted is never taken for whole.
 
-    :param version: a version that a requirements file exists for.
+    :param name: such as ``compose``; a requirements file of that name exists.
     """
-    requirements = REPOSITORY / "requirements" / f"pyspark-{version}.txt"
+    requirements = REPOSITORY / "requirements" / f"{name}.txt"
     stamp = hashlib.sha256(requirements.read_bytes()).hexdigest()
     ENVIRONMENTS.mkdir(exist_ok=True)
-    folder = ENVIRONMENTS / f"pyspark-{version}"
+    folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
-    with (ENVIRONMENTS / f"pyspark-{version}.lock").open("w") as lock:
+    with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         marker = folder / "complete"
         if marker.exists() and marker.read_text() == stamp and python.exists():
@@ -39,12 +40,26 @@ def spark_environment(version: str) -> Path:
         uv = [sys.executable, "-m", "uv"]
         for command in (
             [*uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
-            [*uv, "pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(requirements)],
+            [*uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(requirements)],
         ):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         marker.write_text(stamp)
     return python
+
+
+def spark_environment(version: str) -> Path:
+    """The python of an environment with ``pyspark==version``.
+
+    :param version: one of :func:`spark_versions`.
+    """
+    return environment(f"pyspark-{version}")
+
+
+def spark_versions() -> list[str]:
+    """The versions that a ``requirements/pyspark-<version>.txt`` exists for."""
+    files = (REPOSITORY / "requirements").glob("pyspark-*.txt")
+    return sorted(file.stem.removeprefix("pyspark-") for file in files)
 
 
 def run_spark_script(python: Path, script: Path, *arguments: str, timeout: float = 300) -> str:
@@ -68,3 +83,11 @@ def run_spark_script(python: Path, script: Path, *arguments: str, timeout: float
     )
     assert done.returncode == 0, f"{script.name} {arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+if __name__ == "__main__":
+    # Before the tests rather than among them: an installer that writes gigabytes stalls everything that waits for the
+    # disk, and an Airflow that waits too long counts its tasks for dead.
+    for each in ("compose", *(f"pyspark-{version}" for version in spark_versions())):
+        print(f"environment {each}", flush=True)
+        environment(each)

@@ -3,13 +3,10 @@ know every setting and command in it, and it agrees with the lock files and with
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,40 +18,16 @@ from airflow.configuration import conf
 from airflow.models.connection import Connection
 
 from demo.local_airflow import COMPONENTS, LocalAirflow
-from tests.environments import ENVIRONMENTS, REPOSITORY
+from tests.environments import REPOSITORY, environment
 
 IMAGE = "airflow-provider-microbatch:local"
-
-
-def compose_program() -> Path:
-    """docker-compose in an environment of its own, from requirements/compose.txt; made once."""
-    requirements = REPOSITORY / "requirements" / "compose.txt"
-    stamp = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    ENVIRONMENTS.mkdir(exist_ok=True)
-    folder = ENVIRONMENTS / "compose"
-    program = folder / "bin" / "docker-compose"
-    with (ENVIRONMENTS / "compose.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        marker = folder / "complete"
-        if marker.exists() and marker.read_text() == stamp and program.exists():
-            return program
-        shutil.rmtree(folder, ignore_errors=True)
-        uv = [sys.executable, "-m", "uv"]
-        python = str(folder / "bin" / "python")
-        for command in (
-            [*uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
-            [*uv, "pip", "sync", "--quiet", "--python", python, "--require-hashes", str(requirements)],
-        ):
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-        marker.write_text(stamp)
-    return program
 
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, dict[str, Any]]:
     """The services as compose's own `config` renders them."""
-    command = [str(compose_program()), "--file", str(REPOSITORY / "docker-compose.yaml"), "config"]
+    program = environment("compose").with_name("docker-compose")
+    command = [str(program), "--file", str(REPOSITORY / "docker-compose.yaml"), "config"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rendered: dict[str, dict[str, Any]] = yaml.safe_load(done.stdout)["services"]

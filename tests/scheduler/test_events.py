@@ -242,7 +242,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
     shutil.copy(Path(__file__).with_name("event_dags.py"), home / "dags")
     env = {
         "MICROBATCH_HOME": str(home),
-        "PYTHONPATH": os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -410,5 +409,4 @@ class RealWorld:
             **{f"AIRFLOW__{name}": value for name, value in _AIRFLOW.items()},
             "SPARK_CONF_DIR": str(self.root / "spark"),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
-            "PYTHONPATH": os.pathsep.join(part for part in (str(TOP), os.environ.get("PYTHONPATH")) if part),
         }
