@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +15,7 @@ import pytest
 import airflow_provider_microbatch.runtime as runtime
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import KEY, ROWS, land, make_job
+from tests.support.connect_server import connect_server
 
 ONLY_CLASSIC = {"_jvm", "_jdf", "_jsparkSession", "_sc", "sparkContext", "SparkContext", "SparkFiles", "rdd", "RDD"}
 SOURCES = sorted(Path(runtime.__file__).parent.glob("*.py"))
@@ -51,41 +48,8 @@ def test_no_module_names_what_connect_lacks(path: Path) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        "spark.connect.grpc.binding.port": port,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "WARN",
-    }
-    command = ["spark-submit", "--master", "local[1]"]
-    command += [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    with (tmp_path / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=tmp_path,
-        )
-    try:
-        deadline = time.monotonic() + 90
-        while True:
-            assert process.poll() is None, (tmp_path / "server.log").read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < deadline
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with connect_server(tmp_path) as url:
+        yield url
 
 
 @pytest.mark.spark

@@ -1,0 +1,60 @@
+"""A Spark Connect server in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SECONDS = 120.0
+
+
+@contextmanager
+def connect_server(folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """:param folder: its working directory and its log.
+    :param settings: of Spark.
+    :return: the server's URL.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    chosen = {
+        "spark.connect.grpc.binding.port": port,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
+        **(settings or {}),
+    }
+    command = ["spark-submit", "--master", "local[1]"]
+    command += [part for key, value in chosen.items() for part in ("--conf", f"{key}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+        )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            assert process.poll() is None, (folder / "server.log").read_text()
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < deadline, (folder / "server.log").read_text()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
