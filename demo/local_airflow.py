@@ -1,4 +1,4 @@
-"""A real Airflow on this machine, for the demo and for the scheduler tests: SQLite, LocalExecutor, one process each for
+"""A real Airflow on this machine, for the demo and for the scheduler tests: LocalExecutor, one process each for
 scheduler, DAG processor, triggerer and API server. Ports are found, and after :meth:`LocalAirflow.stop` nothing runs.
 """
 
@@ -65,6 +65,7 @@ class LocalAirflow:
         They win over the settings made here. This repository is on the ``PYTHONPATH`` already.
     :param unpaused: whether DAGs run as soon as they are found.
     :param parallelism: task processes at once; each is forked when Airflow starts.
+    :param database: URL of an empty PostgreSQL database; by default a SQLite in ``home``, which needs no server.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class LocalAirflow:
         env: Mapping[str, str] | None = None,
         unpaused: bool = False,
         parallelism: int = 4,
+        database: str | None = None,
     ) -> None:
         self.home = home
         self.dags = dags
@@ -84,7 +86,7 @@ class LocalAirflow:
         self._sessions: set[int] = set()
         self._killed: set[str] = set()
         self._token = ""
-        self.env = {**self._environment(unpaused, parallelism), **(env or {})}
+        self.env = {**self._environment(unpaused, parallelism, database), **(env or {})}
 
     @property
     def url(self) -> str:
@@ -277,6 +279,7 @@ class LocalAirflow:
             lambda: self.run_state(dag_id, run_id) in ("success", "failed"),
             timeout=timeout,
             what=f"the end of run {run_id} of {dag_id}",
+            every=0.5,
         )
         return self.run_state(dag_id, run_id)
 
@@ -307,7 +310,7 @@ class LocalAirflow:
         content = self.api("GET", path, full_content=True)["content"]
         return "\n".join(_log_line(line) for line in content)
 
-    def _environment(self, unpaused: bool, parallelism: int) -> dict[str, str]:
+    def _environment(self, unpaused: bool, parallelism: int, database: str | None) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
         settings = {
             "core": {
@@ -320,11 +323,7 @@ class LocalAirflow:
                 "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
                 "execution_api_server_url": f"{self.url}/execution/",
             },
-            "database": {
-                "sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
-                "sql_alchemy_connect_args": "demo.local_database.CONNECT_ARGS",
-                "sql_alchemy_connect_args_async": "demo.local_database.CONNECT_ARGS",
-            },
+            "database": {"sql_alchemy_conn": database} if database else self._sqlite(),
             "logging": {"base_log_folder": str(self.home / "logs" / "tasks"), "colored_console_log": "False"},
             "api": {
                 "host": "127.0.0.1",
@@ -356,6 +355,13 @@ class LocalAirflow:
         }
         paths = {name: os.pathsep.join(part for part in parts if part) for name, parts in found_in.items()}
         return {**inherited, **chosen, **paths, "AIRFLOW_HOME": str(self.home), MARK: self.mark}
+
+    def _sqlite(self) -> dict[str, str]:
+        return {
+            "sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
+            "sql_alchemy_connect_args": "demo.local_database.CONNECT_ARGS",
+            "sql_alchemy_connect_args_async": "demo.local_database.CONNECT_ARGS",
+        }
 
     def healthy(self) -> bool:
         """Whether all components say that they are."""

@@ -36,8 +36,9 @@ def play(folder: Path, runs: int, seed: str) -> Tally:
 
 def play_real(folder: Path, kills: int, seed: str, seconds: float) -> Tally:
     """The real world; its folder stays if something was wrong."""
-    # It imports Airflow, which the small worlds get along without.
+    # They import Airflow and PostgreSQL's driver, which the small worlds get along without.
     from tests.chaos.real.world import RealWorld
+    from tests.support.postgres import postgres
 
     root = folder / "real"
     root.mkdir()
@@ -45,7 +46,9 @@ def play_real(folder: Path, kills: int, seed: str, seconds: float) -> Tally:
     def say(line: str) -> None:
         print(line, flush=True)
 
-    return _settle(RealWorld(root, seed=seed).play(kills=kills, seconds=seconds, say=say), root)
+    with postgres() as server:
+        world = RealWorld(root, seed=seed, database=server.database("chaos"))
+        return _settle(world.play(kills=kills, seconds=seconds, say=say), root)
 
 
 def _settle(tally: Tally, root: Path) -> Tally:

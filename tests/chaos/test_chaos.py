@@ -3,6 +3,7 @@ doubled or left over."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -55,8 +56,13 @@ def test_stopped_in_the_middle_it_leaves_no_process(tmp_path: Path) -> None:
     def started() -> list[psutil.Process]:
         return processes.find(str(tmp_path))
 
+    def is_engine(process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return "tests.chaos.engine_process" in process.cmdline()
+        return False
+
     deadline = time.monotonic() + 60
-    while not [one for one in started() if "tests.chaos.engine_process" in one.cmdline()]:
+    while not any(is_engine(process) for process in started()):
         assert time.monotonic() < deadline
         assert driver.poll() is None
     driver.terminate()

@@ -11,6 +11,7 @@ import pytest
 
 from demo.local_airflow import LocalAirflow
 from tests.scheduler.shop import Shop
+from tests.support.postgres import Postgres, postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,14 @@ with DAG("inline", schedule=None, max_active_runs=1):
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def database_server() -> Iterator[Postgres]:
+    """Where each Airflow has its database."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) -> Iterator[Shop]:
     """Airflow with the DAGs that ship, as they are, and one of the tests' own."""
     home = tmp_path_factory.mktemp("shop")
     shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
@@ -69,7 +77,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         "SPARK_CONF_DIR": str(home / "spark"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
     }
-    airflow = LocalAirflow(home=home / "airflow", dags=home / "dags", env=env)
+    airflow = LocalAirflow(
+        home=home / "airflow", dags=home / "dags", env=env, database=database_server.database("shop")
+    )
     with airflow:
         yield Shop(home=home, airflow=airflow)
     assert airflow.processes() == []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from demo.local_airflow import LocalAirflowError
 from tests.scheduler.shop import SECONDS, Shop
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
@@ -66,30 +64,7 @@ class Backfills:
             "max_active_runs": 3,
             **options,
         }
-        # SQLite has one writer: when Airflow finds it busy for too long, it takes all back and asks to try again.
-        made = self.airflow.wait_for(lambda: self._post(body), timeout=SECONDS, what=f"a backfill of {self.dag}")
-        return int(made["id"])
-
-    def _post(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        try:
-            return dict(self.airflow.api("POST", "backfills", body))
-        except LocalAirflowError as error:
-            if ": 503 " in str(error):
-                return None
-            raise
-
-    def created_by_command(self, *arguments: str) -> bool:
-        """The same by ``airflow backfill create``, which leaves what it had made when SQLite was busy."""
-        try:
-            self.airflow.command("backfill", "create", "--dag-id", self.dag, *arguments)
-        except LocalAirflowError as error:
-            if "database is locked" not in str(error):
-                raise
-            for left in self.airflow.api("GET", "backfills", dag_id=self.dag)["backfills"]:
-                if left["completed_at"] is None:
-                    self.airflow.api("PUT", f"backfills/{left['id']}/cancel")
-            return False
-        return True
+        return int(self.airflow.api("POST", "backfills", body)["id"])
 
     def wait(self, backfill: int) -> dict[str, str]:
         """States of the DAG's runs when the backfill is over."""
@@ -210,11 +185,8 @@ def test_an_interval_pipeline_on_spark_by_the_command_line(shop: Shop) -> None:
         spark.land(number, day(number) + timedelta(hours=12))
     spark.airflow.unpause(spark.dag)
     tick = f"{day(2):%Y-%m-%d}"
-    shop.airflow.wait_for(
-        lambda: spark.created_by_command("--from-date", tick, "--to-date", tick, "--max-active-runs", "3"),
-        timeout=SECONDS,
-        what="the command that makes a backfill",
-    )
+    dates = ("--from-date", tick, "--to-date", tick)
+    shop.airflow.command("backfill", "create", "--dag-id", spark.dag, *dates, "--max-active-runs", "3")
     log = spark.checkpoint.lane(lane(3)).commit_log
     shop.airflow.wait_for(lambda: log.get(0) is not None, timeout=SECONDS, what="the commit of the day before")
     assert spark.rows() == {lane(3): [3]}

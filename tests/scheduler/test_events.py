@@ -22,6 +22,7 @@ from airflow_provider_microbatch.listeners.events import EVENTS
 from demo.local_airflow import LocalAirflow
 from tests.scheduler.event_world import SECONDS, Story
 from tests.support.hooks import lines
+from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.airflow]
 
@@ -235,7 +236,7 @@ TO_ALL = (
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+def airflow(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) -> Iterator[LocalAirflow]:
     """Airflow, quick to see that a task, or the API server, gives no sign of life."""
     home = tmp_path_factory.mktemp("events")
     (home / "dags").mkdir()
@@ -245,10 +246,17 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-        "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "2",
+        "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "4",
         "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "2",
     }
-    with LocalAirflow(home=home / "airflow", dags=home / "dags", env=env, unpaused=True, parallelism=16) as running:
+    with LocalAirflow(
+        home=home / "airflow",
+        dags=home / "dags",
+        env=env,
+        unpaused=True,
+        parallelism=16,
+        database=database_server.database("events"),
+    ) as running:
         yield running
     assert running.processes() == []
 
@@ -259,14 +267,14 @@ def story_of(airflow: LocalAirflow, name: str) -> Story:
 
 @pytest.fixture(scope="module")
 def playing(airflow: LocalAirflow) -> Iterator[Mapping[str, Future[None]]]:
-    """All stories, each in a thread of its own, as many at once as one SQLite can bear; the longest begin first."""
+    """All stories, each in a thread of its own, as many at once as two cores can bear; the longest begin first."""
     airflow.wait_for(
         lambda: {dag["dag_id"] for dag in airflow.api("GET", "dags")["dags"]} >= set(STORIES),
         timeout=SECONDS,
         what="the DAGs",
     )
     longest_first = sorted(STORIES, key=lambda name: name not in ("run_timed_out", "orphaned", "deferred"))
-    with ThreadPoolExecutor(7) as pool:
+    with ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(STORIES[name][0], story_of(airflow, name)) for name in longest_first}
 
 

@@ -67,6 +67,7 @@ class RealWorld:
     :param seed: decides which kills there are, in which order; the moments are the kernel's.
     :param pipelines: how many run at once; while one waits, another can be hit.
     :param airflow: one that runs already and goes on afterwards; None: one of this world's own.
+    :param database: of its own one, as :class:`LocalAirflow` takes it.
     :param patience: how long a card's moment is waited for before the next one is dealt, in seconds.
     """
 
@@ -77,6 +78,7 @@ class RealWorld:
         seed: str,
         pipelines: int = 2,
         airflow: LocalAirflow | None = None,
+        database: str | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self.root = root
@@ -84,7 +86,9 @@ class RealWorld:
         self.random = random.Random(seed)
         self.tally = Tally()
         self._patience = patience
-        self._own = LocalAirflow(home=root / "airflow", dags=root / "dags", env=self._environment(), parallelism=3)
+        self._own = LocalAirflow(
+            home=root / "airflow", dags=root / "dags", env=self._environment(), parallelism=3, database=database
+        )
         self.airflow = airflow or self._own
         self.watched = [self._pipeline(f"chaos_{number}") for number in range(pipelines)]
         self._landing = True
