@@ -253,6 +253,8 @@ class OpenFileSource(OpenSource):
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
         """Append an entry of this lane to the source log, or take the one that is there."""
+        self._seen.refresh()
+        self._seen.save()
         while True:
             window = self._window(interval)
             own = window.own
@@ -265,14 +267,17 @@ class OpenFileSource(OpenSource):
             self._log.add(window.latest + 1, window.unread, lane=self._lane)
 
     def _window(self, interval: Interval) -> FileWindow:
-        latest, planned = self._log.all()
-        seen = {file.path for file in planned}
+        # No offset tells how far the log must reach: without the listing, a lost entry would hide those after it, and
+        # their files would be planned again.
+        self._seen.refresh()
+        self._seen.refresh_by_listing()
+        latest = self._seen.latest
         return FileWindow(
             interval,
             lane=self._lane,
             latest=latest,
-            planned=planned,
-            found=self._listed(lambda paths: [path for path in paths if path not in seen]),
+            planned=self._log.files(latest),
+            found=self._listed(self._seen.unseen),
             settled=self._settled(),
         )
 
