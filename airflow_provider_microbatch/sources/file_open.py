@@ -119,7 +119,7 @@ class OpenFileSource(OpenSource):
         ahead = self._log.next_of(self._lane, start, self._seen.latest)
         if ahead is not None:
             return True
-        starts = [None] if self._order is None else self._order.starts(self._seen.latest)
+        starts = [None] if self._order is None else self._order.starts()
         return any(next(self._eligible(start), None) is not None for start in starts)
 
     def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
@@ -310,7 +310,7 @@ class OpenFileSource(OpenSource):
         """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
-        walk = None if order is None else order.walk(self._seen.latest)
+        walk = None if order is None else order.walk()
         unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
         batch = NextBatch(self._limits(limit))
         for found in self._candidates(unseen, None if walk is None else walk.start):

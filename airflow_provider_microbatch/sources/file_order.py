@@ -114,7 +114,7 @@ class Walk:
         named = ", ".join(map(repr, self._late)) + (f" and {self._count - _NAMED} more" if self._count > _NAMED else "")
         return (
             f"order was broken: {self._count} file(s) landed that sort before {self.before.start!r}, up to which all "
-            f"was planned: {named}. They are planned now, and were found late, by the listing of all files. If this "
+            f"was planned: {named}. They were found by the listing of all files, and are planned from now on. If this "
             "happens often, leave out ordered, or lower full_listing_seconds."
         )
 
@@ -148,17 +148,14 @@ class ListingOrder:
         self._full_ms = int(full_listing_seconds * 1000)
         self._clock_ms = clock_ms
 
-    def walk(self, latest: int) -> Walk:
-        """The next listing of a plan. Begin it after this, or what lands in between is taken for late.
-
-        :param latest: the highest log id.
-        """
-        number, record = self._read(latest)
+    def walk(self) -> Walk:
+        """The next listing of a plan, which is to begin after this."""
+        number, record = self._read()
         return Walk(number=number, before=record, full=record is None or self._is_due(record.full_ms))
 
-    def starts(self, latest: int) -> Iterator[str | None]:
+    def starts(self) -> Iterator[str | None]:
         """Where a sensor looks, one after the other, until it finds something. Writes nothing."""
-        number, record = self._read(latest)
+        number, record = self._read()
         if record is not None and record.start is not None:
             yield record.start
             polled, polled_ms = _POLLED.get(self._state.location, (NOTHING, 0))
@@ -203,7 +200,7 @@ class ListingOrder:
         # A clock that was set back makes it due, too.
         return not 0 <= self._clock_ms() - last_ms < self._full_ms
 
-    def _read(self, latest: int) -> tuple[int, Record | None]:
+    def _read(self) -> tuple[int, Record | None]:
         """The highest number, and its record if it counts here and now."""
         number = max(numbers(self._state.list(ORDER)), default=NOTHING)
         data = None if number == NOTHING else self._state.get(f"{ORDER}/{number}")
@@ -214,10 +211,9 @@ class ListingOrder:
         except (ValueError, TypeError) as error:
             log.warning("%s/%s/%s cannot be read: %s. All is listed.", self._state.location, ORDER, number, error)
             return number, None
-        if record.selects != self._selects or record.log_id > latest:
-            return number, None
         seal = self._log.seal(record.log_id)
-        return number, record if seal is not None and seal.hex() == record.seal else None
+        counts = record.selects == self._selects and seal is not None and seal.hex() == record.seal
+        return number, record if counts else None
 
     def _write(self, number: int, record: Record) -> None:
         try:

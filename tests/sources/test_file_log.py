@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.sources import file_seen
 from airflow_provider_microbatch.sources.file_listing import FoundFile
 from airflow_provider_microbatch.sources.file_log import SourceLog, encode
 from airflow_provider_microbatch.sources.intervals import Interval
@@ -35,12 +36,14 @@ def test_every_file_comes_once_whatever_spark_compacted_and_removed(
             assert [file.path for file in log.files(end)] == [f"/in/{number}" for number in range(end + 1)]
 
 
-def test_an_interval_is_not_planned_beside_a_lost_entry(world: World) -> None:
-    for number in range(4):
+def test_an_interval_is_not_planned_beside_a_lost_entry(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_seen, "TAIL_ENTRIES", 3)
+    for number in range(5):
         world.land(f"{number}.json", age=1000)
         world.drain()
-    world.log.delete("2")
+    assert world.state.list("index") == ["0-2"], "which does not tell how far the log goes"
+    world.log.delete("3")
     interval = Interval(start_ms=world.now_ms - 2_000_000, end_ms=world.now_ms)
-    with pytest.raises(CorruptEntryError, match=r"no entry 2.*backup"):
+    with pytest.raises(CorruptEntryError, match=r"no entry 3.*backup"):
         world.open(lane="interval").plan_interval(interval, {})
-    assert world.log.get("2") is None
+    assert world.log.get("3") is None

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources import file_batch
-from airflow_provider_microbatch.sources.file_listing import Listing, ends_before
+from airflow_provider_microbatch.sources.file_listing import FoundFile, Listing, ends_before
+from airflow_provider_microbatch.sources.file_log import SourceLog
 from airflow_provider_microbatch.sources.file_order import ORDER
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.sources.support import World
@@ -260,6 +261,25 @@ def test_a_file_that_lands_behind_the_walk_is_found_by_the_next_plan(
     assert hours.plan() == ["day=1/hour=3/a.json", "day=1/hour=4/ahead.json"]
     assert hours.sees()
     assert hours.plan() == ["day=1/hour=3/behind.json"]
+
+
+def test_a_planner_that_was_beaten_to_the_entry_passes_over_nothing(
+    hours: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one had listed before the first of the two files landed."""
+    world = hours.world
+    first, second = world.land("day=1/hour=1/b.json", age=900), world.land("day=1/hour=3/a.json")
+    hours.world.land("day=1/hour=2/b.json", age=800)
+    add = SourceLog.add
+
+    def beaten(self: SourceLog, number: int, files: Any, **arguments: Any) -> bool:
+        monkeypatch.undo()
+        assert add(self, number, [FoundFile(str(second), second.stat().st_size, second.stat().st_mtime_ns)])
+        return add(self, number, files, **arguments)
+
+    monkeypatch.setattr(SourceLog, "add", beaten)
+    assert hours.plan() == ["day=1/hour=3/a.json"]
+    assert hours.plan() == [os.path.relpath(first, world.landing), "day=1/hour=2/b.json"]
 
 
 def test_a_file_that_is_too_young_is_not_passed_over(world: World) -> None:
