@@ -3,6 +3,8 @@
 Each side is a process of its own that tells the seconds of its work, imports left out. Spark's side is the time from
 the start of an availableNow query to its end, without the batch itself (``addBatch``); it runs once, and its source log
 is ours, handed over.
+
+The last row is a plan of the same tree by an ordered source, beside one by a source that lists it all.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
-home, number, new = sys.argv[1:]
+home, number, new, ordered = sys.argv[1:]
 pipeline = Pipeline(
     "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
-    sources={"orders": FileSource(f"{home}/landing", format="json", schema="id long")},
+    sources={"orders": FileSource(f"{home}/landing", format="json", schema="id long", ordered=ordered == "ordered")},
 )
 checkpoint = Checkpoint(open_store(pipeline.checkpoint))
 run = RunIdentity(dag_id="bench", run_id=number, task_id="t", ti_id=number, try_number=1, clear_number=0)
@@ -98,28 +100,40 @@ def measure() -> list[Row]:
         log_end = make_seen(home, FILES)
         numbers = count()
 
-        def ours() -> float:
+        def plan(how: str) -> float:
             number = next(numbers)
             land(landing, number)
-            result = python_result(OURS, folder, str(number), str(NEW))
+            result = python_result(OURS, folder, str(number), str(NEW), how)
             megabytes.append(result["megabytes"])
             return float(result["seconds"])
 
+        def ours() -> float:
+            return plan("unordered")
+
         paired(listing, ours=ours, peer=lambda: python_seconds(PEER, str(landing)), runs=RUNS)
         listing = replace(listing, note=f"the planning process takes {statistics.median(megabytes):.0f} MB in all")
+        ordered = Row(name="P5o", what=f"ordered {what}unordered", reach=0.1)
+        for _ in range(2):
+            plan("ordered")  # these list all: the start of a listing is known from two before it
+        paired(ordered, ours=lambda: plan("ordered"), peer=ours, runs=RUNS)
         spark = Row(name="P5s", what=f"{what}Spark's file source doing the same", reach=0.1)
         checkpoint = hand_to_spark(home, log_end)
         for number in range(next(numbers)):
-            shutil.rmtree(landing / f"date=new{number}")
+            shutil.rmtree(new_folder(landing, number))
         land(landing, next(numbers))
         spark.peer.append(python_seconds(SPARK, str(landing), str(checkpoint)))
         spark.ours.append(statistics.median(listing.ours))
-    return [listing, spark]
+    return [listing, spark, ordered]
 
 
 def land(landing: Path, number: int) -> None:
     """A folder of new files."""
-    folder = landing / f"date=new{number}"
+    folder = new_folder(landing, number)
     folder.mkdir()
     for part in range(NEW):
         (folder / f"part-{part}.json").write_text('{"id": 1}\n')
+
+
+def new_folder(landing: Path, number: int) -> Path:
+    """Where they land: in folders that sort after all others, one after the other."""
+    return landing / f"date=new{number:04}"

@@ -62,6 +62,11 @@ class FileSource(Source):
         the part of ``path`` that holds no glob (Spark would keep the full path).
     :param bounded: finished after what is there at the first plan that finds a file; files that are too young then do
         not count. Limits apply as they were at that plan.
+    :param ordered: new files' paths sort after those that were there before (``dt=2026-11-21/hh=10/…``; compared as
+        whole texts, as object stores compare keys). Plans and sensors then list only what sorts after the files that
+        were planned. Not with ``bounded``, which lists once.
+    :param full_listing_seconds: with ``ordered``, all is listed again after so many seconds, for files that came out of
+        order; these are named in the log. None: an hour.
     :param on_missing: a planned file that is gone: ``fail``, or ``skip`` it.
     :param on_changed: a planned file whose size or mtime is another: ``fail``, or ``read`` it as it is now.
     :raises DefinitionError: for a wrong type or value, naming the field.
@@ -84,6 +89,8 @@ class FileSource(Source):
     bounded: bool = False
     on_missing: str = "fail"
     on_changed: str = "fail"
+    ordered: bool = False
+    full_listing_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
@@ -96,12 +103,12 @@ class FileSource(Source):
         self._check_choice("clean_source", (None, "archive", "delete"))
         self._check_choice("on_missing", ("fail", "skip"))
         self._check_choice("on_changed", ("fail", "read"))
-        for name in ("latest_first", "recursive", "bounded"):
+        for name in ("latest_first", "recursive", "bounded", "ordered"):
             if not isinstance(getattr(self, name), bool):
                 raise DefinitionError(f"{where}: {name} must be True or False, not {getattr(self, name)!r}.")
         for name in ("max_files", "max_bytes"):
             self._check_limit(name, int)
-        for name in ("min_file_age", "max_file_age"):
+        for name in ("min_file_age", "max_file_age", "full_listing_seconds"):
             self._check_limit(name, (int, float))
         for name in ("schema", "file_name_pattern"):
             value = getattr(self, name)
@@ -115,6 +122,10 @@ class FileSource(Source):
                 f"{where}: max_file_age with latest_first and a limit would drop the older files for good. "
                 "Leave out one of the three."
             )
+        if self.ordered and self.bounded:
+            raise DefinitionError(f"{where}: a bounded source lists once, so ordered means nothing. Leave out one.")
+        if self.full_listing_seconds is not None and not self.ordered:
+            raise DefinitionError(f"{where}: full_listing_seconds belongs to ordered=True; else every listing is full.")
         self._check_options()
         self._check_archive(Listing(pattern).base)
 

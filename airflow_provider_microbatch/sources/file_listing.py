@@ -55,6 +55,18 @@ def is_partition(name: str) -> bool:
     return _PARTITION.fullmatch(name) is not None
 
 
+def ends_before(folder: str, start: str | None) -> bool:
+    """True if every path below ``folder`` sorts before ``start``; False for None.
+
+    Paths compare as whole texts, as object stores compare keys. So a folder's own path tells nothing: ``a`` sorts
+    before ``a-b/x``, and what is below it, ``a/…``, after it.
+    """
+    if start is None:
+        return False
+    below = folder.rstrip("/") + "/"
+    return below < start and not start.startswith(below)
+
+
 @dataclass(frozen=True)
 class Listing:
     """A walk over the files under a path.
@@ -79,56 +91,58 @@ class Listing:
         """The longest prefix of the path without a glob: where partition columns and archive paths are counted from."""
         return literal_prefix(self.path)
 
-    def files(self, unseen: Unseen) -> Iterator[FoundFile]:
+    def files(self, unseen: Unseen, *, start: str | None = None) -> Iterator[FoundFile]:
         """Each regular file whose path is ``unseen``, once, in no order. Only these are stat'ed.
 
         A file that vanishes while the walk runs is left out. The base must exist.
 
         :param unseen: takes some paths and gives back those that are wanted. It is asked a thousand at a time, so that
             neither a call for each nor all at once costs what a million files cannot bear.
+        :param start: leave out paths that sort before this one, and do not open folders that hold only such paths.
         :raises SourceError: if the base or a folder below it cannot be listed.
         """
         if not is_glob(self.path):
             if Path(self.base).is_file():
                 yield from self._found([self.base], unseen)
             else:
-                yield from self._walk(self.base, unseen, required=True)
+                yield from self._walk(self.base, unseen, start, required=True)
             return
         if not Path(self.base).exists():
             raise SourceError(f"path {self.base!r} (of {self.path!r}) does not exist. Create it or correct the path.")
         patterns = expand_braces(self.path)
         if len(patterns) == 1:
-            yield from self._matching(patterns[0], unseen)
+            yield from self._matching(patterns[0], unseen, start)
             return
         once: set[str] = set()
         for pattern in patterns:
-            for found in self._matching(pattern, unseen):
+            for found in self._matching(pattern, unseen, start):
                 if found.path not in once:
                     once.add(found.path)
                     yield found
 
-    def _matching(self, pattern: str, unseen: Unseen) -> Iterator[FoundFile]:
+    def _matching(self, pattern: str, unseen: Unseen, start: str | None) -> Iterator[FoundFile]:
         """Files that a glob without braces matches, and files below folders that it matches."""
         files: list[str] = []
-        for path, is_folder in self._matches("/", pattern.split("/")[1:]):
+        for path, is_folder in self._matches("/", pattern.split("/")[1:], start):
             if is_folder:
-                yield from self._walk(path, unseen, required=False)
-            elif not is_hidden(path.rpartition("/")[2]):
+                yield from self._walk(path, unseen, start, required=False)
+            elif (start is None or path >= start) and not is_hidden(path.rpartition("/")[2]):
                 files.append(path)
                 if len(files) >= _AT_A_TIME:
                     yield from self._found(files, unseen)
                     files = []
         yield from self._found(files, unseen)
 
-    def _matches(self, folder: str, parts: list[str]) -> Iterator[tuple[str, bool]]:
+    def _matches(self, folder: str, parts: list[str], start: str | None) -> Iterator[tuple[str, bool]]:
         """Paths that a glob's components match below ``folder``, and whether they are folders. Wildcards do not match
-        hidden names."""
+        hidden names. Folders that end before ``start`` are left out."""
         part, rest = parts[0], parts[1:]
         prefix = folder if folder.endswith("/") else folder + "/"
         if not has_wildcard(part):
             path = prefix + unescape(part)
             if rest:
-                yield from self._matches(path, rest)
+                if not ends_before(path, start):
+                    yield from self._matches(path, rest, start)
             elif os.path.lexists(path):
                 yield path, Path(path).is_dir()
             return
@@ -136,12 +150,17 @@ class Listing:
         for entry in self._scan(folder, required=False):
             hidden = is_hidden(entry.name) and part[0] not in "._"
             if not hidden and regex.fullmatch(entry.name):
+                path = prefix + entry.name
                 if not rest:
-                    yield prefix + entry.name, entry.is_dir()
-                elif entry.is_dir():
-                    yield from self._matches(prefix + entry.name, rest)
+                    yield path, entry.is_dir()
+                elif not ends_before(path, start) and entry.is_dir():
+                    yield from self._matches(path, rest, start)
 
-    def _walk(self, folder: str, unseen: Unseen, *, required: bool) -> Iterator[FoundFile]:
+    def _walk(self, folder: str, unseen: Unseen, start: str | None, *, required: bool) -> Iterator[FoundFile]:
+        if ends_before(folder, start):
+            return
+        if start is not None and folder > start:
+            start = None
         files: list[str] = []
         for entry in self._scan(folder, required=required):
             name = entry.name
@@ -149,8 +168,8 @@ class Listing:
                 continue
             if entry.is_dir():
                 if (self.recursive or is_partition(name)) and not _leads_back(entry):
-                    yield from self._walk(entry.path, unseen, required=False)
-            else:
+                    yield from self._walk(entry.path, unseen, start, required=False)
+            elif start is None or entry.path >= start:
                 files.append(entry.path)
                 if len(files) >= _AT_A_TIME:
                     yield from self._found(files, unseen)

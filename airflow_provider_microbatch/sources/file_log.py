@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -215,15 +215,23 @@ class SourceLog:
             break
         return files
 
-    def all(self) -> tuple[int, list[PlannedFile]]:
-        """The highest log id, and every file that is in the log."""
-        names = self.names()
-        done = max(names.compacted, default=NOTHING)
-        files = [] if done == NOTHING else list(self.compact(done) or [])
-        for number in names.entries:
-            if number > done:
-                files += self.entry(number) or []
-        return names.latest, files
+    def files(self, end: int) -> Iterator[PlannedFile]:
+        """Every file of the log up to log id ``end``, in the order they were planned. No more than an entry is in
+        memory, which may be one of Spark's, with all before it.
+
+        :raises CorruptEntryError: as :meth:`range`.
+        """
+        number = 0
+        while number <= end:
+            own = self.entry(number)
+            if own is not None:
+                yield from own
+                number += 1
+                continue
+            # Spark removes entries that it has compacted: its newest one has this one, too.
+            done = max((one for one in self.names().compacted if one <= end), default=end)
+            yield from self.range(number - 1, max(number, done))
+            number = max(number, done) + 1
 
     def next_of(self, lane: str, after: int, latest: int) -> int | None:
         """The lowest log id after ``after``, up to ``latest``, that ``lane`` reads; None if there is none."""

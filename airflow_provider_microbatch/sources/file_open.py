@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,15 +15,19 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceErro
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_kept import KeptEntries
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ListingOrder
 from airflow_provider_microbatch.sources.file_path import check_readable
 from airflow_provider_microbatch.sources.file_present import Located, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file_seen import SeenFiles
 from airflow_provider_microbatch.sources.file_window import FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+
+log = logging.getLogger(__name__)
 
 READER = "airflow_provider_microbatch.runtime.files:read"
 
@@ -30,6 +35,7 @@ _BOUND = "bound"
 _SCHEMA = "schema"
 _PARTITIONS = "partitions"
 _LEARNED = (_SCHEMA, _PARTITIONS)
+_SELECTS = ("path", "recursive", "file_name_pattern", "max_file_age")
 
 
 class OpenFileSource(OpenSource):
@@ -55,6 +61,16 @@ class OpenFileSource(OpenSource):
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
+        self._order: ListingOrder | None = None
+        if source.ordered:
+            self._order = ListingOrder(
+                self._log,
+                self._state,
+                # Whoever changes one of these asks for files that were passed over.
+                selects={name: getattr(source, name) for name in _SELECTS},
+                full_listing_seconds=source.full_listing_seconds or FULL_LISTING_SECONDS,
+                clock_ms=context.clock_ms,
+            )
 
     def check(self) -> None:
         """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
@@ -101,7 +117,10 @@ class OpenFileSource(OpenSource):
         if bound is not None:
             return self._log.next_of(self._lane, start, bound) is not None
         ahead = self._log.next_of(self._lane, start, self._seen.latest)
-        return ahead is not None or next(self._eligible(), None) is not None
+        if ahead is not None:
+            return True
+        starts = [None] if self._order is None else self._order.starts()
+        return any(next(self._eligible(start), None) is not None for start in starts)
 
     def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
@@ -113,14 +132,10 @@ class OpenFileSource(OpenSource):
             bound = self._pin_bound()
         while True:
             ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
-            batch = next(self._batches(limit), None) if ahead is None and bound is None else None
-            if batch is None:
+            if ahead is not None or bound is not None or not self._append(limit):
                 # A sensor cannot write the index: a large entry that is left out of it would be read by every question.
                 self._seen.save()
                 return start if ahead is None else offset_of(ahead)
-            self._log.add(self._seen.latest + 1, batch, lane=self._lane)
-            # Ours, or another planner's: if that is of another lane, what is eligible is another question now.
-            self._seen.refresh()
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
@@ -238,6 +253,8 @@ class OpenFileSource(OpenSource):
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
         """Append an entry of this lane to the source log, or take the one that is there."""
+        self._seen.refresh()
+        self._seen.save()
         while True:
             window = self._window(interval)
             own = window.own
@@ -250,14 +267,17 @@ class OpenFileSource(OpenSource):
             self._log.add(window.latest + 1, window.unread, lane=self._lane)
 
     def _window(self, interval: Interval) -> FileWindow:
-        latest, planned = self._log.all()
-        seen = {file.path for file in planned}
+        # No offset tells how far the log must reach: without the listing, a lost entry would hide those after it, and
+        # their files would be planned again.
+        self._seen.refresh()
+        self._seen.refresh_by_listing()
+        latest = self._seen.latest
         return FileWindow(
             interval,
             lane=self._lane,
             latest=latest,
-            planned=planned,
-            found=self._listed(lambda paths: [path for path in paths if path not in seen]),
+            planned=self._log.files(latest),
+            found=self._listed(self._seen.unseen),
             settled=self._settled(),
         )
 
@@ -286,13 +306,43 @@ class OpenFileSource(OpenSource):
             )
         return number
 
-    def _eligible(self) -> Iterator[FoundFile]:
-        """Files that may be planned now, in no order. As in Spark, the newest planned file is what age counts from."""
-        source, oldest, settled = self._source, None, self._settled()
+    def _append(self, limit: Limit) -> bool:
+        """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
+        this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
+        order, began_ms, settled = self._order, self._clock_ms(), self._settled()
+        walk = None if order is None else order.walk()
+        unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
+        batch = NextBatch(self._limits(limit))
+        for found in self._candidates(unseen, None if walk is None else walk.start):
+            if walk is not None:
+                walk.meet(found.path)
+            if settled(found):
+                batch.add(found)
+            else:
+                batch.leave(found.path)
+        files = batch.files()
+        for file in files:
+            self._check_readable(file.path)
+        if walk is not None and (late := walk.late()) is not None:
+            log.warning("source %r: %s", self._name, late)
+        added = bool(files) and self._log.add(self._seen.latest + 1, files, lane=self._lane)
+        if files:
+            self._seen.refresh()
+        if order is not None and walk is not None and (added or not files):
+            order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
+        return bool(files)
+
+    def _eligible(self, start: str | None = None) -> Iterator[FoundFile]:
+        """Files that may be planned now, in no order."""
+        return filter(self._settled(), self._candidates(self._seen.unseen, start))
+
+    def _candidates(self, wanted: Unseen, start: str | None) -> Iterator[FoundFile]:
+        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from."""
+        source, oldest_ms = self._source, None
         if source.max_file_age is not None and self._seen.newest_ms is not None:
-            oldest = self._seen.newest_ms - int(source.max_file_age * 1000)
-        for found in self._listed(self._seen.unseen):
-            if settled(found) and (oldest is None or found.mtime_ns // 1_000_000 >= oldest):
+            oldest_ms = self._seen.newest_ms - int(source.max_file_age * 1000)
+        for found in self._listed(wanted, start):
+            if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
                 yield found
 
     def _settled(self) -> Callable[[FoundFile], bool]:
@@ -301,9 +351,9 @@ class OpenFileSource(OpenSource):
         youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
         return lambda file: youngest is None or file.mtime_ns <= youngest
 
-    def _listed(self, wanted: Unseen) -> Iterator[FoundFile]:
+    def _listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
         try:
-            yield from self._listing.files(wanted)
+            yield from self._listing.files(wanted, start=start)
         except (SourceError, OSError) as error:
             raise self._error(str(error)) from error
 
@@ -313,25 +363,10 @@ class OpenFileSource(OpenSource):
         except SourceError as error:
             raise self._error(str(error)) from error
 
-    def _batches(self, limit: Limit = UNLIMITED) -> Iterator[list[FoundFile]]:
-        """What is eligible now, in order, cut by the limits; each batch has at least one file."""
-        files = sorted(
-            self._eligible(), key=lambda found: (found.mtime_ns, found.path), reverse=self._source.latest_first
-        )
-        most = min((one for one in (self._source.max_files, limit.files) if one is not None), default=None)
-        batch: list[FoundFile] = []
-        size = 0
-        for file in files:
-            full = most is not None and len(batch) >= most
-            heavy = self._source.max_bytes is not None and size + file.size > self._source.max_bytes
-            if batch and (full or heavy):
-                yield batch
-                batch, size = [], 0
-            self._check_readable(file.path)
-            batch.append(file)
-            size += file.size
-        if batch:
-            yield batch
+    def _limits(self, limit: Limit = UNLIMITED) -> BatchLimits:
+        source = self._source
+        most = min((one for one in (source.max_files, limit.files) if one is not None), default=None)
+        return BatchLimits(files=most, bytes=source.max_bytes, latest_first=source.latest_first)
 
     def _bound(self) -> int | None:
         """The last log id of a bounded source; None if it is not bounded, or not pinned yet."""
@@ -346,7 +381,9 @@ class OpenFileSource(OpenSource):
         Without the pin, a later call takes up entries of a call that died and adds what is there by then; two calls
         at once share entries. The first pin holds.
         """
-        for batch in self._batches():
+        for batch in self._limits().cut(self._eligible()):
+            for file in batch:
+                self._check_readable(file.path)
             if not self._log.add(self._seen.latest + 1, batch):
                 self._seen.refresh()
                 return self._pin_bound()

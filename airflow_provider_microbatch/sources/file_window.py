@@ -17,7 +17,7 @@ class FileWindow:
     :param interval: the interval; its lookback counts for files that are in no entry.
     :param lane: the lane that asks.
     :param latest: the highest log id.
-    :param planned: every file of the source log.
+    :param planned: every file of the source log, in order; gone through once.
     :param found: files that are there and in no entry.
     :param settled: whether such a file has been quiet for long enough to be read.
     """
@@ -28,7 +28,7 @@ class FileWindow:
         *,
         lane: str,
         latest: int,
-        planned: Sequence[PlannedFile],
+        planned: Iterable[PlannedFile],
         found: Iterable[FoundFile],
         settled: Callable[[FoundFile], bool],
     ) -> None:
@@ -38,14 +38,15 @@ class FileWindow:
         unread = [file for file in found if begin <= file.mtime_ns < end]
         self.unread = sorted(filter(settled, unread), key=lambda file: (file.mtime_ns, file.path))
         self._unsettled = len(unread) - len(self.unread)
-        self.own = next((file.log_id for file in planned if file.lane == lane), None)
+        self.own: int | None = None
         """Log id of the entry that the lane has already."""
-        # Entries that Spark wrote hold milliseconds only, which is enough: so does the interval.
-        self._taken = [
-            file
-            for file in planned
-            if file.lane != lane and interval.start_ms <= file.timestamp_ms < interval.end_ms
-        ]  # fmt: skip
+        self._taken: list[PlannedFile] = []
+        for file in planned:
+            if file.lane == lane:
+                self.own = file.log_id if self.own is None else self.own
+            # Entries that Spark wrote hold milliseconds only, which is enough: so does the interval.
+            elif interval.start_ms <= file.timestamp_ms < interval.end_ms:
+                self._taken.append(file)
 
     def survey(self, held: HeldRanges) -> IntervalSurvey:
         """:param held: what the batches of all lanes read of this source."""

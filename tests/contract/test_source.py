@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -32,21 +33,21 @@ class System(Protocol):
 class Files:
     """Small JSON files, at most two a batch."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, ordered: bool = False) -> None:
         self._folder = root / "landing"
         self._folder.mkdir()
         self._number = itertools.count()
-        self.source: Source = FileSource(str(self._folder), schema="id long", max_files=2)
+        self.source: Source = FileSource(str(self._folder), schema="id long", max_files=2, ordered=ordered)
 
     def arrive(self) -> None:
         number = next(self._number)
-        (self._folder / f"{number}.json").write_text(f'{{"id": {number}}}\n')
+        (self._folder / f"{number:04}.json").write_text(f'{{"id": {number}}}\n')
 
     def break_it(self) -> None:
         self._folder.rename(self._folder.with_name("elsewhere"))
 
 
-FACTORIES: dict[str, Callable[[Path], System]] = {"file": Files}
+FACTORIES: dict[str, Callable[[Path], System]] = {"file": Files, "file, ordered": partial(Files, ordered=True)}
 
 
 @pytest.fixture(params=sorted(FACTORIES))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
@@ -17,10 +18,11 @@ NOW_MS = 1_795_000_000_000
 
 @dataclass
 class World:
-    """``root/landing`` beside ``root/checkpoint``; the clock stands at ``now_ms`` until a test moves it."""
+    """``root/landing`` beside ``root/<checkpoint>``; the clock stands at ``now_ms`` until a test moves it."""
 
     root: Path
     now_ms: int = NOW_MS
+    checkpoint: str = "checkpoint"
 
     @property
     def landing(self) -> Path:
@@ -28,7 +30,11 @@ class World:
 
     @property
     def log(self) -> PosixStore:
-        return PosixStore(self.root / "checkpoint" / "sources" / "orders")
+        return PosixStore(self.root / self.checkpoint / "sources" / "orders")
+
+    @property
+    def state(self) -> PosixStore:
+        return PosixStore(self.root / self.checkpoint / "state" / "orders")
 
     def land(self, name: str, text: str = '{"id": 1}\n', *, age: float = 3600) -> Path:
         """Write a file that is ``age`` seconds old."""
@@ -39,12 +45,11 @@ class World:
         os.utime(path, ns=(mtime_ns, mtime_ns))
         return path
 
-    def open(self, path: str | None = None, **arguments: Any) -> OpenSource:
+    def open(self, path: str | None = None, *, lane: str = LIVE, **arguments: Any) -> OpenSource:
         """A fresh process's view of the source."""
         self.landing.mkdir(parents=True, exist_ok=True)
         arguments.setdefault("schema", "id long")
-        state = PosixStore(self.root / "checkpoint" / "state" / "orders")
-        context = SourceContext(name="orders", log=self.log, state=state, clock_ms=lambda: self.now_ms)
+        context = SourceContext(name="orders", log=self.log, state=self.state, clock_ms=lambda: self.now_ms, lane=lane)
         return FileSource(path or str(self.landing), **arguments).open(context)
 
     def names(self, read: Read) -> list[str]:

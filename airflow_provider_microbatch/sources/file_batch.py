@@ -1,0 +1,83 @@
+"""What the next batch takes of the files that were found: the first ones in order, cut by the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.sources.file_listing import FoundFile
+
+_ROOM = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """How files are ordered and how much a batch takes.
+
+    :param files: at most so many files; None: no limit.
+    :param bytes: at most so many bytes, but always one file; None: no limit.
+    :param latest_first: newest files first; else oldest first. Ties go by path.
+    """
+
+    files: int | None = None
+    bytes: int | None = None
+    latest_first: bool = False
+
+    def cut(self, files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:
+        """All of the files, batch by batch; each has at least one file."""
+        batch: list[FoundFile] = []
+        size = 0
+        for file in sorted(files, key=lambda found: (found.mtime_ns, found.path), reverse=self.latest_first):
+            full = self.files is not None and len(batch) >= self.files
+            heavy = self.bytes is not None and size + file.size > self.bytes
+            if batch and (full or heavy):
+                yield batch
+                batch, size = [], 0
+            batch.append(file)
+            size += file.size
+        if batch:
+            yield batch
+
+
+class NextBatch:
+    """Takes files one by one and keeps those that the next batch has room for: a backlog of a million files costs the
+    memory of a batch.
+
+    :param limits: of the batch.
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._kept: list[FoundFile] = []
+        self._room = _ROOM
+        self._left: str | None = None
+
+    @property
+    def left(self) -> str | None:
+        """The first path, in order, of those files that :meth:`files` leaves out; None if it leaves out none."""
+        return self._left
+
+    def add(self, file: FoundFile) -> None:
+        """One more file that may be in the batch."""
+        self._kept.append(file)
+        if len(self._kept) >= self._room:
+            self._cut()
+            self._room = max(_ROOM, 2 * len(self._kept))
+
+    def leave(self, path: str) -> None:
+        """One more file, which a later batch is to take."""
+        if self._left is None or path < self._left:
+            self._left = path
+
+    def files(self) -> list[FoundFile]:
+        """The batch, in order; empty if there is no file."""
+        self._cut()
+        return self._kept
+
+    def _cut(self) -> None:
+        # What does not fit beside some of the files fits still less beside more of them.
+        batches = self._limits.cut(self._kept)
+        self._kept = next(batches, [])
+        for batch in batches:
+            for file in batch:
+                self.leave(file.path)

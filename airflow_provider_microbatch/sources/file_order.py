@@ -1,0 +1,225 @@
+"""Where an ordered listing starts, and when all is listed again.
+
+A folder is ordered if new files' paths sort after those that were there before: ``dt=2026-11-21/hh=10/…``, names with a
+timestamp or a number. Then a listing need not look at what sorts before a path that all was planned up to, as
+``StartAfter`` spares it in object stores. Paths compare as whole texts by code points, which is the order of their
+UTF-8 bytes and that of object stores: ``a-b/x`` sorts before ``a/x``.
+
+``order/<n>`` in the source's state, the highest n counts, says where the next listing starts. The start is chosen so
+that every file that came in order and sorts before it is in the source log:
+
+* It does not go past a file that was found and is not planned yet: one that limits or its age left for later.
+* It does not go past the newest path of the listing *before*. A walk is no snapshot: it may miss a file that lands in a
+  folder behind it and find the next one in a folder ahead. By the next walk the missed one is there.
+
+It counts only for the log that it was written beside (its entry's digest says so) and for a source that selects files
+as it did then. Else, and each time that all is listed because it is time, the listing has no start. So what comes late
+is found in the end, and a record that is lost or cannot be written costs a listing and no file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.sources.file_listing import Unseen
+from airflow_provider_microbatch.sources.file_log import NOTHING, SourceLog
+
+log = logging.getLogger(__name__)
+
+FULL_LISTING_SECONDS = 3_600
+"""All is listed again after so long, unless the source says otherwise."""
+
+ORDER = "order"
+"""Folder of the records in the source's state."""
+
+_NAMED = 5
+"""So many late files a message names."""
+
+_POLLED: dict[str, tuple[int, int]] = {}
+"""By the state's address: the record beside which this process's sensors listed all in vain, and when (milliseconds).
+A sensor writes nothing, and each of its questions opens the source anew: without this, a pipeline at rest would list
+all at each question once it is time to. Forgetting it costs a listing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a plan left behind for the next one.
+
+    :param start: the next listing starts at this path; None: at the first.
+    :param newest: the last path, in order, that this plan knew to be there.
+    :param full_ms: when all was last listed, milliseconds since the epoch.
+    :param log_id: an entry of the source log of that time.
+    :param seal: digest of that entry, in hexadecimal.
+    :param selects: the arguments of the source that say which files are its.
+    """
+
+    start: str | None
+    newest: str
+    full_ms: int
+    log_id: int
+    seal: str
+    selects: Mapping[str, Any]
+
+
+class Walk:
+    """One listing of a plan: where it starts, and what it came by.
+
+    :param number: of the record it follows.
+    :param before: that record; None if there is none that counts.
+    :param full: list all, whatever the record says.
+    """
+
+    def __init__(self, *, number: int, before: Record | None, full: bool) -> None:
+        self.number = number
+        self.before = before
+        self.start = None if before is None or full else before.start
+        self.newest: str | None = None
+        self._late: list[str] = []
+        self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all was listed."""
+        return self.start is None
+
+    def watched(self, unseen: Unseen) -> Unseen:
+        """The same question, while the walk notes which planned paths are there."""
+
+        def ask(paths: Sequence[str]) -> Sequence[str]:
+            left = unseen(paths)
+            self._pass(max(paths if not left else set(paths).difference(left), default=None))
+            return left
+
+        return ask
+
+    def meet(self, path: str) -> None:
+        """A file that is to be planned, now or later."""
+        self._pass(path)
+        if self.before is not None and self.before.start is not None and path < self.before.start:
+            self._count += 1
+            if self._count <= _NAMED:
+                self._late.append(path)
+
+    def late(self) -> str | None:
+        """Says which files came out of order; None if none did."""
+        if not self._count or self.before is None:
+            return None
+        named = ", ".join(map(repr, self._late)) + (f" and {self._count - _NAMED} more" if self._count > _NAMED else "")
+        return (
+            f"order was broken: {self._count} file(s) landed that sort before {self.before.start!r}, up to which all "
+            f"was planned: {named}. They were found by the listing of all files, and are planned from now on. If this "
+            "happens often, leave out ordered, or lower full_listing_seconds."
+        )
+
+    def _pass(self, path: str | None) -> None:
+        if path is not None and (self.newest is None or path > self.newest):
+            self.newest = path
+
+
+class ListingOrder:
+    """Chooses where listings start, and remembers it.
+
+    :param source_log: what was planned.
+    :param state: the source's own state.
+    :param selects: the arguments of the source that say which files are its, as JSON values.
+    :param full_listing_seconds: all is listed again after so long.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        source_log: SourceLog,
+        state: Store,
+        *,
+        selects: Mapping[str, Any],
+        full_listing_seconds: float,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._log = source_log
+        self._state = state
+        self._selects = selects
+        self._full_ms = int(full_listing_seconds * 1000)
+        self._clock_ms = clock_ms
+
+    def walk(self) -> Walk:
+        """The next listing of a plan, which is to begin after this."""
+        number, record = self._read()
+        return Walk(number=number, before=record, full=record is None or self._is_due(record.full_ms))
+
+    def starts(self) -> Iterator[str | None]:
+        """Where a sensor looks, one after the other, until it finds something. Writes nothing."""
+        number, record = self._read()
+        if record is not None and record.start is not None:
+            yield record.start
+            polled, polled_ms = _POLLED.get(self._state.location, (NOTHING, 0))
+            if not self._is_due(record.full_ms) or (polled == number and not self._is_due(polled_ms)):
+                return
+        now_ms = self._clock_ms()
+        yield None
+        _POLLED[self._state.location] = (number, now_ms)
+
+    def listed(self, walk: Walk, *, left: str | None, latest: int, began_ms: int) -> None:
+        """The walk is over, and all that it found is in the log up to ``latest``, but for what was left for later.
+
+        :param left: the first path, in order, of what was left for later; None if nothing was.
+        :param latest: the highest log id.
+        :param began_ms: when the walk began, milliseconds since the epoch.
+        """
+        before, newest = walk.before, walk.newest
+        if before is not None and not walk.is_full:
+            newest = before.newest if newest is None else max(newest, before.newest)
+        seal = self._log.seal(latest)
+        if newest is None or seal is None:
+            return
+        start = None
+        if before is not None:
+            # A full listing takes back a start that a stray name has set too far, once that is gone.
+            start = min(before.newest, newest) if left is None else min(before.newest, newest, left)
+        full_ms = began_ms if walk.is_full or before is None else before.full_ms
+        if before is None or (start, newest, full_ms) != (before.start, before.newest, before.full_ms):
+            self._write(
+                walk.number + 1,
+                Record(
+                    start=start,
+                    newest=newest,
+                    full_ms=full_ms,
+                    log_id=latest,
+                    seal=seal.hex(),
+                    selects=self._selects,
+                ),
+            )
+
+    def _is_due(self, last_ms: int) -> bool:
+        # A clock that was set back makes it due, too.
+        return not 0 <= self._clock_ms() - last_ms < self._full_ms
+
+    def _read(self) -> tuple[int, Record | None]:
+        """The highest number, and its record if it counts here and now."""
+        number = max(numbers(self._state.list(ORDER)), default=NOTHING)
+        data = None if number == NOTHING else self._state.get(f"{ORDER}/{number}")
+        if data is None:
+            return number, None
+        try:
+            record = Record(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            log.warning("%s/%s/%s cannot be read: %s. All is listed.", self._state.location, ORDER, number, error)
+            return number, None
+        seal = self._log.seal(record.log_id)
+        counts = record.selects == self._selects and seal is not None and seal.hex() == record.seal
+        return number, record if counts else None
+
+    def _write(self, number: int, record: Record) -> None:
+        try:
+            self._state.put_if_absent(f"{ORDER}/{number}", json.dumps(asdict(record)).encode())
+            for old in numbers(self._state.list(ORDER)):
+                if old < number:
+                    self._state.delete(f"{ORDER}/{old}")
+        except CheckpointError as error:
+            log.warning("%s/%s was not written; the next plan lists more: %s", self._state.location, ORDER, error)
