@@ -53,7 +53,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     :raises BatchFailure: if the batch cannot go on.
     """
     try:
-        fence = Fence(spark, job.stage.fence)
+        fence = Fence(spark, job.stage.fence, stage=job.stage.report)
         with fence.watched(), failing_as("runtime"):
             return _run(spark, job, fence)
     except FencedFailure as failure:

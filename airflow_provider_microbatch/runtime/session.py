@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
+@lru_cache(maxsize=1)
 def _is_beside_driver(spark: Any) -> bool:
     if "connect" not in type(spark).__module__:
         return True  # the driver's JVM is this process's own

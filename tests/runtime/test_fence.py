@@ -28,6 +28,13 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(params=[False, True], ids=["beside the driver", "elsewhere"], autouse=True)
+def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Spark's driver is on another host, Spark looks for the fence."""
+    if request.param:
+        monkeypatch.setattr(fence, "folder_beside_driver", lambda spark, address: None)
+
+
 @pytest.fixture
 def sink(tmp_path: Path) -> FileSink:
     return FileSink(str(tmp_path / "my lake ü%20"), format="json")
