@@ -114,3 +114,13 @@ def test_replays_are_pending_until_they_are_answered(tmp_path: Path) -> None:
     assert claimed(tmp_path).replays.pending(KEY) == [second]
     assert replays.purge(BatchKey("live", 8)) == 2
     assert replays.pending(KEY) == []
+
+
+def test_two_clears_at_once_are_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replays, other = claimed(tmp_path).replays, claimed(tmp_path).replays
+    first = other.request(KEY, run=RUN, requested_ms=1)
+    # As if it had looked before the other wrote.
+    monkeypatch.setattr(replays.epochs, "latest", lambda key: 0)
+    second = replays.request(KEY, run=None, requested_ms=2)
+    assert (first.epoch, second.epoch) == (1, 2)
+    assert other.pending(KEY) == [first, second]

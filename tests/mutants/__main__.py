@@ -25,7 +25,7 @@ from tests.mutants.mutation import Mutation
 from tests.mutants.mutations import MUTATIONS
 
 TOP = Path(__file__).resolve().parents[2]
-COPIED = ("airflow_provider_microbatch", "tests", "demo", "dags", "pyproject.toml")
+COPIED = ("airflow_provider_microbatch", "tests", "demo", "dags", "docs", "benchmarks", "pyproject.toml", "README.md")
 CAUGHT = Path(__file__).with_name("caught.json")
 """Which test caught a mutation last time: it is tried first and alone, and only if it passes all tests are run."""
 SECONDS = 240

@@ -55,6 +55,14 @@ MUTATIONS = [
     Mutation(
         name="an epoch is shared",
         why="two attempts write one stage",
+        file="checkpoint/attempts.py",
+        old="        return self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))",
+        new="        self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))\n        return True",
+        tests=("tests/checkpoint/test_attempts.py",),
+    ),
+    Mutation(
+        name="two clears at once share a request",
+        why="one of them is answered by the other's replay, or by none",
         file="checkpoint/epochs.py",
         old="            epoch += 1\n        return epoch",
         new="            break\n        return epoch",

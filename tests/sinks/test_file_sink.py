@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
-from airflow_provider_microbatch.sinks import file_posix
+from airflow_provider_microbatch.sinks import file, file_posix
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.sinks.stages import KEY, folder_of, write_stage
 
@@ -166,6 +166,14 @@ def test_without_renameat2_a_publish_still_never_replaces(sink: FileSink, monkey
     found = sink.contains(KEY)
     assert found is not None
     assert found.epoch == 1
+
+
+def test_a_publish_is_on_disk_when_it_returns(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_stage(sink, 1)
+    after: list[Path] = []
+    monkeypatch.setattr(file, "sync", lambda folder: after.append(folder) if target(sink).exists() else None)
+    sink.publish(KEY, 1)
+    assert target(sink).parent in after
 
 
 def test_nothing_is_renamed_over_a_folder_that_happens_to_be_empty(tmp_path: Path) -> None:
