@@ -18,6 +18,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport SPARK_HOME
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Airflow starts a Python for every task, and Spark one for every driver: without bytecode each compiles its imports again,
+# for seconds, and what is measured here would not be what a deployment has.
+unexport PYTHONDONTWRITEBYTECODE
 
 MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
@@ -40,7 +43,7 @@ $(MADE): requirements/bootstrap.txt
 	@touch $@
 
 $(LOCKED): requirements/dev.txt $(MADE)
-	$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes requirements/dev.txt
 	@touch $@
 
 $(INSTALLED): pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)

@@ -39,7 +39,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         or ``partitions`` when they were not known before and a file was read.
     :raises ValueError: naming the source, for a schema that does not parse, or new partition columns.
     """
-    declared = _declared(spark, arguments)
+    declared = _declared(arguments)
     pinned = _struct(arguments.get("partitions_json"))
     known = None if declared is None else _with_fields(declared, pinned)
     frame: DataFrame | None = None
@@ -91,15 +91,20 @@ def _literally(path: str) -> str:
     return _GLOB_CHARACTERS.sub(r"\\\g<0>", path)
 
 
-def _declared(spark: SparkSession, arguments: Mapping[str, Any]) -> StructType | None:
+def _declared(arguments: Mapping[str, Any]) -> StructType | None:
     if arguments.get("schema") is None:
         return _struct(arguments.get("schema_json"))
+    from pyspark.sql.types import StructType
+
     try:
-        return spark.createDataFrame([], arguments["schema"]).schema
+        declared = StructType.fromDDL(arguments["schema"])
+        if not isinstance(declared, StructType):
+            raise TypeError(f"it is the type {declared.simpleString()}, not a list of columns with their types")
     except Exception as error:
         raise ValueError(
             f"source {arguments['name']!r}: schema {arguments['schema']!r} cannot be understood: {error}"
         ) from error
+    return declared
 
 
 def _struct(text: str | None) -> StructType | None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
+import os
 import socket
+import sys
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +22,28 @@ log = logging.getLogger(__name__)
 
 def open_session() -> SparkSession:
     """The session that spark-submit has configured."""
+    _prefer_installed_pyspark()
     from pyspark.sql import SparkSession
 
+    # PySpark imports pandas, if it is there, at its first call that passes a list: so that is done while Java starts
+    # the context. Only pandas: it imports nothing of PySpark, so neither thread can wait for ever for the other's.
+    threading.Thread(target=_import_pandas, daemon=True, name="pandas").start()
     return SparkSession.builder.getOrCreate()
+
+
+def _prefer_installed_pyspark() -> None:
+    """Take PySpark from the folder it is installed in, and not from the zip of the same in that folder, which
+    spark-submit puts first: Python keeps no bytecode of a zip, so a driver would compile all of PySpark again."""
+    home = Path(os.environ.get("SPARK_HOME", ""))
+    zipped = str(home / "python" / "lib" / "pyspark.zip")
+    is_installed = home.name == "pyspark" and str(home.parent) in sys.path and (home / "sql" / "session.py").is_file()
+    if is_installed and zipped in sys.path:
+        sys.path.remove(zipped)
+
+
+def _import_pandas() -> None:
+    with contextlib.suppress(Exception):
+        importlib.import_module("pandas")
 
 
 def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:

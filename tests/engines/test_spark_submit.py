@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -56,6 +57,23 @@ def test_a_job_leaves_a_stage_with_a_manifest(world: World) -> None:
     assert {row["at"] for row in rows} == {"2023-11-14T22:13:20.123000+00:00"}
     assert not processes.find(handle["tag"])
     assert not packaging.folder_of(handle["tag"]).exists()
+
+
+def test_a_driver_has_the_pyspark_that_is_installed_and_python_functions_run(world: World) -> None:
+    transform = world.transform(
+        "import pyspark\n"
+        "from pyspark.sql import functions as F\n"
+        "twice = F.udf(lambda number: number * 2, 'long')\n"
+        "def transform(batch):\n"
+        "    where = F.lit(pyspark.__file__)\n"
+        "    return batch.sources['orders'].select(twice('id').alias('id'), where.alias('where'))\n"
+    )
+    job, code = world.job(transform, [world.land("a.json", [{"id": 21}])])
+    world.engine.result(world.start(job, code))
+    (name,) = world.sink.publish(world.key, 1).files
+    row = json.loads((world.sink.root / "lane=live" / "batch_id=0" / name).read_text())
+    # From the zip of it that spark-submit puts first, each driver would compile all of it.
+    assert row == {"id": 42, "where": importlib.import_module("pyspark").__file__}
 
 
 SLOW = "from pathlib import Path\nimport time\ndef transform(batch):\n    Path({flag!r}).touch()\n    time.sleep(600)\n"

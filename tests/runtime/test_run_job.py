@@ -152,10 +152,14 @@ def test_what_a_transform_can_do_wrong(spark: Any, sink: FileSink, orders: str, 
     assert said in report["error"]
 
 
-def test_a_schema_that_does_not_parse_names_the_source(spark: Any, sink: FileSink, orders: str) -> None:
-    report = failure_of(spark, sink, "keep", [orders], schema="id lonk")
+@pytest.mark.parametrize(("schema", "said"), [("id lonk", "LONK"), ("int", "not a list of columns")])
+def test_a_schema_that_is_none_names_the_source(
+    spark: Any, sink: FileSink, orders: str, schema: str, said: str
+) -> None:
+    report = failure_of(spark, sink, "keep", [orders], schema=schema)
     assert report["origin"] == "read"
-    assert "source 'orders'" in report["error"]
+    assert f"source 'orders': schema {schema!r} cannot be understood" in report["error"]
+    assert said in report["error"]
 
 
 def test_a_file_that_is_gone_is_a_failure_of_the_read(spark: Any, sink: FileSink, orders: str) -> None:
