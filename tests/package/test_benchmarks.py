@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import p6_history
 from benchmarks.__main__ import ROWS, main
 from benchmarks.harness import Row
 from benchmarks.results import last_ratios, regressions, store
@@ -34,3 +35,11 @@ def test_a_row_is_compared_with_its_own_last_figure(tmp_path: Path) -> None:
 def test_an_unknown_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["P99"]) == 2
     assert "P99" in capsys.readouterr().err
+
+
+def test_the_row_of_a_long_history_runs_when_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HISTORY": 80, "BATCHES": 2, "RUNS": 1}.items():
+        monkeypatch.setattr(p6_history, name, value)
+    made = p6_history.measure()
+    assert len(made.ours) == len(made.peer) == 1
+    assert made.ratio > 0
