@@ -236,7 +236,7 @@ import json, pathlib, sys
 import pyarrow.dataset as dataset
 root = pathlib.Path(sys.argv[1])
 print("reading", flush=True)
-looks = 0
+looks = listings = 0
 while not (root / "_stop").exists():
     looks += 1
     for path in root.glob("lane=*/batch_id=*"):
@@ -245,9 +245,13 @@ while not (root / "_stop").exists():
         except FileNotFoundError:
             continue  # listed before an exchange, opened after it: the reader is told, and lists again
         assert rows and len(set(rows)) == 1 and len(rows) == 30, (path, rows)
-    for path in dataset.dataset(root, format="json", partitioning="hive").files:
-        assert "_staging" not in path and "_replaced" not in path, path
-print(looks, flush=True)
+    try:
+        files = dataset.dataset(root, format="json", partitioning="hive").files
+    except FileNotFoundError:
+        continue  # Arrow walks through the stages before it leaves them out, and one was gone: it says so
+    listings += 1
+    assert not [path for path in files if "_staging" in path or "_replaced" in path], files
+print(looks, listings, flush=True)
 """
 
 
@@ -269,7 +273,9 @@ def test_a_reader_that_keeps_listing_sees_whole_batches_only(sink: FileSink) -> 
         (sink.root / "_stop").touch()
         output, errors = reader.communicate(timeout=60)
     assert reader.returncode == 0, errors
-    assert int(output) > 1
+    looks, listings = map(int, output.split())
+    assert looks > 1
+    assert listings > 0
 
 
 def test_a_replay_waits_for_the_lock_of_another(sink: FileSink) -> None:
