@@ -2,7 +2,7 @@
 
 Each batch is planned and committed as a new process would: nothing is kept in memory from one to the next. So many are
 measured in a row that what is done only now and then (a hint, a segment of the index) is in the figure. The batch
-itself is not: there is no Spark, no attempt, and an output without rows is put into the table between the two.
+itself is not: there is no Spark, no attempt, and an output without rows is published between the two.
 
 The old entries are hard links to one, since nobody reads them; the newest, the hints and the index are real.
 """
@@ -71,21 +71,21 @@ def plan_and_commit(pipeline: Pipeline) -> float:
         planned = execution.plan(run)
         seconds += time.perf_counter() - started
         assert planned is not None
-        put_output(pipeline, planned.key)
+        published = publish_nothing(pipeline, planned.key)
         started = time.perf_counter()
-        execution.commit(key=planned.key, manifest=Manifest(key=planned.key, epoch=1), run=run)
+        execution.commit(key=planned.key, manifest=published, run=run)
         seconds += time.perf_counter() - started
         file.unlink()
     return seconds
 
 
-def put_output(pipeline: Pipeline, key: BatchKey) -> None:
-    """What a publish leaves, without a data file: a commit asks whether it is there."""
-    sink = pipeline.sink
-    assert isinstance(sink, FileSink)
-    manifest = sink.root / f"lane={key.lane}" / f"batch_id={key.id}" / MANIFEST
+def publish_nothing(pipeline: Pipeline, key: BatchKey) -> Manifest:
+    """Publish a batch without rows: a commit asks whether it is there."""
+    stage = Path(pipeline.sink.stage(key, 1).arguments["path"].removeprefix("file://"))
+    manifest = stage / MANIFEST
     manifest.mkdir(parents=True)
     (manifest / "part-00000.txt").write_text(json.dumps({"result": {"batchId": key.id, "epoch": 1}}) + "\n")
+    return pipeline.sink.publish(key, 1)
 
 
 def make_history(home: Path, batches: int) -> Pipeline:
