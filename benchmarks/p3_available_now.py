@@ -12,6 +12,7 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
+from airflow_provider_microbatch.engines import class_archive
 from benchmarks.harness import Row, paired, python_seconds
 from benchmarks.p2_one_batch import OURS, PEER, SCHEMA, TRANSFORM, land
 from benchmarks.standalone import WHERE, spark_master
@@ -33,26 +34,37 @@ spark.stop()
 """
 
 
-def measure() -> Row:
-    """The row of the table."""
-    row = Row(name="P3", what=f"our task by spark-submit / an availableNow query by spark-submit{WHERE}", reach=0.95)
+def measure() -> list[Row]:
+    """The rows of the table: P3, and P3a with a class archive in our connection."""
     with tempfile.TemporaryDirectory() as folder, spark_master(Path(folder, "cluster")) as master:
-        home, theirs = Path(folder, "ours"), Path(folder, "peer")
-        for side in (home, theirs):
-            side.mkdir()
-        (home / "job.py").write_text(TRANSFORM)
-        (theirs / "query.py").write_text(QUERY)
-        numbers = count()
-        connection = json.dumps({"conn_type": "spark", "host": master})
-        environment = {"AIRFLOW_HOME": f"{folder}/airflow", "AIRFLOW_CONN_SPARK_DEFAULT": connection}
+        plain = _measure("P3", "our task by spark-submit", Path(folder, "plain"), master, {})
+        classes = Path(folder, "classes")
+        class_archive.make(classes, conf={})
+        extra = {class_archive.EXTRA: str(classes)}
+        return [plain, _measure("P3a", "our task, with a class archive,", Path(folder, "archived"), master, extra)]
 
-        def ours() -> float:
-            number = next(numbers)
-            land(home / "landing", number)
-            return python_seconds(OURS, str(home), str(number), SCHEMA, **environment)
 
-        def peer() -> float:
-            land(theirs / "landing", next(numbers))
-            return python_seconds(PEER, str(theirs / "query.py"), str(theirs), SCHEMA, **environment)
+def _measure(name: str, what: str, folder: Path, master: str, extra: dict[str, str]) -> Row:
+    row = Row(name=name, what=f"{what} / an availableNow query by spark-submit{WHERE}", reach=0.95)
+    home, theirs = folder / "ours", folder / "peer"
+    for side in (home, theirs):
+        side.mkdir(parents=True)
+    (home / "job.py").write_text(TRANSFORM)
+    (theirs / "query.py").write_text(QUERY)
+    numbers = count()
+    connection = {"conn_type": "spark", "host": master}
 
-        return paired(row, ours=ours, peer=peer, runs=RUNS)
+    def environment(**more: object) -> dict[str, str]:
+        told = json.dumps({**connection, **more})
+        return {"AIRFLOW_HOME": f"{folder}/airflow", "AIRFLOW_CONN_SPARK_DEFAULT": told}
+
+    def ours() -> float:
+        number = next(numbers)
+        land(home / "landing", number)
+        return python_seconds(OURS, str(home), str(number), SCHEMA, **environment(extra=json.dumps(extra)))
+
+    def peer() -> float:
+        land(theirs / "landing", next(numbers))
+        return python_seconds(PEER, str(theirs / "query.py"), str(theirs), SCHEMA, **environment())
+
+    return paired(row, ours=ours, peer=peer, runs=RUNS)

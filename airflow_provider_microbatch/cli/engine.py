@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.cli.setting import setting
 from airflow_provider_microbatch.engines.spark_connect_wire import default_folder
 
 NAME = "engine"
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", type=Path, default=default_folder(), metavar="DIR", help="its folder (default: %(default)s)"
     )
     parser.add_argument("--master", default="local[*]", help="start: Spark's master (default: %(default)s)")
-    parser.add_argument("--conf", type=_setting, action="append", default=[], metavar="KEY=VALUE",
+    parser.add_argument("--conf", type=setting, action="append", default=[], metavar="KEY=VALUE",
                         help="start: a setting of the server; may be given again")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -65,10 +66,3 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     print(json.dumps(facts) if arguments.json else text)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, found, value = text.partition("=")
-    if not found or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value

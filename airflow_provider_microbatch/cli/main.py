@@ -1,5 +1,5 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor Spark; and
-start or stop a warm engine."""
+start or stop a warm engine, or make a class archive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_provider_microbatch import __version__
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli import (
     check,
+    class_archive,
     engine,
     export,
     import_,
@@ -25,6 +26,7 @@ from airflow_provider_microbatch.cli import (
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
 COMMANDS = (log, show, check, janitor, repair, rewind, set_offset, export, import_)
+WITHOUT_CHECKPOINT = (engine, class_archive)
 _WHOLE_CHECKPOINT = (check, janitor, repair, export, import_)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
@@ -37,9 +39,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    own = commands.add_parser(engine.NAME, help=engine.HELP, description=engine.HELP)
-    engine.add_arguments(own)
-    own.set_defaults(run=engine.run)
+    for command in WITHOUT_CHECKPOINT:
+        own = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        command.add_arguments(own)
+        own.set_defaults(run=command.run)
     for command in COMMANDS:
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         if command is import_:

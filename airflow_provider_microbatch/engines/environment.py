@@ -81,14 +81,31 @@ def launch_environment(
     return environment
 
 
-def spark_defaults(environment: Mapping[str, str]) -> Path | None:
-    """The ``spark-defaults.conf`` that spark-submit would read if it were given no properties file."""
-    folders = []
+def configuration_folder(environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT) -> Path | None:
+    """The folder of Spark's configuration, by the rules of spark-submit's own scripts; it need not be there. None if no
+    Spark is found.
+
+    :param environment: the one that spark-submit is started in.
+    :param binary: what the connection calls spark-submit.
+    """
     if environment.get("SPARK_CONF_DIR"):
-        folders = [Path(environment["SPARK_CONF_DIR"])]
-    elif environment.get("SPARK_HOME"):
-        folders = [Path(environment["SPARK_HOME"], "conf")]
-    else:
-        found = importlib.util.find_spec("pyspark")
-        folders = [Path(place, "conf") for place in (found.submodule_search_locations or [])] if found else []
-    return next((path for path in (folder / "spark-defaults.conf" for folder in folders) if path.is_file()), None)
+        return Path(environment["SPARK_CONF_DIR"])
+    if environment.get("SPARK_HOME"):
+        return Path(environment["SPARK_HOME"], "conf")
+    program = shutil.which(binary, path=environment.get("PATH"))
+    if program is not None and not Path(program).with_name("find_spark_home.py").is_file():
+        return Path(program).parent.parent / "conf"  # an unpacked distribution
+    found = importlib.util.find_spec("pyspark")
+    places = list(found.submodule_search_locations or []) if found else []
+    return Path(places[0], "conf") if places else None
+
+
+def spark_defaults(environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT) -> Path | None:
+    """The ``spark-defaults.conf`` that spark-submit would read if it were given no properties file.
+
+    :param environment: as for :func:`configuration_folder`.
+    :param binary: likewise.
+    """
+    folder = configuration_folder(environment, binary=binary)
+    path = None if folder is None else folder / "spark-defaults.conf"
+    return path if path is not None and path.is_file() else None

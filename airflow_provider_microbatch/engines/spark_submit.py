@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines import clusters, packaging, processes
+from airflow_provider_microbatch.engines import class_archive, clusters, packaging, processes
 from airflow_provider_microbatch.engines.environment import (
     SPARK_SUBMIT,
     check_versions,
@@ -74,6 +74,7 @@ class SparkSubmitEngine:
         self._spark_binary = spark_binary
         self._grace = grace_seconds
         self._hook_arguments = dict(hook_arguments or {})
+        self._class_archive: str | None = None
         self._launches: dict[str, _Launch] = {}
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
@@ -104,7 +105,10 @@ class SparkSubmitEngine:
         target = self._target()
         target.check()
         environment = self._environment(target)
-        base = Path(self._properties_file) if self._properties_file else spark_defaults(environment)
+        binary = self._spark_binary or SPARK_SUBMIT
+        base = Path(self._properties_file) if self._properties_file else spark_defaults(environment, binary=binary)
+        if self._class_archive:
+            environment = class_archive.with_archive(self._class_archive, environment, binary=binary)
         tag = handle["tag"]
         shipment = packaging.pack(tag=tag, job=job, code_files=code.files, conf=self._settings(target, tag), base=base)
         try:
@@ -202,6 +206,7 @@ class SparkSubmitEngine:
             ) from error
         if self._spark_binary is None:
             self._spark_binary = connection.extra_dejson.get("spark-binary")
+        self._class_archive = connection.extra_dejson.get(class_archive.EXTRA)
         return target_of(connection, deploy_mode=self._deploy_mode)
 
     def _environment(self, target: Target) -> dict[str, str]:

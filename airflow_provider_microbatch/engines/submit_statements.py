@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from airflow_provider_microbatch.engines import packaging
+from airflow_provider_microbatch.engines import class_archive, packaging
 from airflow_provider_microbatch.engines.environment import SPARK_SUBMIT, launch_environment, spark_defaults
 from airflow_provider_microbatch.engines.masters import target_of
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -48,12 +48,13 @@ class SubmitStatements(Statements):
         target = target_of(connection, deploy_mode="client")  # the answer is a file on this host
         binary = connection.extra_dejson.get("spark-binary") or SPARK_SUBMIT
         environment = launch_environment(os.environ, extra={}, binary=binary, is_local=target.is_local)
+        base = spark_defaults(environment, binary=binary)
+        if archive := connection.extra_dejson.get(class_archive.EXTRA):
+            environment = class_archive.with_archive(archive, environment, binary=binary)
         tag = f"microbatch-{uuid.uuid4()}"
         settings = {"spark.log.level": "WARN", "spark.ui.enabled": "false", **self.conf}
         try:
-            shipment, answer = packaging.pack_statements(
-                tag=tag, statements=statements, conf=settings, base=spark_defaults(environment)
-            )
+            shipment, answer = packaging.pack_statements(tag=tag, statements=statements, conf=settings, base=base)
             hook = SparkSubmitHook(
                 conn_id=self.conn_id,
                 properties_file=str(shipment.properties),

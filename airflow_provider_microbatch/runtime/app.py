@@ -84,8 +84,10 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         )
         with watch.phase("transform"):
             frame = _transform(job, batch)
+            returned = time.monotonic()
+            _check_columns(job, frame)
         for count in counts.values():
-            count.spoil()
+            count.spoil(since=returned)
         rows_out = RowCount()
         with watch.phase("write"), failing_as("write"):
             log.info("writing the stage %s", job.stage.report)
@@ -135,11 +137,10 @@ def _files(arguments: Mapping[str, Any]) -> str:
 def _transform(job: Job, batch: Batch) -> DataFrame:
     from pyspark.sql import DataFrame
 
+    name = _name(job)
     if job.transform is None:
         (frame,) = batch.sources.values()
-        name = "the source"
     else:
-        name = f"{job.transform.module}.{job.transform.function}"
         log.info("calling %s", name)
         with failing_as("transform"):
             # Imported only now: with Spark Connect, a module's top level may need the session.
@@ -150,16 +151,23 @@ def _transform(job: Job, batch: Batch) -> DataFrame:
             f"{name} returned {type(frame).__name__ if frame is not None else 'None'}, not a DataFrame; end it with "
             "'return <the frame to write>'",
         )
+    return frame
+
+
+def _check_columns(job: Job, frame: DataFrame) -> None:
     ours = {column.casefold() for column in job.stage.reserved_columns}
     with failing_as("transform"):  # where Spark Connect looks at the query for the first time
         taken = [column for column in frame.columns if column.casefold() in ours]
     if taken:
         raise BatchFailure(
             "transform",
-            f"{name} returned the column {', '.join(taken)}, which this package adds by the table's folders; rename or "
-            "drop it",
+            f"{_name(job)} returned the column {', '.join(taken)}, which this package adds by the table's folders; "
+            "rename or drop it",
         )
-    return frame
+
+
+def _name(job: Job) -> str:
+    return f"{job.transform.module}.{job.transform.function}" if job.transform else "the source"
 
 
 def _load(path: str) -> Callable[..., Any]:

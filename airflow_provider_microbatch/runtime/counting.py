@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 PATIENCE = 2.0
 """Seconds to wait for a count once Spark has ended the write: Spark delivers counts from a thread of its own."""
 
-_DELIVERY = 0.05
+_DELIVERY = 0.05  # seconds in which a count of the transform's own actions has come
 
 
 class RowCount:
@@ -45,10 +46,13 @@ class RowCount:
         self._waiter.start()
         return observed
 
-    def spoil(self) -> None:
+    def spoil(self, *, since: float) -> None:
         """Called before the action that shall be counted: if one has been counted already, such as a ``first()`` in
-        the transform, its number may be that of a part of the rows and is not used."""
-        self._spoilt = self.get(patience=_DELIVERY) is not None
+        the transform, its number may be that of a part of the rows and is not used.
+
+        :param since: when the transform returned, by ``time.monotonic``.
+        """
+        self._spoilt = self.get(patience=max(0.0, since + _DELIVERY - time.monotonic())) is not None
 
     def written(self, frame: DataFrame) -> None:
         """Called when ``frame``, of which the counted one is a part or the whole, has been written."""

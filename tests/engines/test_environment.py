@@ -102,3 +102,15 @@ def test_the_defaults_that_a_properties_file_would_hide_are_found(tmp_path: Path
     (conf / "spark-defaults.conf").write_text("spark.a 1\n")
     assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == conf / "spark-defaults.conf"
     assert spark_defaults({"SPARK_HOME": "/nowhere", "SPARK_CONF_DIR": str(conf)}) == conf / "spark-defaults.conf"
+
+
+def test_the_defaults_of_an_unpacked_spark_on_path_are_found_without_a_spark_home(tmp_path: Path) -> None:
+    program(tmp_path / "spark" / "bin", "spark-submit")
+    (tmp_path / "spark" / "conf").mkdir()
+    defaults = tmp_path / "spark" / "conf" / "spark-defaults.conf"
+    defaults.write_text("spark.a 1\n")
+    assert spark_defaults({"PATH": str(defaults.parent.parent / "bin")}) == defaults
+    assert spark_defaults({"PATH": ""}, binary=str(tmp_path / "spark" / "bin" / "spark-submit")) == defaults
+    # Beside pip's spark-submit lies the script that asks Python where pyspark is.
+    (tmp_path / "spark" / "bin" / "find_spark_home.py").touch()
+    assert spark_defaults({"PATH": str(tmp_path / "spark" / "bin")}) is None

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
-from airflow_provider_microbatch.cli import engine
-from airflow_provider_microbatch.cli.main import COMMANDS, build_parser
+from airflow_provider_microbatch.cli.main import COMMANDS, WITHOUT_CHECKPOINT, build_parser
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.stage_table import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN = {engine.NAME, *(command.NAME for command in COMMANDS)}
+KNOWN = {command.NAME for command in (*WITHOUT_CHECKPOINT, *COMMANDS)}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,249 @@
+"""A class archive: a file from which spark-submit's Java maps Spark's classes instead of reading, checking and linking
+them one by one, which is half of what the driver of a small batch does.
+
+The format is Java's own, a dynamic archive of class data sharing (JEP 350, Java 13 and newer). Java takes one only if
+it fits: the same Java, the same jars at the same places first on the class path. If it does not, Java says so in a line
+and starts as without it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines import packaging
+from airflow_provider_microbatch.engines.environment import (
+    SPARK_SUBMIT,
+    check_versions,
+    configuration_folder,
+    launch_environment,
+    spark_defaults,
+)
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.job import Job, Read, Transform
+from airflow_provider_microbatch.sinks.file import FileSink
+
+log = logging.getLogger(__name__)
+
+EXTRA = "class-archive"
+"""In the extra of a connection: the folder of the archive."""
+
+FACTS = "archive.json"
+
+_OPTIONS = "SPARK_SUBMIT_OPTS"  # Spark's launcher gives these to the Java of spark-submit, the driver in client mode.
+_CONF = "conf"
+_CARRIED = {"spark-defaults.conf"}
+_QUIET = ("-Xlog:cds=error", "-Xlog:cds+dynamic=error")  # else a line for each of hundreds of classes it cannot keep
+_TIMEOUT = 900.0
+_ROWS = 2_000
+_TAIL = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassArchive:
+    """What ``archive.json`` says.
+
+    :param file: name of the archive in its folder.
+    :param bytes: its size. Java would map a file that was cut off, and die when it reads beyond the end.
+    :param spark: version of Spark.
+    """
+
+    file: str
+    bytes: int
+    spark: str
+
+
+def with_archive(folder: Any, environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT) -> dict[str, str]:
+    """The environment for a spark-submit that uses an archive. An archive only saves time: where it cannot be used, the
+    log says why, and the environment is as it was.
+
+    Spark's defaults must be in a properties file: their folder is not on the class path any more.
+
+    :param folder: of the archive, as the connection's extra has it.
+    :param environment: the one spark-submit would be started in.
+    :param binary: what the connection calls spark-submit.
+    """
+    try:
+        if not isinstance(folder, str) or not Path(folder).is_absolute():
+            raise EngineError(f"{EXTRA!r} in the connection's extra must be an absolute path, not {folder!r}.")
+        archive = read(Path(folder))
+        _check_folders(environment, binary)
+    except EngineError as error:
+        log.warning("spark-submit starts without its class archive: %s", error)
+        return dict(environment)
+    return _sharing(environment, Path(folder), f"-XX:SharedArchiveFile={Path(folder, archive.file)}")
+
+
+def read(folder: Path) -> ClassArchive:
+    """The archive of a folder.
+
+    :raises EngineError: if there is none, or it is not whole.
+    """
+    again = f"Make it again: microbatch class-archive {folder}"
+    try:
+        archive = ClassArchive(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
+        size = (folder / archive.file).stat().st_size
+    except FileNotFoundError as error:
+        raise EngineError(f"there is no class archive in {folder} ({error.filename} is missing). {again}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise EngineError(f"the class archive in {folder} cannot be read: {error}. {again}") from error
+    if size != archive.bytes:
+        raise EngineError(f"{folder / archive.file} has {size} bytes, and was made with {archive.bytes}. {again}")
+    return archive
+
+
+def make(folder: Path, *, conf: Mapping[str, str], binary: str = SPARK_SUBMIT) -> ClassArchive:
+    """Make or replace the archive of a folder: a small batch runs by spark-submit on this machine, and its Java writes
+    down the classes that it has loaded.
+
+    :param folder: where spark-submit will find it; Java wants it there, and the jars where they are now.
+    :param conf: Spark settings of the batch; those that change the class path belong here.
+    :param binary: name of the spark-submit program.
+    :raises EngineError: if Java cannot make one here, or the batch fails; the archive that was in the folder stays.
+    """
+    check_versions()
+    environment = launch_environment(os.environ, extra={}, binary=binary, is_local=True)
+    base = spark_defaults(environment, binary=binary)
+    _check_folders(environment, binary)
+    try:
+        (folder / _CONF).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineError(f"{folder} cannot be made: {error}.") from error
+    made = folder / f"classes-{uuid.uuid4()}.jsa"
+    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
+    try:
+        with tempfile.TemporaryDirectory(prefix="microbatch-classes-") as scratch:
+            spark = _write(made, environment, binary=binary, settings=settings, base=base, scratch=Path(scratch))
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        archive = ClassArchive(file=made.name, bytes=made.stat().st_size, spark=spark)
+        written = folder / f"{FACTS}.{uuid.uuid4()}"
+        written.write_text(json.dumps(asdict(archive)) + "\n", encoding="utf-8")
+        written.replace(folder / FACTS)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    newest = read(folder).file
+    for other in folder.glob("classes-*.jsa"):
+        # A driver that has mapped an older one keeps it.
+        if other.name != newest:
+            other.unlink(missing_ok=True)
+    return archive
+
+
+def _write(
+    made: Path,
+    environment: Mapping[str, str],
+    *,
+    binary: str,
+    settings: Mapping[str, str],
+    base: Path | None,
+    scratch: Path,
+) -> str:
+    """Returns the version of Spark."""
+    tag, key, sink = f"microbatch-{uuid.uuid4()}", BatchKey("live", 0), FileSink(str(scratch / "lake"))
+    shipment = packaging.pack(tag=tag, job=_job(scratch, sink, key), code_files=(), conf=settings, base=base)
+    try:
+        log.info("running a batch, and writing the classes that it loads")
+        batch = ["--master", "local[2]", "--files", str(shipment.job)]
+        batch += ["--py-files", ",".join(str(path) for path in shipment.py_files)]
+        batch += [str(shipment.application), str(shipment.job)]
+        command = [binary, "--properties-file", str(shipment.properties)]
+        writing = _sharing(environment, made.parent, f"-XX:ArchiveClassesAtExit={made}", *_QUIET)
+        _submit([*command, *batch], {**writing, "TMPDIR": str(scratch)})
+        manifest = sink.manifest(key, 1)
+        if manifest is None or not made.is_file():
+            raise EngineError(f"{binary} ended well, but there is no {made}: its Java must be version 13 or newer.")
+        # With -Xshare:on Java ends instead of starting without the archive: so it is known to fit.
+        _submit(
+            [*command, "--version"], _sharing(environment, made.parent, f"-XX:SharedArchiveFile={made}", "-Xshare:on")
+        )
+    finally:
+        packaging.unpack(tag)
+    return str(manifest.result["sparkVersion"])
+
+
+def _submit(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"{command[0]} has not ended in {_TIMEOUT:.0f} seconds.") from error
+    if done.returncode != 0:
+        last = "\n".join(done.stdout.splitlines()[-_TAIL:])
+        raise EngineError(f"{command[0]} ended with status {done.returncode}. Its last lines:\n{last}")
+
+
+def _sharing(environment: Mapping[str, str], folder: Path, *options: str) -> dict[str, str]:
+    quoted = (f'"{option}"' if " " in option.partition("=")[2] else option for option in options)
+    given = " ".join(part for part in (environment.get(_OPTIONS), *quoted) if part)
+    return {**environment, _OPTIONS: given, "SPARK_CONF_DIR": str(folder / _CONF)}
+
+
+def _check_folders(environment: Mapping[str, str], binary: str) -> None:
+    """Java shares no classes while a folder with files is on its class path; spark-submit puts these there. Of Spark's
+    own folder, the defaults travel in the properties file, and templates say nothing.
+
+    :raises EngineError: naming the folder and the files.
+    """
+    places = {variable: environment.get(variable) for variable in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")}
+    folders = {variable: Path(place) for variable, place in places.items() if place}
+    spark = configuration_folder(environment, binary=binary)
+    if spark is not None:
+        folders["Spark's configuration"] = spark
+    for name, folder in folders.items():
+        try:
+            files = {path.name for path in folder.iterdir() if path.suffix != ".template"}
+        except OSError:
+            continue
+        if folder == spark:
+            files -= _CARRIED
+        if files:
+            raise EngineError(
+                f"Java shares no classes while a folder with files is on its class path, and {name}, {folder}, holds "
+                f"{', '.join(sorted(files))}. Keep these elsewhere, or go without a class archive."
+            )
+
+
+def _job(scratch: Path, sink: FileSink, key: BatchKey) -> Job:
+    landing = scratch / "landing"
+    landing.mkdir()
+    rows = ({"id": n, "customer": f"c{n % 7}", "amount": n / 4, "ts": "2026-01-01T00:00:00"} for n in range(_ROWS))
+    (landing / "rows.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = {
+        "name": "rows",
+        "format": "json",
+        "schema": "id long, customer string, amount double, ts timestamp",
+        "options": {},
+        "groups": [{"paths": [str(landing / "rows.json")], "base_path": str(landing)}],
+        "ignore_missing": False,
+    }
+    return Job(
+        pipeline="class-archive",
+        lane=key.lane,
+        batch_id=key.id,
+        epoch=1,
+        batch_timestamp_ms=1_767_225_600_000,
+        watermark_ms=0,
+        sources={"rows": Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments)},
+        stage=sink.stage(key, 1),
+        transform=Transform(module="airflow_provider_microbatch.runtime.training", function="transform"),
+    )

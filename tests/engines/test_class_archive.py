@@ -1,0 +1,127 @@
+"""The driver of a batch takes its classes from an archive, and runs without one that is not as it was made."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.engines import class_archive
+from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.engines.submit_statements import SubmitStatements
+from tests.engines.conftest import World
+
+SHARED = "org.apache.spark.deploy.SparkSubmit source: shared objects file (top)"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, folder: object) -> None:
+    connection = {"conn_type": "spark", "host": "local[1]", "extra": json.dumps({"class-archive": folder})}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+
+
+def classes_of(world: World, told: Path, *, epoch: int) -> str:
+    """Run one batch; return where its Java took its classes from."""
+    # The user's own options of Java stay.
+    options = {"SPARK_SUBMIT_OPTS": f"-Xlog:class+load:file={told}"}
+    world.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, env_vars=options, grace_seconds=5)
+    job, code = world.job(None, [world.land("a.json", [{"id": 1}])], epoch=epoch)
+    world.engine.result(world.start(job, code))
+    assert world.sink.manifest(world.key, epoch) is not None
+    return told.read_text()
+
+
+@pytest.mark.spark
+def test_batches_and_statements_take_their_classes_from_an_archive_that_is_whole(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "spark classes"
+    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "class-archive", str(folder), "--json"]
+    made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    archive = folder / made["file"]
+    assert archive.stat().st_size == made["bytes"]
+
+    use(monkeypatch, str(folder))
+    assert SHARED in classes_of(world, tmp_path / "classes-1.log", epoch=1)
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", f"-Xlog:class+load:file={tmp_path / 'classes-2.log'}")
+        assert SubmitStatements().run(["SELECT 1 AS one"]) == [[{"one": 1}]]
+    assert SHARED in (tmp_path / "classes-2.log").read_text()
+
+    # Java would map what is left of it, and be killed by a signal when it reads beyond the end.
+    archive.chmod(0o600)
+    with archive.open("r+b") as file:
+        file.truncate(made["bytes"] // 2)
+    assert "shared objects file (top)" not in classes_of(world, tmp_path / "classes-3.log", epoch=2)
+
+
+def test_an_archive_that_cannot_be_used_is_told_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, conf = tmp_path / "classes", tmp_path / "conf"
+    folder.mkdir()
+    conf.mkdir()
+    given = {"SPARK_CONF_DIR": str(conf), "SPARK_SUBMIT_OPTS": "-Dmine=1"}
+
+    def told() -> str:
+        caplog.clear()
+        assert class_archive.with_archive(str(folder), given) == given
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        return record.getMessage()
+
+    assert f"microbatch class-archive {folder}" in told()
+    (folder / "archive.json").write_text("{")
+    assert "cannot be read" in told()
+    facts = {"file": "classes-1.jsa", "bytes": 3, "spark": "4.1.3"}
+    (folder / "archive.json").write_text(json.dumps(facts))
+    assert "classes-1.jsa is missing" in told()
+    (folder / "classes-1.jsa").write_bytes(b"ab")
+    assert "has 2 bytes, and was made with 3" in told()
+    (folder / "classes-1.jsa").write_bytes(b"abc")
+    (conf / "log4j2.properties").touch()
+    assert "log4j2.properties" in told()
+    (conf / "log4j2.properties").unlink()
+
+    # Of Spark's folder, the defaults travel in the properties file.
+    for name in ("spark-defaults.conf", "log4j2.properties.template"):
+        (conf / name).touch()
+    used = class_archive.with_archive(str(folder), given)
+    assert used["SPARK_SUBMIT_OPTS"] == f"-Dmine=1 -XX:SharedArchiveFile={folder}/classes-1.jsa"
+    assert used["SPARK_CONF_DIR"] == str(folder / "conf")
+    given["HADOOP_CONF_DIR"] = str(tmp_path / "hadoop")
+    shutil.copytree(conf, tmp_path / "hadoop")
+    assert "HADOOP_CONF_DIR" in told()
+    for wrong in ("classes", ["/classes"]):
+        assert class_archive.with_archive(wrong, {}) == {}
+        assert "absolute path" in caplog.text
+
+
+def test_what_keeps_java_from_sharing_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_provider_microbatch.cli.main import main
+
+    (tmp_path / "hive-site.xml").touch()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert main(["class-archive", str(tmp_path / "classes")]) == 2
+    assert "hive-site.xml" in capsys.readouterr().err
+    assert not (tmp_path / "classes").exists()
+
+
+@pytest.mark.spark
+def test_a_batch_that_fails_leaves_the_archive_that_was_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_provider_microbatch.cli.main import main
+
+    (tmp_path / "archive.json").write_text('{"file": "classes-1.jsa", "bytes": 3, "spark": "4.1.3"}')
+    (tmp_path / "classes-1.jsa").write_bytes(b"abc")
+    assert main(["class-archive", str(tmp_path), "--conf", "spark.driver.memory=lots"]) == 2
+    assert "spark-submit ended with status" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"archive.json", "classes-1.jsa", "conf"}
+    assert class_archive.read(tmp_path).file == "classes-1.jsa"
