@@ -8,13 +8,15 @@ and starts as without it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,30 +116,47 @@ def make(folder: Path, *, conf: Mapping[str, str], binary: str = SPARK_SUBMIT) -
     environment = launch_environment(os.environ, extra={}, binary=binary, is_local=True)
     base = spark_defaults(environment, binary=binary)
     _check_folders(environment, binary)
+    with _alone(folder):
+        made = folder / f"classes-{uuid.uuid4()}.jsa"
+        settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
+        try:
+            with tempfile.TemporaryDirectory(prefix="microbatch-classes-") as scratch:
+                spark = _write(made, environment, binary=binary, settings=settings, base=base, scratch=Path(scratch))
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
+            archive = ClassArchive(file=made.name, bytes=made.stat().st_size, spark=spark)
+            written = made.with_suffix(".json")
+            written.write_text(json.dumps(asdict(archive)) + "\n", encoding="utf-8")
+            written.replace(folder / FACTS)
+        finally:
+            _tidy(folder)
+    return archive
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One archive of a folder is made at a time: what else lies there was left by one that was killed."""
     try:
         (folder / _CONF).mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise EngineError(f"{folder} cannot be made: {error}.") from error
-    made = folder / f"classes-{uuid.uuid4()}.jsa"
-    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
     try:
-        with tempfile.TemporaryDirectory(prefix="microbatch-classes-") as scratch:
-            spark = _write(made, environment, binary=binary, settings=settings, base=base, scratch=Path(scratch))
-        with made.open("rb") as file:
-            os.fsync(file.fileno())
-        archive = ClassArchive(file=made.name, bytes=made.stat().st_size, spark=spark)
-        written = folder / f"{FACTS}.{uuid.uuid4()}"
-        written.write_text(json.dumps(asdict(archive)) + "\n", encoding="utf-8")
-        written.replace(folder / FACTS)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-    newest = read(folder).file
-    for other in folder.glob("classes-*.jsa"):
-        # A driver that has mapped an older one keeps it.
-        if other.name != newest:
-            other.unlink(missing_ok=True)
-    return archive
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove all but the archive that is in use. A driver that has mapped an older one keeps it."""
+    try:
+        current = read(folder).file
+    except EngineError:
+        current = None
+    for path in folder.glob("classes-*"):
+        if path.name != current:
+            path.unlink(missing_ok=True)
 
 
 def _write(
@@ -162,7 +181,7 @@ def _write(
         _submit([*command, *batch], {**writing, "TMPDIR": str(scratch)})
         manifest = sink.manifest(key, 1)
         if manifest is None or not made.is_file():
-            raise EngineError(f"{binary} ended well, but there is no {made}: its Java must be version 13 or newer.")
+            raise EngineError(f"{binary} ended well, but there is no {made}: Java cannot write it.")
         # With -Xshare:on Java ends instead of starting without the archive: so it is known to fit.
         _submit(
             [*command, "--version"], _sharing(environment, made.parent, f"-XX:SharedArchiveFile={made}", "-Xshare:on")

@@ -121,6 +121,7 @@ def test_a_batch_that_fails_leaves_the_archive_that_was_there(
 
     (tmp_path / "archive.json").write_text('{"file": "classes-1.jsa", "bytes": 3, "spark": "4.1.3"}')
     (tmp_path / "classes-1.jsa").write_bytes(b"abc")
+    (tmp_path / "classes-2.jsa").write_bytes(b"left by one that was killed")
     assert main(["class-archive", str(tmp_path), "--conf", "spark.driver.memory=lots"]) == 2
     assert "spark-submit ended with status" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"archive.json", "classes-1.jsa", "conf"}
