@@ -29,7 +29,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
-from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
+from airflow_provider_microbatch.execution.summary import BatchSummary, rows_label, summarize
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class IntervalSummary:
         if len(self.batches) == 1:
             return self.batches[0].label
         rows = sum(batch.rows_out or 0 for batch in self.batches)
-        return f"{_names([batch.key for batch in self.batches])} · {rows:,} rows"
+        return f"{_names([batch.key for batch in self.batches])} · {rows_label(rows)}"
 
     def to_dict(self) -> dict[str, Any]:
         """That of the last batch, with all keys as ``batches``."""

@@ -55,7 +55,7 @@ class BatchSummary:
         """A few words for a square in the grid."""
         if self.state == "set_aside":
             return f"batch {self.key.id} · set aside"
-        rows = "" if self.rows_out is None else f" · {self.rows_out:,} rows"
+        rows = "" if self.rows_out is None else f" · {rows_label(self.rows_out)}"
         return f"{batch_label(self.key)}{rows}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +66,11 @@ class BatchSummary:
 def batch_label(key: BatchKey) -> str:
     """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
     return f"batch {key.id if key.lane == LIVE else key}"
+
+
+def rows_label(count: int) -> str:
+    """``1,000 rows``."""
+    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:

@@ -1,8 +1,8 @@
 """What happens to a batch's files after its commit: nothing, archive or delete.
 
 ``cleaned/<log id>`` in the source's state says that an entry and all before it are done. Markers are written in order,
-so the highest marker tells all, and saying a commit again costs one look. An entry that is kept for a batch that was
-set aside is passed over, and cleaned when it has been released.
+so the highest marker tells all, the one before it goes, and saying a commit again costs one look. An entry that is kept
+for a batch that was set aside is passed over, and cleaned when it has been released.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os.path
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file_kept import KeptEntries
@@ -49,6 +50,8 @@ class Cleaner:
                 errors += self._entry(number, LIVE)
             if not errors:
                 self._state.put_if_absent(f"cleaned/{number}", b"v1")
+                if number:
+                    self._state.delete(f"cleaned/{number - 1}")
         for number in self._kept.released():
             failed = self._entry(number, LIVE)
             errors += failed
@@ -86,10 +89,9 @@ class Cleaner:
         """The highest log id up to ``end`` that is done; -1 if none is."""
         if self._state.get(f"cleaned/{end}") is not None:
             return end
-        if end == 0 or self._state.get(f"cleaned/{end - 1}") is not None:
+        if end and self._state.get(f"cleaned/{end - 1}") is not None:
             return end - 1
-        done = [int(name) for name in self._state.list("cleaned") if name.isdecimal() and int(name) <= end]
-        return max(done, default=NOTHING)
+        return min(max(numbers(self._state.list("cleaned")), default=NOTHING), end)
 
     def _one(self, file: PlannedFile) -> None:
         try:

@@ -96,7 +96,7 @@ def test_every_run_of_an_interval_pipeline_reads_its_interval(world: IntervalWor
     given = context(world.root, interval=INTERVAL)
     summary = operator.execute(given)
     assert summary["key"] == f"{LANE}/0"
-    assert given["batch_label"] == f"batch {LANE}/0 · 1 rows"
+    assert given["batch_label"] == f"batch {LANE}/0 · 1 row"
     assert summary == json.loads(json.dumps(summary))
     assert world.rows() == {f"{LANE}/0": [1]}
     operator.execute(context(world.root, interval=INTERVAL, clear_number=1))

@@ -39,7 +39,7 @@ def test_each_slot_takes_the_next_batch_and_a_failure_stops_those_behind_it(shop
     assert shop.airflow.wait_for_run(DAG, failed, timeout=SECONDS) == "failed"
     states = [state for state, _ in squares(shop, failed)]
     assert states == ["success", "success", "failed", "skipped"]
-    assert [label for _, label in squares(shop, failed)[:3]] == ["batch 0 · 1 rows", "batch 1 · 1 rows", "batch 2"]
+    assert [label for _, label in squares(shop, failed)[:3]] == ["batch 0 · 1 row", "batch 1 · 1 row", "batch 2"]
     assert ids(shop) == {0: [0], 1: [1]}
 
     (shop.home / "drain_fails").unlink()

@@ -123,6 +123,19 @@ def test_delete_removes_the_range_and_says_that_it_cannot_be_replayed(world: Wor
     assert source.not_replayable(OFFSET_0, OFFSET_0) is None
 
 
+def test_one_mark_says_what_was_cleaned_and_an_older_commit_that_comes_late_cleans_nothing(world: World) -> None:
+    source = planned(world, clean_source="archive", archive_dir=str(world.root / "archive"))
+    source.commit(OFFSET_0)
+    source.commit(OFFSET_1)
+    assert len(list(world.root.rglob("cleaned/*"))) == 1
+    put_back = world.landing / "day=0/0.json"
+    put_back.parent.mkdir(parents=True, exist_ok=True)
+    (world.root / "archive" / "day=0/0.json").rename(put_back)
+    before = world.snapshot()
+    source.commit(OFFSET_0)
+    assert world.snapshot() == before
+
+
 def test_a_commit_that_was_missed_is_made_up_by_the_next(world: World) -> None:
     source = planned(world, clean_source="delete")
     (world.landing / "day=0/0.json").unlink()
