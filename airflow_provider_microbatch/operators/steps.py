@@ -167,7 +167,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline, lane=key.lane)
-        connect = find_connect_engine(self.conn_id, run=identity_of(context), code=code, conf=self.conf)
+        connect = self.connect_engine(identity_of(context), code)
         engine = self._running = StoppableEngine(connect or self.engine())
         set_label(context, batch_label(key))
         with alarming(context):
@@ -217,38 +217,48 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         if self._running is not None:
             self._running.stop()
 
+    def connect_engine(self, run: RunIdentity, code: Code) -> Engine | None:
+        """What runs the batch, if the connection is of type ``spark_connect``."""
+        unused = {name for name, value in {**self._engine_arguments(), **self._hook_arguments()}.items() if value}
+        return find_connect_engine(self.conn_id, run=run, code=code, conf=self.conf, unused=unused)
+
     def engine(self) -> Engine:
-        """What runs the batch, unless the connection is of type ``spark_connect``."""
+        """What runs the batch otherwise: spark-submit."""
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
         return SparkSubmitEngine(
-            conn_id=self.conn_id,
-            conf=self.conf,
-            properties_file=self.properties_file,
-            deploy_mode=self._deploy_mode,
-            env_vars=self.env_vars,
-            files=self.files,
-            spark_binary=self._spark_binary,
-            hook_arguments={
-                "archives": self._archives,
-                "driver_class_path": self.driver_class_path,
-                "jars": self.jars,
-                "packages": self.packages,
-                "exclude_packages": self.exclude_packages,
-                "repositories": self._repositories,
-                "total_executor_cores": self._total_executor_cores,
-                "executor_cores": self._executor_cores,
-                "executor_memory": self._executor_memory,
-                "driver_memory": self._driver_memory,
-                "keytab": self.keytab,
-                "principal": self.principal,
-                "proxy_user": self.proxy_user,
-                "num_executors": self._num_executors,
-                "verbose": self._verbose,
-                "yarn_queue": self._yarn_queue,
-                "use_krb5ccache": self._use_krb5ccache,
-            },
+            conn_id=self.conn_id, conf=self.conf, **self._engine_arguments(), hook_arguments=self._hook_arguments()
         )
+
+    def _engine_arguments(self) -> dict[str, Any]:
+        return {
+            "properties_file": self.properties_file,
+            "deploy_mode": self._deploy_mode,
+            "env_vars": self.env_vars,
+            "files": self.files,
+            "spark_binary": self._spark_binary,
+        }
+
+    def _hook_arguments(self) -> dict[str, Any]:
+        return {
+            "archives": self._archives,
+            "driver_class_path": self.driver_class_path,
+            "jars": self.jars,
+            "packages": self.packages,
+            "exclude_packages": self.exclude_packages,
+            "repositories": self._repositories,
+            "total_executor_cores": self._total_executor_cores,
+            "executor_cores": self._executor_cores,
+            "executor_memory": self._executor_memory,
+            "driver_memory": self._driver_memory,
+            "keytab": self.keytab,
+            "principal": self.principal,
+            "proxy_user": self.proxy_user,
+            "num_executors": self._num_executors,
+            "verbose": self._verbose,
+            "yarn_queue": self._yarn_queue,
+            "use_krb5ccache": self._use_krb5ccache,
+        }
 
 
 class CommitMicroBatchOperator(BaseOperator):

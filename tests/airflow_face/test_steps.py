@@ -20,6 +20,8 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
     TransformError,
 )
+from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import (
     CommitMicroBatchOperator,
     PlanMicroBatchOperator,
@@ -28,7 +30,7 @@ from airflow_provider_microbatch.operators.steps import (
 )
 from airflow_provider_microbatch.runtime.job import Job
 from tests.airflow_face.support import InlineSubmit, context, transform_file
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 KEY = BatchKey("live", 0)
@@ -258,6 +260,21 @@ def test_submit_of_a_batch_that_was_never_planned_opens_no_attempt(world: World)
     with pytest.raises(BrokenLogError):
         submit(world, "live/0")
     assert world.checkpoint.attempts.all(KEY) == []
+
+
+def test_what_a_running_server_cannot_heed_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WARM", '{"conn_type": "spark_connect", "host": "localhost"}')
+    given: dict[str, Any] = {"conn_id": "warm", "jars": "a.jar", "driver_memory": "1g", "conf": {"spark.x": "1"}}
+    run, code = run_identity(0), Code()
+    for operator in (
+        SubmitMicroBatchOperator(task_id="submit", pipeline=world.pipeline, key="live/0", **given),
+        MicroBatchOperator(task_id="batch", pipeline=world.pipeline, **given),
+    ):
+        caplog.clear()
+        assert operator.connect_engine(run, code) is not None
+        assert "not used: driver_memory, jars" in caplog.text
 
 
 def test_submit_is_never_resumed_by_airflow(world: World) -> None:
