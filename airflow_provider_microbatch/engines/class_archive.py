@@ -173,8 +173,7 @@ def _write(
     shipment = packaging.pack(tag=tag, job=_job(scratch, sink, key), code_files=(), conf=settings, base=base)
     try:
         log.info("running a batch, and writing the classes that it loads")
-        batch = ["--master", "local[2]", "--files", str(shipment.job)]
-        batch += ["--py-files", ",".join(str(path) for path in shipment.py_files)]
+        batch = ["--master", "local[2]", "--py-files", ",".join(str(path) for path in shipment.py_files)]
         batch += [str(shipment.application), str(shipment.job)]
         command = [binary, "--properties-file", str(shipment.properties)]
         writing = _sharing(environment, made.parent, f"-XX:ArchiveClassesAtExit={made}", *_QUIET)

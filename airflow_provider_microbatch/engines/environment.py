@@ -76,6 +76,8 @@ def launch_environment(
             )
         environment["PATH"] = os.pathsep.join(part for part in (str(folder), environment.get("PATH", "")) if part)
     check_java(environment)
+    # Java that only puts spark-submit's command line together, and ends.
+    environment.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if is_local:
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
     return environment

@@ -30,7 +30,7 @@ class Shipment:
 
     :param folder: holds all the others.
     :param application: the application file.
-    :param job: the plan, for ``--files`` and as the application's argument.
+    :param job: the plan, the application's argument; in cluster mode for ``--files`` too.
     :param py_files: for ``--py-files``.
     :param properties: for ``--properties-file``.
     """

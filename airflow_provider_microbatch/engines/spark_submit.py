@@ -111,6 +111,8 @@ class SparkSubmitEngine:
             environment = class_archive.with_archive(self._class_archive, environment, binary=binary)
         tag = handle["tag"]
         shipment = packaging.pack(tag=tag, job=job, code_files=code.files, conf=self._settings(target, tag), base=base)
+        # A driver of this host reads the job where it lies.
+        carried = str(shipment.job) if target.deploy_mode == "cluster" else None
         try:
             # Built here, in the caller's thread: it resolves the connection, by way of the task's supervisor.
             hook = SparkSubmitHook(
@@ -118,7 +120,7 @@ class SparkSubmitEngine:
                 # The hook puts these on the command line, so only the tag, by which any process finds the driver.
                 conf={TAG: tag},
                 properties_file=str(shipment.properties),
-                files=",".join(part for part in (str(shipment.job), self._files) if part),
+                files=",".join(part for part in (carried, self._files) if part) or None,
                 py_files=",".join(str(path) for path in shipment.py_files),
                 application_args=[str(shipment.job)],
                 name=handle["application"],

@@ -180,8 +180,8 @@ def _load(path: str) -> Callable[..., Any]:
 
 
 def find_job(argument: str) -> Path:
-    """The job file: where spark-submit was given it, else in the working directory, where ``--files`` puts it on YARN
-    and Kubernetes.
+    """The job file: where spark-submit was given it, else in the working directory, where ``--files`` puts it in
+    cluster mode.
 
     :raises FileNotFoundError: if it is in neither place.
     """

@@ -1,4 +1,4 @@
-"""The plan of one attempt, as the file that ``spark-submit --files`` carries to the driver (JSON, UTF-8).
+"""The plan of one attempt, as a file that the driver reads (JSON, UTF-8).
 
 It says exactly which ranges to read, what to call, and where to write. It never holds a secret.
 """
