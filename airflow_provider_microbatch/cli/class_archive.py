@@ -1,4 +1,4 @@
-"""``microbatch class-archive``: what lets the driver of each spark-submit start in half the time."""
+"""``microbatch class-archive``: what lets each spark-submit start faster."""
 
 from __future__ import annotations
 
