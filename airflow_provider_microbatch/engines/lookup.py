@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
@@ -29,7 +29,7 @@ def find_engine(name: str) -> Engine | None:
 
 
 def find_connect_engine(
-    conn_id: str, *, run: RunIdentity, code: Code, conf: Mapping[str, Any] | None, unused: Iterable[str] = ()
+    conn_id: str, *, run: RunIdentity, code: Code, conf: Mapping[str, Any] | None, unused: Mapping[str, Any]
 ) -> Engine | None:
     """The engine for a connection of type ``spark_connect``; None if it is of another type, or missing.
 
@@ -37,7 +37,7 @@ def find_connect_engine(
     :param run: whose session it is: one a DAG run.
     :param code: what the session has been sent.
     :param conf: Spark settings of the session.
-    :param unused: names of arguments that were given and that a server which runs already cannot heed.
+    :param unused: arguments that a server which runs already cannot heed; those that have a value are named.
     """
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException
@@ -49,7 +49,7 @@ def find_connect_engine(
         return None  # spark-submit says what is missing
     from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 
-    ignored = sorted(unused)
+    ignored = sorted(name for name, value in unused.items() if value)
     if ignored:
         log.warning("connection %r is a running Spark Connect server: not used: %s", conn_id, ", ".join(ignored))
     scope = f"{run.dag_id}\n{run.run_id}"

@@ -201,9 +201,9 @@ class MicroBatchOperator(BaseOperator):
         """What runs the batch, if the connection is of type ``spark_connect``."""
         from airflow_provider_microbatch.engines.lookup import find_connect_engine
 
-        given = {**self._engine_arguments, **self._hook_arguments, "packages": self.packages, "jars": self.jars}
-        unused = {name for name, value in given.items() if value and name != "conf"}
-        return find_connect_engine(self.conn_id, run=run, code=code, conf=self._engine_arguments["conf"], unused=unused)
+        unused = {**self._engine_arguments, **self._hook_arguments, "packages": self.packages, "jars": self.jars}
+        conf = unused.pop("conf")
+        return find_connect_engine(self.conn_id, run=run, code=code, conf=conf, unused=unused)
 
     def engine(self) -> Engine:
         """What runs the batch otherwise: spark-submit."""

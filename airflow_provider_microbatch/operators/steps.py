@@ -219,7 +219,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     def connect_engine(self, run: RunIdentity, code: Code) -> Engine | None:
         """What runs the batch, if the connection is of type ``spark_connect``."""
-        unused = {name for name, value in {**self._engine_arguments(), **self._hook_arguments()}.items() if value}
+        unused = {**self._engine_arguments(), **self._hook_arguments()}
         return find_connect_engine(self.conn_id, run=run, code=code, conf=self.conf, unused=unused)
 
     def engine(self) -> Engine:
