@@ -24,8 +24,17 @@ from demo.local_airflow import free_port
 
 SECONDS = 60.0
 _NOBODY = 65534
-# What is committed outlives processes that are killed, and nothing here has to outlive the machine.
-_SETTINGS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "max_connections": "300"}
+_SETTINGS = {
+    # What is committed outlives processes that are killed, and nothing here has to outlive the machine.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "max_connections": "300",
+    # The LocalExecutor's workers inherit the scheduler's connection, so a scheduler that is killed inside a transaction
+    # leaves it open, and with it the lock on the pools: the next scheduler would never queue a task. Less than what the
+    # tests' Airflows take for a sign of death (20 s), more than a busy machine lets a process stand still.
+    "idle_in_transaction_session_timeout": "15s",
+}
 
 
 class Postgres:
