@@ -1,6 +1,7 @@
 """DAGs of the backfill tests, copied into the DAGs folder. Two run on an engine without a JVM, one on spark-submit.
 
-Files in ``MICROBATCH_HOME`` tell the engine to fail, or to wait in the lanes of intervals.
+Files in ``MICROBATCH_HOME`` tell the engine to fail, or to wait in the lanes of intervals. Their days begin at the hour
+``MICROBATCH_HOUR`` (UTC).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.airflow_face.support import InlineOperator
 from tests.support.inline_engine import InlineEngine
 
 HOME = Path(os.environ.get("MICROBATCH_HOME", "/opt/microbatch"))
+DAILY = f"0 {os.environ.get('MICROBATCH_HOUR', '0')} * * *"
 START = datetime(2026, 1, 1)
 
 
@@ -50,10 +52,10 @@ def _inline(name: str, timetable: CronDataIntervalTimetable | CronPartitionTimet
         )
 
 
-_inline("backfill_days", CronDataIntervalTimetable("@daily", timezone="UTC"))
-_inline("backfill_partitions", CronPartitionTimetable("@daily", timezone="UTC"))
+_inline("backfill_days", CronDataIntervalTimetable(DAILY, timezone="UTC"))
+_inline("backfill_partitions", CronPartitionTimetable(DAILY, timezone="UTC"))
 
-with DAG("backfill_spark", schedule="@daily", start_date=START, catchup=False, max_active_runs=1):
+with DAG("backfill_spark", schedule=DAILY, start_date=START, catchup=False, max_active_runs=1):
     MicroBatchOperator(
         task_id="micro_batch", pipeline=_pipeline("backfill_spark", format="parquet", plan="interval")
     )  # fmt: skip

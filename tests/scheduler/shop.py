@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from demo.local_airflow import LocalAirflow
 
 SECONDS = 180.0
 """What a batch may take on a busy machine, a retry included."""
+
+TODAY = (datetime.now(tz=UTC) - timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
+"""When the newest day of the daily DAGs began."""
 
 
 @dataclass(frozen=True, kw_only=True)

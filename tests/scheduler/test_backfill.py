@@ -1,24 +1,22 @@
 """Airflow's own backfill, by REST and on the command line, on a real scheduler: each landed row is in the table once.
 
-The days are those before today, so that a run of today's schedule does not get between.
+The days are those before today, and today began twelve hours ago, so that no run of the schedule gets between.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from tests.scheduler.shop import SECONDS, Shop
+from tests.scheduler.shop import SECONDS, TODAY, Shop
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
-
-TODAY = datetime.now(tz=UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def day(number: int) -> datetime:
@@ -184,7 +182,7 @@ def test_an_interval_pipeline_on_spark_by_the_command_line(shop: Shop) -> None:
     for number in (4, 3, 2):
         spark.land(number, day(number) + timedelta(hours=12))
     spark.airflow.unpause(spark.dag)
-    tick = f"{day(2):%Y-%m-%d}"
+    tick = day(2).isoformat()
     dates = ("--from-date", tick, "--to-date", tick)
     shop.airflow.command("backfill", "create", "--dag-id", spark.dag, *dates, "--max-active-runs", "3")
     log = spark.checkpoint.lane(lane(3)).commit_log

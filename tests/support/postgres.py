@@ -31,8 +31,8 @@ _SETTINGS = {
     "synchronous_commit": "off",
     "max_connections": "300",
     # The LocalExecutor's workers inherit the scheduler's connection, so a scheduler that is killed inside a transaction
-    # leaves it open, and with it the lock on the pools: the next scheduler would never queue a task. Less than what the
-    # tests' Airflows take for a sign of death (20 s), more than a busy machine lets a process stand still.
+    # leaves it open, and with it the lock on the pools: the next scheduler would never queue a task. A living process
+    # does not stand still for so long, on a busy machine either.
     "idle_in_transaction_session_timeout": "15s",
 }
 
