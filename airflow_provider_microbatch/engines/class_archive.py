@@ -8,7 +8,6 @@ and starts as without it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_posix import sync
+from airflow_provider_microbatch.sinks.file_posix import locked, sync
 
 log = logging.getLogger(__name__)
 
@@ -136,16 +135,13 @@ def make(folder: Path, *, conf: Mapping[str, str], binary: str = SPARK_SUBMIT) -
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One archive of a folder is made at a time: what else lies there was left by one that was killed."""
-    try:
-        (folder / _CONF).mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise EngineError(f"{folder} cannot be made: {error}.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        try:
+            (folder / _CONF).mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(folder / "lock"))
+        except OSError as error:
+            raise EngineError(f"{folder} cannot be made: {error}.") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _tidy(folder: Path) -> None:

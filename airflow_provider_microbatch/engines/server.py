@@ -7,7 +7,6 @@ arguments: what carries it is the engine, whatever a file says.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -34,6 +33,7 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.engines.packaging import render_properties
 from airflow_provider_microbatch.engines.spark_connect_wire import SESSION_SECONDS, call, is_private
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.sinks.file_posix import locked
 
 CONNECTION = "connection.json"
 CONN_ID = "spark_connect_default"
@@ -253,8 +253,7 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(folder):
             raise EngineError(f"{folder} must be this user's alone, as tokens lie in it: chmod 700 {folder}, or --dir")
-        with (folder / "lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(folder / "lock"):
             yield
     except OSError as error:
         raise EngineError(f"the engine's folder {folder} cannot be used: {error}.") from error

@@ -124,5 +124,5 @@ def test_a_batch_that_fails_leaves_the_archive_that_was_there(
     (tmp_path / "classes-2.jsa").write_bytes(b"left by one that was killed")
     assert main(["class-archive", str(tmp_path), "--conf", "spark.driver.memory=lots"]) == 2
     assert "spark-submit ended with status" in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"archive.json", "classes-1.jsa", "conf"}
+    assert {path.name for path in tmp_path.iterdir()} == {"archive.json", "classes-1.jsa", "conf", "lock"}
     assert class_archive.read(tmp_path).file == "classes-1.jsa"
