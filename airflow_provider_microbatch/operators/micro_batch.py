@@ -132,8 +132,8 @@ class MicroBatchOperator(BaseOperator):
         self.conn_id = conn_id
         self.packages = packages
         self.jars = jars
+        self._conf = conf
         self._engine_arguments: dict[str, Any] = {
-            "conf": conf,
             "properties_file": properties_file,
             "deploy_mode": deploy_mode,
             "env_vars": env_vars,
@@ -201,16 +201,22 @@ class MicroBatchOperator(BaseOperator):
         """What runs the batch, if the connection is of type ``spark_connect``."""
         from airflow_provider_microbatch.engines.lookup import find_connect_engine
 
-        unused = {**self._engine_arguments, **self._hook_arguments, "packages": self.packages, "jars": self.jars}
-        conf = unused.pop("conf")
-        return find_connect_engine(self.conn_id, run=run, code=code, conf=conf, unused=unused)
+        unused = {**self._engine_arguments, **self._rendered_hook_arguments()}
+        return find_connect_engine(self.conn_id, run=run, code=code, conf=self._conf, unused=unused)
 
     def engine(self) -> Engine:
         """What runs the batch otherwise: spark-submit."""
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
-        hook_arguments = {**self._hook_arguments, "packages": self.packages, "jars": self.jars}
-        return SparkSubmitEngine(conn_id=self.conn_id, **self._engine_arguments, hook_arguments=hook_arguments)
+        return SparkSubmitEngine(
+            conn_id=self.conn_id,
+            conf=self._conf,
+            **self._engine_arguments,
+            hook_arguments=self._rendered_hook_arguments(),
+        )
+
+    def _rendered_hook_arguments(self) -> dict[str, Any]:
+        return {**self._hook_arguments, "packages": self.packages, "jars": self.jars}
 
 
 def set_label(context: Context, label: str | None) -> None:
