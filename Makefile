@@ -26,7 +26,7 @@ MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup check-java environments test lint imports chaos mutants demo bench lock clean
+.PHONY: help setup check-java environments test test-fast contract lint imports simulate chaos mutants demo bench lock clean
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -53,6 +53,14 @@ $(INSTALLED): pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)
 test: setup environments imports ## Hold the layers (import-linter) and run the whole test suite.
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
+# What runs in this process alone: no JVM, no migrated database, no scheduler. For the inner loop; `make test` is the whole.
+FAST := -m "not spark and not airflow and not exchange and not slow" --ignore=tests/scheduler --ignore=tests/demo
+test-fast: $(INSTALLED) ## Run the tests without Spark and Airflow: under two minutes.
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST) $(PYTEST_ARGS)
+
+contract: $(INSTALLED) ## Run the contract suites and print which system passes which case (SYSTEM=posix for one).
+	@$(BIN)/python -m tests.contract $(if $(SYSTEM),--system "$(SYSTEM)") $(PYTEST_ARGS)
+
 environments: $(INSTALLED) ## Make the Python environments that tests need beside .venv.
 	@$(BIN)/python -m tests.environments
 
@@ -64,10 +72,14 @@ lint: $(INSTALLED) imports ## Check style (ruff), types (mypy --strict) and laye
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
+SECONDS ?= 60
+simulate: $(INSTALLED) ## Live through seeded worlds for SECONDS=… (SEED=…, SYSTEM=…) and shrink what breaks a promise.
+	$(BIN)/python -m tests.simulator --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(SYSTEM),--system $(SYSTEM))
+
 N ?= 1000
 CHAOS_ARGS ?=
-chaos: setup ## Kill tasks, Spark, scheduler… N times (SEED=…) and check that no row is lost or doubled.
-	$(BIN)/python -m tests.chaos --kills $(N) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+chaos: setup ## Kill tasks, Spark, scheduler… N times (SEED=…, SYSTEM=…) and check that no row is lost or doubled.
+	$(BIN)/python -m tests.chaos --kills $(N) $(if $(SEED),--seed $(SEED)) $(if $(SYSTEM),--system $(SYSTEM)) $(CHAOS_ARGS)
 
 mutants: $(INSTALLED) ## Break the code in every listed way and see which test catches it.
 	$(BIN)/python -m tests.mutants

@@ -13,29 +13,41 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.execution.pipeline import Pipeline
+    from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.staging.catalog import Catalog
+    from airflow_provider_microbatch.staging.hooks import JobStatusHook
     from airflow_provider_microbatch.staging.path_catalog import PathCatalog
     from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
     from airflow_provider_microbatch.staging.statements import ConnectStatements
     from airflow_provider_microbatch.staging.table_sink import TableSink
 
 __all__ = [
+    "Catalog",
     "ConnectStatements",
     "FileSink",
     "FileSource",
+    "JobStatusHook",
     "PathCatalog",
     "Pipeline",
+    "Sink",
+    "Source",
     "SparkCatalog",
     "TableSink",
     "__version__",
 ]
 
 _LAZY = {
+    "Catalog": "airflow_provider_microbatch.staging.catalog",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "JobStatusHook": "airflow_provider_microbatch.staging.hooks",
     "PathCatalog": "airflow_provider_microbatch.staging.path_catalog",
     "Pipeline": "airflow_provider_microbatch.execution.pipeline",
+    "Sink": "airflow_provider_microbatch.sinks",
+    "Source": "airflow_provider_microbatch.sources",
     "SparkCatalog": "airflow_provider_microbatch.staging.spark_catalog",
     "ConnectStatements": "airflow_provider_microbatch.staging.statements",
     "TableSink": "airflow_provider_microbatch.staging.table_sink",

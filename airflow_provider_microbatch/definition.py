@@ -7,31 +7,16 @@ at every parse, with connection ids but never a secret.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.registry import load_stored_class
 
 
 def class_path(cls: type) -> str:
     """``module:Name`` of a class that another process can import."""
     return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def load_class(path: str) -> type:
-    """Import the class at ``module:Name``.
-
-    :raises DefinitionError: if it cannot be imported here; the message names the module.
-    """
-    module_name, _, name = path.partition(":")
-    try:
-        loaded = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DefinitionError(f"cannot load {path!r}: {error}. Install or ship the module that defines it.") from error
-    if not isinstance(loaded, type):
-        raise DefinitionError(f"{path!r} is not a class.")
-    return loaded
 
 
 def _plain(value: Any) -> Any:
@@ -44,13 +29,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _revive(value: Any) -> Any:
+def _revive(value: Any, known: Collection[type]) -> Any:
     if isinstance(value, Mapping):
         if value.keys() == {"class", "version", "arguments"}:
-            return Definition.from_dict(value)
-        return {key: _revive(item) for key, item in value.items()}
+            return Definition.from_dict(value, known=known)
+        return {key: _revive(item, known) for key, item in value.items()}
     if isinstance(value, list):
-        return [_revive(item) for item in value]
+        return [_revive(item, known) for item in value]
     return value
 
 
@@ -59,6 +44,18 @@ class Definition:
     values, definitions, or mappings and lists of these, and whose constructors check and touch nothing."""
 
     version: ClassVar[int] = 1
+
+    def classes(self) -> set[type]:
+        """Its class, and those of the definitions in its fields."""
+        found: set[type] = {type(self)}
+        values = [getattr(self, field.name) for field in dataclasses.fields(self) if field.init]  # type: ignore[arg-type]
+        while values:
+            value = values.pop()
+            if isinstance(value, Definition):
+                found |= value.classes()
+            elif isinstance(value, (Mapping, list, tuple)):
+                values += value.values() if isinstance(value, Mapping) else value
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The definition as JSON values."""
@@ -70,12 +67,26 @@ class Definition:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild what :meth:`to_dict` wrote.
+    def from_dict(
+        cls, data: Mapping[str, Any], *, live: Iterable[Definition] = (), known: Collection[type] = ()
+    ) -> Self:
+        """Rebuild what :meth:`to_dict` wrote, somewhere where others may have written too.
 
-        :raises DefinitionError: if the class cannot be imported, is of another kind, or of a newer version.
+        :param live: definitions at hand, as in a process that has read the DAG file: one of the same form is returned
+            itself, and nothing is loaded.
+        :param known: classes at hand; any other is loaded only if it may be, see
+            :func:`~airflow_provider_microbatch.registry.load_stored_class`.
+        :raises UntrustedError: if the class must not be loaded; it was not imported.
+        :raises DefinitionError: if the class cannot be imported, is of another kind, of a newer version, or has no such
+            fields as are written there.
         """
-        loaded = load_class(str(data.get("class")))
+        if not isinstance(data, Mapping):
+            raise DefinitionError(f"{data!r:.100} is no definition.")
+        for one in live:
+            if isinstance(one, cls) and one.to_dict() == data:
+                return one
+        path = data.get("class")
+        loaded = next((one for one in known if class_path(one) == path), None) or load_stored_class(path)
         if not issubclass(loaded, cls):
             raise DefinitionError(f"{data.get('class')!r} is not a {cls.__name__}.")
         if data.get("version") != loaded.version:
@@ -83,4 +94,22 @@ class Definition:
                 f"{data['class']} was written as version {data.get('version')}, this package reads {loaded.version}. "
                 "Use the same package version on workers, triggerer and scheduler."
             )
-        return loaded(**{name: _revive(value) for name, value in data["arguments"].items()})
+        arguments = data.get("arguments") or {}
+        if not isinstance(arguments, Mapping):
+            raise DefinitionError(f"{path!r}: its arguments are {arguments!r:.100}, not an object.")
+        names = {field.name for field in dataclasses.fields(loaded) if field.init}  # type: ignore[arg-type]
+        unknown = sorted(set(arguments) - names)
+        if unknown:
+            raise DefinitionError(
+                f"{data['class']} has no field {', '.join(map(repr, unknown))}: this definition was written by another "
+                "version of that class. Use the same package version on workers, triggerer and scheduler."
+            )
+        revived = {name: _revive(value, known) for name, value in arguments.items()}
+        try:
+            return loaded(**revived)
+        except DefinitionError:
+            raise
+        except Exception as error:  # a constructor of the user's; what it raises is trouble of this definition alone
+            raise DefinitionError(
+                f"{data['class']} cannot be made of {sorted(arguments)}: {type(error).__name__}: {error}"
+            ) from error

@@ -14,6 +14,10 @@ class DefinitionError(MicroBatchError, ValueError):
     """A pipeline, source or sink was written with a wrong type or value; raised where it is constructed."""
 
 
+class UntrustedError(DefinitionError):
+    """A class that a checkpoint or trigger names is none that may be loaded because of that; it was not imported."""
+
+
 class CheckpointError(MicroBatchError):
     """The checkpoint cannot be used as it is; nothing was written."""
 
@@ -38,12 +42,12 @@ class SourceCountError(CheckpointError):
     """A v1 checkpoint holds another number of sources than the pipeline names."""
 
 
+class SourceRenamedError(CheckpointError):
+    """A source of the checkpoint vanished and another one appeared: a person has to say whether they are the same."""
+
+
 class MaintenanceError(CheckpointError):
     """A command that changes the checkpoint is refused, or one is at it and keeps everybody else out."""
-
-
-class ConcurrentPlanError(CheckpointError):
-    """Another run planned the same batch id at the same time."""
 
 
 class SourceError(MicroBatchError):
@@ -58,6 +62,11 @@ class SinkError(MicroBatchError):
     """A sink refused, or its table is not in a state it can be published to."""
 
 
+class ForeignBatchError(SinkError):
+    """What is at a batch's place in the table is not this checkpoint's batch; the message names whose it is, and the
+    ways on."""
+
+
 class PublishConflictError(SinkError):
     """Another attempt of the batch has published; the message names the winner."""
 
@@ -66,8 +75,20 @@ class EngineError(MicroBatchError):
     """The engine could not run the step, or the step ended with an error."""
 
 
+class HandleError(EngineError):
+    """A handle out of a checkpoint is none that its engine writes, so nothing was done with it."""
+
+
 class TransformError(EngineError):
     """The user's transform failed; the message is its own traceback."""
+
+
+class ReadError(EngineError):
+    """Spark could not read what the batch reads, or not compute with it: the batch's own trouble, not the cluster's."""
+
+
+class SparkKilledError(EngineError):
+    """Spark's driver was killed; the message says by which signal."""
 
 
 class HookError(MicroBatchError):
@@ -86,12 +107,20 @@ class BatchInProgressError(MicroBatchError):
     """Another run is alive at the batch, so this one leaves it alone; nothing was written by it."""
 
 
+class ConcurrentPlanError(BatchInProgressError, CheckpointError):
+    """Another run planned the same batch id at the same time: that run, or the next one, finishes it."""
+
+
 class IntervalError(MicroBatchError):
     """The run has no data interval that the sources could be asked for, or one of them has no clock."""
 
 
 class NothingInIntervalError(MicroBatchError):
     """There is nothing to do for the run's data interval; the message says why. Not a failure."""
+
+
+class BatchPurgedError(MicroBatchError):
+    """A clear asks for a batch that retention may have removed; the message says so. Not a failure."""
 
 
 class BatchSetAsideError(MicroBatchError):

@@ -44,4 +44,30 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "micro_batch", "class-name": f"{_PACKAGE}.decorators.micro_batch.micro_batch_task"},
         ],
+        "config": {
+            "microbatch": {
+                "description": "Spark micro-batches: whom they trust, and who may look at their state.",
+                "options": {
+                    "trusted_modules": {
+                        "description": (
+                            "Modules, or packages with all below them, separated by commas, whose sources, sinks and "
+                            "hooks the janitor and the triggerer may load because a checkpoint or a trigger names them."
+                        ),
+                        "version_added": __version__,
+                        "type": "string",
+                        "example": "acme.microbatch_hooks,acme.sinks",
+                        "default": "",
+                    },
+                    "group_access": {
+                        "description": (
+                            "What the group of their folder may do with checkpoints and stages: none, read or write."
+                        ),
+                        "version_added": __version__,
+                        "type": "string",
+                        "example": "read",
+                        "default": "none",
+                    },
+                },
+            }
+        },
     }

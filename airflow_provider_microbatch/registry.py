@@ -1,21 +1,28 @@
-"""Find a source or sink by name without importing the others.
+"""Classes by name, and which classes a stored text may lead to. Imports a module only when its name is asked for, so
+that a missing client library of one system is no concern of those who use another.
 
-A registry maps short names to ``module:Class`` and imports a module only when its name is asked for, so that a
-missing client library of one system is no concern of those who use another.
+Definitions come out of checkpoints and triggers, where others can write: naming a class there must not be enough to
+have its module imported. What may be loaded is named by whoever installed the software: the classes below, the entry
+points of installed distributions (``airflow_provider_microbatch.sources`` and so on, ``name = "module:Class"``), and
+the modules that Airflow's configuration trusts.
 """
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import cache
+from importlib.metadata import entry_points
 
-from airflow_provider_microbatch.definition import Definition, load_class
-from airflow_provider_microbatch.exceptions import DefinitionError
-
-D = TypeVar("D", bound=Definition)
+from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
+from airflow_provider_microbatch.settings import SECTION, TRUSTED_MODULES, settings
 
 DISTRIBUTION = "airflow-provider-microbatch"
+_PACKAGE = "airflow_provider_microbatch"
+_CLASS_PATH = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*", re.ASCII)
+_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -30,44 +37,148 @@ class Entry:
     extra: str | None = None
 
 
-class Registry(Generic[D]):
-    """Names of one kind of definition.
+class Registry:
+    """Names of one kind: those of this package, then those of installed entry points.
 
-    :param kind: ``source`` or ``sink``, for messages.
-    :param base: the class that every entry must be a subclass of.
-    :param entries: by name.
+    :param kind: in the plural; also the last part of the entry points' group.
+    :param entries: of this package, by name.
     """
 
-    def __init__(self, kind: str, base: type[D], entries: Mapping[str, Entry]) -> None:
-        self._kind = kind
-        self._base = base
-        self._entries = dict(entries)
+    def __init__(self, kind: str, entries: Mapping[str, Entry]) -> None:
+        self.kind = kind
+        self._own = dict(entries)
+
+    @property
+    def group(self) -> str:
+        """The group of entry points in which others add names."""
+        return f"{_PACKAGE}.{self.kind}"
+
+    def entries(self) -> dict[str, Entry]:
+        """All entries by name. Imports nothing; a name of this package stays what it is, whoever else claims it."""
+        return {**{name: Entry(path) for name, path in _installed(self.group)}, **self._own}
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing."""
-        return sorted(self._entries)
+        return sorted(self.entries())
 
-    def load(self, name: str) -> type[D]:
-        """The class behind ``name``, imported now. A ``module:Class`` of the user's own is taken as it is.
+    def load(self, name: str) -> type:
+        """The class behind ``name``, imported now.
 
-        :raises DefinitionError: for an unknown name, a class of another kind, or a module whose requirements are not
-            installed; the message then has the ``pip install`` to run.
+        :raises DefinitionError: for an unknown name, or a module whose requirements are not installed; the message then
+            has the ``pip install`` to run.
         """
-        entry = self._entries.get(name) or (Entry(name) if ":" in name else None)
+        entry = self.entries().get(name)
         if entry is None:
             known = ", ".join(self.names())
             raise DefinitionError(
-                f"there is no {self._kind} {name!r}; known are {known}. For a class of your own write 'module:Class'."
+                f"there is no {name!r:.100} among the {self.kind}; known are {known}. A package adds one by an entry "
+                f"point of the group {self.group!r}."
             )
         try:
-            loaded = load_class(entry.path)
+            return load_class(entry.path)
         except DefinitionError as error:
             if entry.extra is None or not isinstance(error.__cause__, ImportError):
                 raise
             raise DefinitionError(
-                f"{self._kind} {name!r} needs a package that is not installed ({error.__cause__}). "
+                f"{name!r} of the {self.kind} needs a package that is not installed ({error.__cause__}). "
                 f"Run: pip install '{DISTRIBUTION}[{entry.extra}]'"
             ) from error
-        if not issubclass(loaded, self._base):
-            raise DefinitionError(f"{entry.path!r} is not a {self._base.__name__}.")
-        return loaded
+
+
+SOURCES = Registry("sources", {"file": Entry(f"{_PACKAGE}.sources.file:FileSource")})
+SINKS = Registry(
+    "sinks",
+    {
+        "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
+        "table": Entry(f"{_PACKAGE}.staging.table_sink:TableSink"),
+    },
+)
+CATALOGS = Registry(
+    "catalogs",
+    {
+        "path": Entry(f"{_PACKAGE}.staging.path_catalog:PathCatalog"),
+        "spark": Entry(f"{_PACKAGE}.staging.spark_catalog:SparkCatalog"),
+    },
+)
+STATEMENTS = Registry(
+    "statements",
+    {
+        "spark-connect": Entry(f"{_PACKAGE}.staging.statements:ConnectStatements"),
+    },
+)
+HOOKS = Registry("hooks", {"staged_table": Entry(f"{_PACKAGE}.staging.staged_table:StagedTableHook")})
+PIPELINES = Registry(
+    "pipelines",
+    {
+        "pipeline": Entry(f"{_PACKAGE}.execution.pipeline:Pipeline"),
+        "table": Entry(f"{_PACKAGE}.staging.stage_table:Table"),
+    },
+)
+ENGINES = Registry(
+    "engines",
+    {
+        "spark-connect": Entry(f"{_PACKAGE}.engines.spark_connect:SparkConnectEngine"),
+        "spark-submit": Entry(f"{_PACKAGE}.engines.spark_submit:SparkSubmitEngine"),
+    },
+)
+
+REMOVED = {
+    f"{_PACKAGE}.engines.submit_statements:SubmitStatements": (
+        "another process cannot end a statement that spark-submit runs, and a late one names files that are gone. Use "
+        "ConnectStatements('sc://host:15002'), with a Spark Connect server whose session catalog is the metastore."
+    )
+}
+"""Classes that definitions of earlier versions name: why they went, and what to use instead."""
+
+DEFINITIONS = (SOURCES, SINKS, CATALOGS, STATEMENTS, HOOKS, PIPELINES)
+"""Where the classes of definitions are registered."""
+
+
+def load_stored_class(path: object) -> type:
+    """The class that a definition out of a checkpoint or trigger names. What may not be loaded is not imported.
+
+    :raises UntrustedError: if nobody who installed software here has named it.
+    :raises DefinitionError: if it cannot be imported here, or was removed.
+    """
+    if isinstance(path, str) and path in REMOVED:
+        raise DefinitionError(f"{path!r} was removed: {REMOVED[path]}")
+    return load_class(_checked(path))
+
+
+def load_class(path: str) -> type:
+    """Import the class at ``module:Name``.
+
+    :raises DefinitionError: if it cannot be imported here; the message names the module.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        loaded = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DefinitionError(f"cannot load {path!r}: {error}. Install or ship the module that defines it.") from error
+    if not isinstance(loaded, type):
+        raise DefinitionError(f"{path!r} is not a class.")
+    return loaded
+
+
+def _checked(path: object) -> str:
+    # Built anew from what matched: a text that is equal to a path may be of a class of its own.
+    found = _CLASS_PATH.fullmatch(path) if isinstance(path, str) and len(path) <= _LENGTH else None
+    if found is None:
+        raise UntrustedError(f"{path!r:.100} is no class path of the form 'module:Class', so nothing was loaded.")
+    module = found["module"]
+    if any(found[0] == entry.path for kind in DEFINITIONS for entry in kind.entries().values()):
+        return found[0]
+    if any(module == trusted or module.startswith(f"{trusted}.") for trusted in settings().trusted_modules):
+        return found[0]
+    raise UntrustedError(
+        f"{found[0]!r} was not loaded: a checkpoint or trigger names it, but it is neither a class of this package nor "
+        f"one of an installed entry point ({_PACKAGE}.sources, .sinks, .hooks, …). If it is yours, trust its module in "
+        f"Airflow's configuration: [{SECTION}] {TRUSTED_MODULES} = {module} "
+        f"(AIRFLOW__{SECTION.upper()}__{TRUSTED_MODULES.upper()}={module})."
+    )
+
+
+@cache
+def _installed(group: str) -> tuple[tuple[str, str], ...]:
+    """Names and class paths of a group's entry points, as the distributions say at the first look."""
+    return tuple((point.name, f"{point.module}:{point.attr}") for point in entry_points(group=group))

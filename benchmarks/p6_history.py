@@ -20,11 +20,11 @@ from pathlib import Path
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.layout import MANIFEST
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sources.file_index import Span, build, fingerprints
 from airflow_provider_microbatch.sources.file_listing import FoundFile
 from airflow_provider_microbatch.sources.file_log import SourceLog, encode, offset_of
@@ -71,7 +71,7 @@ def plan_and_commit(pipeline: Pipeline) -> float:
         planned = execution.plan(run)
         seconds += time.perf_counter() - started
         assert planned is not None
-        published = publish_nothing(pipeline, planned.key)
+        published = publish_nothing(pipeline, planned.identity)
         started = time.perf_counter()
         execution.commit(key=planned.key, manifest=published, run=run)
         seconds += time.perf_counter() - started
@@ -79,13 +79,14 @@ def plan_and_commit(pipeline: Pipeline) -> float:
     return seconds
 
 
-def publish_nothing(pipeline: Pipeline, key: BatchKey) -> Manifest:
+def publish_nothing(pipeline: Pipeline, batch: BatchIdentity) -> Manifest:
     """Publish a batch without rows: a commit asks whether it is there."""
-    stage = Path(pipeline.sink.stage(key, 1).arguments["path"].removeprefix("file://"))
+    stage = Path(pipeline.sink.stage(batch, 1).arguments["path"].removeprefix("file://"))
     manifest = stage / MANIFEST
     manifest.mkdir(parents=True)
-    (manifest / "part-00000.txt").write_text(json.dumps({"result": {"batchId": key.id, "epoch": 1}}) + "\n")
-    return pipeline.sink.publish(key, 1)
+    result = {"batchId": batch.key.id, "epoch": 1, "identity": batch.to_dict()}
+    (manifest / "part-00000.txt").write_text(json.dumps({"result": result}) + "\n")
+    return pipeline.sink.publish(ExpectedBatch(identity=batch), 1)
 
 
 def make_history(home: Path, batches: int) -> Pipeline:

@@ -293,14 +293,17 @@ class LocalAirflow:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.api("GET", path, deserialize=True)["value"]
 
-    def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
-        """Clear tasks of a run, as the button in the grid does; without task ids, all of them."""
+    def clear(self, dag_id: str, run_id: str, *task_ids: str, reset_dag_runs: bool = True) -> None:
+        """Clear tasks of a run, as the button in the grid does; without task ids, all of them.
+
+        :param reset_dag_runs: also count the clear in the run, and start it anew if it has ended.
+        """
         body: dict[str, Any] = {
             "dry_run": False,
             "dag_run_id": run_id,
             "task_ids": list(task_ids) or None,
             "only_failed": False,
-            "reset_dag_runs": True,
+            "reset_dag_runs": reset_dag_runs,
         }
         self.api("POST", f"dags/{dag_id}/clearTaskInstances", body)
 

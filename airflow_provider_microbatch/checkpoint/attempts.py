@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
 from airflow_provider_microbatch.checkpoint.store import Store
+
+STATES = ("succeeded", "failed", "canceled", "superseded")
+"""How an attempt can end."""
+
+_NAME = re.compile("[0-9a-f]{64}")
+_KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("handle", "no object", lambda value: isinstance(value, dict)),
+    ("code", "no object", lambda value: isinstance(value, dict)),
+    ("started_ms", "no number", lambda value: isinstance(value, int)),
+    ("request", "no number", lambda value: value is None or isinstance(value, int)),
+    # A name in the folder of definitions, and no path out of it.
+    ("definition", "no SHA-256", lambda value: value is None or bool(_NAME.fullmatch(str(value)))),
+)
 
 
 class Attempts:
@@ -54,10 +70,16 @@ class Attempts:
         values = self.epochs.ended(key, epoch)
         if values is None:
             return None
+        where = f"{self.epochs.where(key, epoch)}.end"
         try:
-            return AttemptEnd(state=values["state"], error=values["error"], ended_ms=values["ended_ms"])
+            end = AttemptEnd(
+                state=values["state"], error=values["error"], ended_ms=values["ended_ms"], cause=values.get("cause")
+            )
         except KeyError as error:
-            corrupt(f"{self.epochs.where(key, epoch)}.end", f"not what it should be: {error} is missing")
+            corrupt(where, f"not what it should be: {error} is missing")
+        if end.state not in STATES:
+            corrupt(where, f"not what it should be: its state is {end.state!r:.40}")
+        return end
 
     def purge(self, before: BatchKey) -> int:
         """Remove the attempts of lower ids of that lane; returns how many."""
@@ -72,10 +94,15 @@ def _to_dict(attempt: Attempt) -> dict[str, Any]:
         "started_ms": attempt.started_ms,
         "definition": attempt.definition,
         "request": attempt.request,
+        "identity": None if attempt.identity is None else attempt.identity.to_dict(),
     }
 
 
 def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> Attempt:
+    for name, kind, is_kind in _KINDS:
+        if name in values and not is_kind(values[name]):
+            corrupt(where, f"not what it should be: its {name} is {kind}")
+    told = values.get("identity")
     try:
         return Attempt(
             key=key,
@@ -86,6 +113,9 @@ def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> A
             started_ms=values["started_ms"],
             definition=values.get("definition"),
             request=values.get("request"),
+            identity=None if told is None else BatchIdentity.from_dict(told),
         )
     except KeyError as error:
         corrupt(where, f"not what it should be: {error} is missing")
+    except ValueError as error:
+        corrupt(where, f"not what it should be: {error}")

@@ -4,7 +4,9 @@
 | --- | --- |
 | ``metadata``, ``offsets/N``, ``commits/N``, ``sources/<name or position>/…`` | Structured Streaming's own |
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
+| ``microbatch/renamed/<n>``, ``microbatch/new/<name>`` | what a person has said about names of sources |
 | ``microbatch/sources/<name>/…`` | what a source keeps for itself |
+| ``microbatch/intervals/<lane>`` | data intervals that had their run |
 | ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
 | ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
@@ -15,14 +17,17 @@
 | ``maintenance/<n>``, ``….end`` | what was changed by ``microbatch repair`` and the like |
 | ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
+| ``adopted/<lane>/<id>`` | output of another checkpoint that counts as the batch's |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 
+from airflow_provider_microbatch.checkpoint.adoptions import Adoptions
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.codec import (
     FORMATS,
@@ -35,7 +40,9 @@ from airflow_provider_microbatch.checkpoint.codec import (
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, OffsetEntry
-from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
+from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
@@ -50,6 +57,7 @@ from airflow_provider_microbatch.checkpoint.records import (
     to_json,
 )
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.source_names import SourceNames
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
@@ -59,6 +67,8 @@ from airflow_provider_microbatch.exceptions import (
 )
 
 __all__ = ["Checkpoint", "Lane", "Tail"]
+
+log = logging.getLogger(__name__)
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
@@ -75,12 +85,16 @@ class Checkpoint:
         self._store = store
         self._sources = tuple(sources)
         self._claimed: CheckpointIdentity | None = None
+        self._lanes: dict[str, Lane] = {}
+        self.adoptions = Adoptions(store.scoped("adopted"))
         self.attempts = Attempts(store.scoped("attempts"))
         self.definitions = Definitions(store.scoped("microbatch/pipelines"))
         self.deliveries = Deliveries(store.scoped("hooks"))
         self.leases = Leases(store.scoped("leases"))
         self.marks = Marks(store.scoped("marks"))
+        self.intervals = IntervalRuns(store.scoped("microbatch/intervals"))
         self.maintenance = MaintenanceLog(store.scoped("maintenance"))
+        self.names = SourceNames(store)
         self.replays = Replays(store.scoped("replays"))
 
     @property
@@ -116,6 +130,10 @@ class Checkpoint:
                 )
         return self._claimed
 
+    def unfit(self) -> str | None:
+        """Why the checkpoint should not lie where it lies, in words; None if nothing is known against it."""
+        return self._store.unfit()
+
     def claim(self, *, pipeline: str, sources: Sequence[str], format: str) -> CheckpointIdentity:
         """Make the checkpoint this pipeline's, once; said again it only checks.
 
@@ -124,6 +142,7 @@ class Checkpoint:
         :param pipeline: name of the pipeline.
         :param sources: its source names; of v1 in the order of the log.
         :param format: ``v1`` or ``v2``, for a new checkpoint.
+        :raises CheckpointError: if it would be new, and must not be made there; nothing is written then.
         :raises ForeignCheckpointError: if it is another pipeline's.
         :raises SourceCountError: if it is v1 and was made for other sources.
         """
@@ -133,7 +152,10 @@ class Checkpoint:
         for name in sources:
             check_name(name, what="source")
         found = self.identity()
+        unfit = self.unfit()
         if found is None or found.pipeline is None:
+            if unfit is not None:
+                raise CheckpointError(f"no checkpoint is made: {unfit}")
             kept = self._spark_format() or format
             if kept == "v1":
                 self._check_spark_entry(sources)
@@ -144,6 +166,9 @@ class Checkpoint:
             )
             found = self.identity()
             assert found is not None, "it was just written"
+        elif unfit is not None:
+            # Made by a version that did not look: to refuse it now would strand the pipeline.
+            log.warning("the checkpoint should be moved: %s", unfit)
         if found.pipeline != pipeline:
             raise ForeignCheckpointError(
                 f"checkpoint {self.location} belongs to pipeline {found.pipeline!r}, not to {pipeline!r}. Give each "
@@ -158,9 +183,33 @@ class Checkpoint:
             )
         return found
 
+    def batch(self, key: BatchKey, entry: OffsetEntry | None = None, data: bytes = b"") -> BatchIdentity:
+        """How the batch is known outside of this checkpoint.
+
+        :param entry: what is planned; None for the place of a batch that is not.
+        :param data: the entry's bytes.
+        :raises CheckpointError: if the checkpoint is nobody's yet.
+        """
+        identity = self.identity()
+        if identity is None or identity.pipeline is None:
+            raise CheckpointError(f"{self.location} belongs to no pipeline yet, so it has no batch.")
+        return BatchIdentity(
+            checkpoint=identity.query_id,
+            pipeline=identity.pipeline,
+            key=key,
+            digest="" if entry is None else entry.stands_for or digest_of(data),
+            location=self.location,
+            planned_ms=0 if entry is None else entry.batch_timestamp_ms,
+        )
+
     def lane(self, name: str) -> Lane:
-        """The lane of that name; ``live`` is Spark's own folders. Making one touches nothing."""
-        check_name(name, what="lane")
+        """The lane of that name; ``live`` is Spark's own folders. Making one touches nothing. A checkpoint has one of
+        each name, so what one has seen of its logs is known to all who ask."""
+        if name not in self._lanes:
+            self._lanes[name] = self._make_lane(check_name(name, what="lane"))
+        return self._lanes[name]
+
+    def _make_lane(self, name: str) -> Lane:
         store = self._store if name == LIVE else self._store.scoped(f"lanes/{name}")
         hints = self._store.scoped(f"microbatch/latest/{name}")
         segments = self._store.scoped(f"microbatch/segments/{name}")
@@ -214,9 +263,9 @@ class Checkpoint:
         if not data:
             corrupt(where, "empty (zero bytes)")
         query_id = parse_object(data.decode("utf-8", "replace"), where=where).get("id")
-        if not isinstance(query_id, str):
+        if not is_checkpoint_id(query_id):
             corrupt(where, "not what it should be: it holds no query id")
-        return query_id
+        return str(query_id)
 
     def _read_claim(self, query_id: str) -> CheckpointIdentity | None:
         data = self._store.get(_IDENTITY)
@@ -227,7 +276,8 @@ class Checkpoint:
         pipeline, kept, sources = (values.get(name) for name in ("pipeline", "format", "sources"))
         if not isinstance(pipeline, str) or kept not in FORMATS or not isinstance(sources, list):
             corrupt(where, "not what it should be: it lacks pipeline, format or sources")
-        return CheckpointIdentity(pipeline=pipeline, format=str(kept), sources=tuple(sources), query_id=query_id)
+        named = tuple(map(self.names.of, sources))
+        return CheckpointIdentity(pipeline=pipeline, format=str(kept), sources=named, query_id=query_id)
 
     def _spark_format(self) -> str | None:
         """Format of the newest live entry, None without one."""
@@ -259,4 +309,5 @@ class Checkpoint:
 
     def _decode_offsets(self, data: bytes, *, where: str) -> OffsetEntry:
         identity = self.identity()
-        return decode_offsets(data, where=where, names=identity.sources if identity else self._sources)
+        entry = decode_offsets(data, where=where, names=identity.sources if identity else self._sources)
+        return self.names.entry(entry)

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, 
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.records import (
     corrupt,
+    masked,
     parse_object,
     run_from_dict,
     run_to_dict,
@@ -82,6 +83,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
             corrupt(where, f"torn: the offsets of {lost} are missing")
     starts = _object(ours.pop("starts", {}), "starts", where)
     pipeline, run = ours.pop("pipeline", None), run_from_dict(ours.pop("run", None), where=where)
+    stands_for = ours.pop("stands_for", None)
     return OffsetEntry(
         ends=ends,
         starts=starts,
@@ -91,6 +93,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         source_metadata=_object(metadata.pop("sourceMetadataInfo", {}), "sourceMetadataInfo", where),
         pipeline=pipeline,
         run=run,
+        stands_for=stands_for,
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 
@@ -102,6 +105,8 @@ def encode_commit(entry: CommitEntry) -> bytes:
     for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms"):
         if getattr(entry, name) != getattr(plain, name):
             ours[name] = getattr(entry, name)
+    if entry.failure:
+        ours["failure"] = masked(entry.failure)
     if entry.run is not None:
         ours["run"] = run_to_dict(entry.run)
     metadata = {"nextBatchWatermarkMs": entry.next_watermark_ms, **entry.extra}
@@ -146,6 +151,8 @@ def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> 
         ours |= {"pipeline": entry.pipeline, "run": run_to_dict(entry.run), "starts": dict(entry.starts)}
         ours["sources"] = (list(names) if version == "v1" else []) or list(entry.ends)
         ours["without_offset"] = without
+    if entry.stands_for is not None:
+        ours["stands_for"] = entry.stands_for
     metadata: dict[str, Any] = {
         "batchWatermarkMs": entry.watermark_ms,
         "batchTimestampMs": entry.batch_timestamp_ms,

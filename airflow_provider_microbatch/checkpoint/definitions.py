@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
 
 
@@ -31,8 +31,21 @@ class Definitions:
 
     def get(self, name: str) -> dict[str, Any] | None:
         """The definition, or None. :raises CorruptEntryError: if it cannot be read."""
-        data = self._store.get(name)
-        return None if data is None else decode_record(data, where=f"{self._store.location}/{name}")
+        data, where = self._store.get(name), f"{self._store.location}/{name}"
+        if data is None:
+            return None
+        values = decode_record(data, where=where)
+        if not isinstance(values.get("arguments"), dict):
+            corrupt(where, "not what it should be: no definition of a pipeline")
+        return values
+
+    def sink(self, name: str) -> Mapping[str, Any] | None:
+        """The plain form of the definition's sink, or None. Nothing is loaded.
+
+        :raises CorruptEntryError: if the definition cannot be read.
+        """
+        found = self.get(name)
+        return None if found is None else found["arguments"].get("sink")
 
     def names(self) -> list[str]:
         """All names. One listing."""

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 
 Offset = str
 """A source's position: one line of JSON text, written by the source and opaque to everyone else."""
 
 
+SKEW_MS = 5 * 60 * 1000
+"""So far apart the clocks of two hosts may be."""
+
+
+class Relation(Enum):
+    """How a task run stands to one that is on record; see :meth:`RunIdentity.relation_to`."""
+
+    OTHER = "of another run; also of one with the same id, if that was deleted and made again"
+    SAME = "of the same life of the run: the same try, a retry, or another of its tasks"
+    LATER = "of a later clear: the user wants again what the one on record has done"
+    EARLIER = "of before a clear, after which the one on record was made"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Which Airflow task run did something. All None-able fields are None outside of Airflow.
+    """Which Airflow task run did something. All None-able fields are None outside of Airflow, and where an older
+    version of this package has written them.
 
     :param dag_id: the DAG.
     :param run_id: the DAG run.
     :param task_id: the task.
     :param map_index: index of a mapped task, -1 if it is not mapped.
-    :param ti_id: Airflow's id of this try; changes with every retry and clear, unlike ``try_number``.
+    :param ti_id: Airflow's id of this try; changes with every retry and clear, and tells when it was made (UUID 7).
     :param try_number: what the UI shows; no fencing token.
-    :param clear_number: how often the run was cleared: tells "the user wants it again" from "the attempt failed".
+    :param clear_number: how often the run was cleared: tells "the user wants it again" from "the attempt failed". A
+        clear by REST with ``reset_dag_runs=false`` leaves it.
+    :param first_try: number of the task's first try since its last clear, of any kind; 1 if it was never cleared.
+    :param run_started: when the run began, ISO 8601, UTC. A clear of a finished run and a run that is made again under
+        the same id have another one.
+    :param run_after: before this moment the run cannot have done anything; ISO 8601, UTC.
     :param logical_date: ISO 8601, UTC.
     :param partition_key: of a partitioned timetable.
     :param partition_date: ISO 8601, UTC.
@@ -38,10 +60,94 @@ class RunIdentity:
     logical_date: str | None = None
     partition_key: str | None = None
     partition_date: str | None = None
+    first_try: int | None = None
+    run_started: str | None = None
+    run_after: str | None = None
 
-    def same_work(self, other: RunIdentity) -> bool:
-        """True if both are tries of the same task of the same run (whatever the try and the clear)."""
-        return (self.dag_id, self.run_id, self.map_index) == (other.dag_id, other.run_id, other.map_index)
+    @property
+    def was_cleared(self) -> bool:
+        """Whether a user has asked for this task, or for others of its run, again."""
+        return self.clear_number > 0 or (self.first_try or 1) > 1
+
+    def was_made_after(self, moment_ms: int) -> bool:
+        """Whether Airflow made this try after that moment, milliseconds since the epoch, by whichever host's clock.
+        True too if its id does not tell."""
+        made = _made_ms(self.ti_id)
+        return made is None or made > moment_ms + SKEW_MS
+
+    def is_of(self, other: RunIdentity) -> bool:
+        """Whether both are tries of one run, before or after a clear."""
+        return self.relation_to(other) is not Relation.OTHER
+
+    def relation_to(self, other: RunIdentity) -> Relation:
+        """How this task run stands to one that is on record: the one comparison for retry, clear and later clear.
+
+        A retry keeps what a clear changes: the run's clear number, or, where a clear leaves that, the task's first try
+        since its clear. A task instance that was deleted and made again counts its tries anew, and is a clear as well.
+        """
+        if (self.dag_id, self.run_id, self.map_index) != (other.dag_id, other.run_id, other.map_index):
+            return Relation.OTHER
+        if self.ti_id is not None and self.ti_id == other.ti_id:
+            return Relation.SAME
+        if self._is_retry_beside(other):
+            return Relation.SAME
+        is_newer = self._is_newer(other)
+        newer, older = (self, other) if is_newer else (other, self)
+        if is_newer is not None and _is_of_a_remade_run(newer, older):
+            return Relation.OTHER
+        if self.clear_number != other.clear_number:
+            return Relation.LATER if self.clear_number > other.clear_number else Relation.EARLIER
+        if self.task_id != other.task_id:
+            return Relation.SAME  # tries of two tasks cannot be compared
+        if None not in (self.first_try, other.first_try) and self.first_try != other.first_try:
+            return Relation.LATER if (self.first_try or 1) > (other.first_try or 1) else Relation.EARLIER
+        if is_newer is not None and newer.try_number <= older.try_number:
+            return Relation.LATER if is_newer else Relation.EARLIER
+        return Relation.SAME
+
+    def _is_retry_beside(self, other: RunIdentity) -> bool:
+        """Whether one is a retry to the other, made so close to it that only the clocks of two schedulers may say
+        which came first: the number of the try says that."""
+        tries = (self.task_id, self.clear_number, self.first_try)
+        if self.first_try is None or tries != (other.task_id, other.clear_number, other.first_try):
+            return False
+        if None not in (self.run_started, other.run_started) and self.run_started != other.run_started:
+            return False
+        made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
+        close = made is not None and before is not None and abs(made - before) <= SKEW_MS
+        return close and self.try_number != other.try_number
+
+    def _is_newer(self, other: RunIdentity) -> bool | None:
+        """Whether Airflow made this try after the other one; None if nobody can tell."""
+        made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
+        if made is not None and before is not None and made != before:
+            return made > before
+        if self.run_started is None or other.run_started is None or self.run_started == other.run_started:
+            return None
+        return self.run_started > other.run_started
+
+
+def _is_of_a_remade_run(newer: RunIdentity, older: RunIdentity) -> bool:
+    """Whether the newer of two tries is of a run that was made after the other one's was deleted."""
+    if newer.clear_number > older.clear_number:
+        return False
+    if newer.run_started is None or older.run_started is None:
+        return newer.task_id == older.task_id and newer.try_number <= older.try_number
+    if newer.run_started == older.run_started:
+        return False
+    if newer.clear_number < older.clear_number:
+        return True
+    # A user can clear a task of a finished run without a number, and start the run anew by hand.
+    return newer.task_id == older.task_id and (newer.first_try or 1) <= (older.first_try or 1)
+
+
+def _made_ms(ti_id: str | None) -> int | None:
+    """When Airflow made the try, milliseconds since the epoch; None if its id does not tell."""
+    try:
+        number = uuid.UUID(ti_id or "")
+    except ValueError:
+        return None
+    return number.int >> 80 if number.version == 7 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +162,8 @@ class OffsetEntry:
     :param conf: SQL settings that change results, pinned.
     :param run: the run that planned it; None for entries that Spark wrote.
     :param pipeline: name of the pipeline that planned it; None for entries that Spark wrote.
+    :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
+        is known by that.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
     """
@@ -67,6 +175,7 @@ class OffsetEntry:
     conf: Mapping[str, str] = field(default_factory=dict)
     run: RunIdentity | None = None
     pipeline: str | None = None
+    stands_for: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     source_metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -112,6 +221,8 @@ class Attempt:
     :param definition: name of the pipeline's definition in the checkpoint; None in entries of older versions.
     :param request: number of the newest replay request that the attempt was made for, with all before it; None for an
         attempt that was made for none, which never replaces what is published.
+    :param identity: the batch as it was planned when the attempt was opened; its manifest bears it. None in entries of
+        older versions, whose manifests have none, and of epochs that only fence.
     """
 
     key: BatchKey
@@ -122,6 +233,12 @@ class Attempt:
     started_ms: int
     definition: str | None = None
     request: int | None = None
+    identity: BatchIdentity | None = None
+
+    @property
+    def batch(self) -> BatchIdentity:
+        """Whose stage the attempt writes: by it its place is known."""
+        return self.identity or BatchIdentity.at(self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +248,14 @@ class AttemptEnd:
     :param state: ``succeeded``, ``failed``, ``canceled`` or ``superseded``.
     :param error: the error's text, for everything but ``succeeded``.
     :param ended_ms: milliseconds since the epoch, UTC.
+    :param cause: of an attempt that failed: ``job`` (the runtime reported that the transform, or the data, is at
+        fault), ``dead`` (its process or its Spark was killed), None for all else, such as a cluster that is down.
     """
 
     state: str
     ended_ms: int
     error: str | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

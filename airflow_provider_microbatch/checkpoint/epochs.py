@@ -76,6 +76,8 @@ class Epochs:
             if number < before.id:
                 folder = self._folder(BatchKey(before.lane, number))
                 for name in self._store.list(folder):
+                    if not numbers([name.removesuffix(_END)]):
+                        continue  # no file of ours, so whose it is nobody knows
                     removed += self._store.delete(f"{folder}/{name}") and not name.endswith(_END)
                 self._store.delete(folder)
         return removed

@@ -3,15 +3,20 @@
 Offset log and commit log are Spark's already. The file source of this package writes a plain file for each of its
 offsets, in Spark's lines; Spark itself looks for ``9.compact``, ``19.compact`` and so on, each with all entries up to
 it, and derives the rest from the newest of them.
+
+How far apart they are Spark tells from those that it finds: of two or more it takes the difference of the newest two,
+of one a divisor of its number that is not below the configured interval. ``9.compact`` beside ``29.compact`` would have
+it look for a ``19.compact`` that never was. So there is one, the newest, which has all that the others had.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.codec import decode_offsets
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import numbers
@@ -53,6 +58,10 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
             f"Spark takes source names of letters, digits and '_' only, so {checkpoint.location} with its sources "
             f"{refused} cannot be handed to a streaming query."
         )
+    if identity.format == "v2":
+        # Spark begins where the newest committed entry ends, by the names that are written there.
+        for number in {tail.offset_id, tail.offset_id if tail.commit_id is None else tail.commit_id}:
+            _check_written_names(checkpoint, number)
     # What Spark runs next begins where the newest committed batch ended.
     begins = entry.ends
     if tail.offset_id != tail.commit_id:
@@ -70,6 +79,20 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
     lane.offset_log.expand()
     lane.commit_log.expand()
     return written
+
+
+def _check_written_names(checkpoint: Checkpoint, number: int) -> None:
+    log = checkpoint.offset_log
+    found = log.read(number)
+    if found is None:
+        return
+    entry, data = found
+    before = sorted(set(decode_offsets(data, where=log.where(number)).ends) - set(entry.ends))
+    if before:
+        raise CheckpointError(
+            f"{log.where(number)} has the source {', '.join(before)} by its name before the rename, which is all that "
+            "a streaming query sees. Let the pipeline commit one more batch, then hand over."
+        )
 
 
 def _log_offset(offset: Offset | None) -> int | None:
@@ -106,8 +129,8 @@ def _complete(log: Store, newest: int) -> list[str]:
     plain = set(numbers(names))
     compacted = set(numbers([name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]))
     # A source may have planned ahead of the offset log; Spark starts from the end of the source log.
-    newest = max(newest, *plain) if plain else newest
-    wanted = (newest + 1) // COMPACT_INTERVAL * COMPACT_INTERVAL - 1
+    newest = max(newest, *plain, *compacted)
+    wanted = _wanted(newest, compacted)
     base = max((number for number in compacted if number <= wanted), default=-1)
     missing = [number for number in range(base + 1, newest + 1) if number not in plain]
     if missing:
@@ -115,14 +138,26 @@ def _complete(log: Store, newest: int) -> list[str]:
             f"{log.location} lacks {missing}, which the offset log refers to: Spark could not tell which files these "
             "batches read. Restore them from a backup."
         )
-    if wanted == base or wanted < 0:
-        return []
-    lines: list[str] = [] if base < 0 else list(_entries(log, f"{base}{_SUFFIX}"))
-    for number in range(base + 1, wanted + 1):
-        lines += _entries(log, str(number))
-    path = f"{wanted}{_SUFFIX}"
-    log.put_if_absent(path, to_bytes("\n".join(["v1", *lines])))
-    return [f"{log.location}/{path}"]
+    written = []
+    if wanted > base:
+        lines: list[str] = [] if base < 0 else list(_entries(log, f"{base}{_SUFFIX}"))
+        for number in range(base + 1, wanted + 1):
+            lines += _entries(log, str(number))
+        path = f"{wanted}{_SUFFIX}"
+        log.put_if_absent(path, to_bytes("\n".join(["v1", *lines])))
+        written.append(f"{log.location}/{path}")
+    for number in sorted(compacted - {wanted}):
+        log.delete(f"{number}{_SUFFIX}")
+    return written
+
+
+def _wanted(newest: int, compacted: Collection[int]) -> int:
+    """The one entry that is to be compacted; -1 if none has to be. Spark starts from it, whatever interval of
+    :data:`COMPACT_INTERVAL` or more it is configured with. A log of a query with another interval is compacted to its
+    end, which every interval fits."""
+    if any((number + 1) % COMPACT_INTERVAL for number in compacted):
+        return newest
+    return (newest + 1) // COMPACT_INTERVAL * COMPACT_INTERVAL - 1
 
 
 def _entries(log: Store, path: str) -> Iterator[str]:

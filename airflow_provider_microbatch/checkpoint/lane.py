@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -13,10 +13,12 @@ from airflow_provider_microbatch.exceptions import BrokenLogError
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """The newest id of each log; None for an empty one."""
+    """The newest id of each log with its entry; None for an empty one."""
 
     offset_id: int | None
     commit_id: int | None
+    offsets: OffsetEntry | None = field(default=None, compare=False)
+    commit: CommitEntry | None = field(default=None, compare=False)
 
 
 class Lane:
@@ -42,26 +44,79 @@ class Lane:
         self._check_metadata = check_metadata
 
     def tail(self) -> Tail:
-        """Where the logs end. Verifies what the next batch stands on: the last entries of each.
+        """Where the logs end. Verifies what the next batch stands on: the last entries of each. Others may plan and
+        commit meanwhile; what is returned was so at one moment.
 
         :raises BrokenLogError: if the two logs contradict each other or an entry next to the end is missing.
         :raises CorruptEntryError: if one of these entries cannot be read.
         :raises SourceCountError: if they are of v1 and hold another number of sources.
         """
+        tail = self._read_tail()
+        while (problem := self._problem(tail)) is not None:
+            # A batch that is planned and committed between two reads, or retention, looks like damage. Damage stays.
+            again = self._read_tail()
+            if again == tail:
+                raise BrokenLogError(problem)
+            tail = again
+        if tail.offset_id is not None:
+            self._check_metadata()
+        return tail
+
+    def _read_tail(self) -> Tail:
         newest, commit_id = self.offset_log.latest_id(), self.commit_log.latest_id()
-        problem = contradiction(self, newest, commit_id)
-        if problem is not None:
-            raise BrokenLogError(problem)
-        if newest is None:
-            return Tail(offset_id=None, commit_id=None)
-        self._check_metadata()
+        return Tail(
+            offset_id=newest,
+            commit_id=commit_id,
+            offsets=None if newest is None else self.offset_log.get(newest),
+            commit=None if commit_id is None else self.commit_log.get(commit_id),
+        )
+
+    def _problem(self, tail: Tail) -> str | None:
+        problem = contradiction(self, tail.offset_id, tail.commit_id)
+        newest = tail.offset_id
+        if problem is not None or newest is None:
+            return problem
         # Spark takes the start of batch N from entry N-1, so the end of the log alone is not enough.
-        if newest > 0 and self.offset_log.get(newest - 1) is None:
-            raise BrokenLogError(gap_message(self.offset_log, newest - 1, found=newest))
-        self.offset_log.get(newest)
-        if commit_id is not None:
-            self.commit_log.get(commit_id)
-        return Tail(offset_id=newest, commit_id=commit_id)
+        before = self.offset_log.get(newest - 1) if newest > 0 else None
+        if newest > 0 and before is None:
+            return gap_message(self.offset_log, newest - 1, found=newest)
+        if tail.commit_id != newest:
+            problem = self._break(newest, before, tail.offsets)
+            if problem is not None:
+                return (
+                    f"{problem} It was planned while a command changed the log; to run it would lose or double rows. "
+                    f"{_repair(self)} sets it aside, and the next run plans it anew."
+                )
+        for log, number, entry in (
+            (self.offset_log, newest, tail.offsets),
+            (self.commit_log, tail.commit_id, tail.commit),
+        ):
+            if number is not None and entry is None:
+                return f"{log.where(number)} was there and is gone. Restore it from a backup."
+        return None
+
+    def break_before(self, batch_id: int) -> str | None:
+        """Where the batch does not begin where the one before ended, in words; None if it does, or nobody can tell."""
+        return self._break(batch_id, self.offset_log.get(batch_id - 1), self.offset_log.get(batch_id))
+
+    def _break(self, batch_id: int, before: OffsetEntry | None, entry: OffsetEntry | None) -> str | None:
+        if entry is None or before is None:
+            return None
+        found = next(breaks(batch_id, before, entry), None)
+        return None if found is None else f"lane {self.name}: {found}"
+
+    def check_gaps(self) -> None:
+        """Raise if an entry in the middle of a log is missing. Looks at a part of each log, as many entries however
+        long it is, and at the next part when the log is longer by one; leaves a hint where a log begins.
+
+        :raises BrokenLogError: naming the entry.
+        """
+        for log in (self.offset_log, self.commit_log):
+            gap = log.find_gap()
+            if gap is not None:
+                raise BrokenLogError(gap_message(log, gap.missing, found=gap.after))
+        if self.offset_log.has(0) and self.commit_log.latest_id() is not None and self.commit_log.get(0) is None:
+            raise BrokenLogError(gap_message(self.commit_log, 0, found=1))
 
 
 def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> str | None:
@@ -95,6 +150,13 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
             f"{commit_id + 1} runs again."
         )
     return None
+
+
+def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[str]:
+    """Each source that the batch does not begin where the one before it ended, in words."""
+    for name, end in before.ends.items():
+        if name in entry.starts and entry.starts[name] != end:
+            yield f"batch {batch_id} begins {name!r} at {entry.starts[name]}, batch {batch_id - 1} ended it at {end}."
 
 
 def gap_message(log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missing: int, *, found: int) -> str:

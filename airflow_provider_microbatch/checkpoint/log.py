@@ -5,6 +5,8 @@ log, an empty file whose name is the number. A hint is nothing but a place to be
 numbers after it are tried one by one. Where that does not end as it should (no hint, an entry that is gone, a gap, a
 longer way than our own appends leave), the log is listed.
 
+Where the log begins is left as a hint too, by retention: a number that is missing above it is a gap.
+
 Old entries may lie in segments (:mod:`~airflow_provider_microbatch.checkpoint.segments`), where ``compact`` puts them;
 reading does not show the difference.
 """
@@ -14,6 +16,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.segments import SEGMENT_SIZE, Segments
@@ -25,7 +29,23 @@ log = logging.getLogger(__name__)
 HINT_EVERY = 32
 """One append in so many leaves a hint. Each costs a second append; fewer make the way from the hint to the end long."""
 
+LOOKED_AT = 32
+"""So many entries of a log are looked at for a gap with each plan."""
+
+_LOWEST = "from-"
+"""Begins the name of the hint that says where the log begins; older versions pass it over."""
+
 E = TypeVar("E")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """:param missing: a number without an entry.
+    :param after: one above it that has one.
+    """
+
+    missing: int
+    after: int
 
 
 class Decode(Protocol[E]):  # type: ignore[misc]  # E is only returned, and MetadataLog needs it invariant
@@ -56,7 +76,8 @@ class MetadataLog(Generic[E]):
         self._store = store
         self._segments = None if segments is None else Segments(segments)
         self._hints = hints
-        self._known: int | None = None
+        self._seen = -1
+        """The newest number that this process has seen; -1 for none."""
         self._encode = encode
         self._decode = decode
 
@@ -76,17 +97,47 @@ class MetadataLog(Generic[E]):
             # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
             self._store.delete(str(batch_id))
             return False
+        if self._is_stray(batch_id):
+            # So did this one, and retention has removed the number meanwhile, with those around it.
+            self._store.delete(str(batch_id))
+            return False
+        self._seen = max(self._seen, batch_id)
         if batch_id % HINT_EVERY == 0 and batch_id > 0:
             self._leave_hint(batch_id)
         return True
+
+    def take_back(self, batch_id: int, entry: E) -> None:
+        """Remove what this process has just added, because it should not have been; what is another's stays."""
+        if self._store.get(str(batch_id)) == self._encode(entry):
+            self._store.delete(str(batch_id))
+
+    def _is_stray(self, batch_id: int) -> bool:
+        """Whether the log goes on elsewhere: an entry that was put as its end follows the one before it."""
+        newest = self.latest_id()
+        if newest is None or newest <= batch_id:
+            return False
+        neighbour = batch_id - 1 if batch_id > 0 else 1
+        return self._bytes(neighbour) is None
 
     def get(self, batch_id: int) -> E | None:
         """Entry ``batch_id``, or None.
 
         :raises CorruptEntryError: if there is one that cannot be read.
         """
+        read = self.read(batch_id)
+        return None if read is None else read[0]
+
+    def read(self, batch_id: int) -> tuple[E, bytes] | None:
+        """Entry ``batch_id`` with its bytes, which are the same wherever it lies; or None.
+
+        :raises CorruptEntryError: if there is one that cannot be read.
+        """
         data = self._bytes(batch_id)
-        return None if data is None else self._decode(data, where=self.where(batch_id))
+        return None if data is None else (self._decode(data, where=self.where(batch_id)), data)
+
+    def encoded(self, entry: E) -> bytes:
+        """The entry as the bytes that :meth:`add` writes."""
+        return self._encode(entry)
 
     def _bytes(self, batch_id: int) -> bytes | None:
         if self._segments is None:
@@ -113,16 +164,16 @@ class MetadataLog(Generic[E]):
         newest = self._latest_by_hint()
         if newest is None:
             newest = max(self.ids(), default=None)
-        if self._hints is not None:
-            self._known = newest
+        if (newest is None or newest < self._seen) and self._seen >= 0:
+            # A store may list a new entry late; a command may have moved it away.
+            newest = self._seen if self._bytes(self._seen) is not None else newest
+        self._seen = -1 if newest is None else newest
         return newest
 
     def _latest_by_hint(self) -> int | None:
         if self._hints is None:
             return None
-        begin = self._known
-        if begin is None:
-            begin = max(numbers(self._hints.list("")), default=None)
+        begin = self._seen if self._seen >= 0 else max(numbers(self._hint_names()), default=None)
         if begin is None or not self.has(begin):
             return None
         for number in range(begin, begin + 2 * HINT_EVERY):
@@ -158,6 +209,59 @@ class MetadataLog(Generic[E]):
         read = [(number, self.get(number)) for number in chosen]
         return [(number, entry) for number, entry in read if entry is not None]
 
+    def find_gap(self) -> Gap | None:
+        """A number that is missing though lower ones are there, if it is in the part that is looked at now: which part
+        follows from the log's end, so that as the log grows all of it gets its turn. None if that part is whole."""
+        newest = self.latest_id()
+        if newest is None:
+            return None
+        spans = {} if self._segments is None else self._segments.spans(fresh=True)
+        for (_, last), (first, _) in pairwise(spans.items()):
+            if first > last + 1:
+                return self._confirmed(last + 1)
+        low = max([self._lowest(), *(last + 1 for last in spans.values())])
+        part = newest % max(1, -(-(newest - low) // LOOKED_AT))
+        begin = low + part * LOOKED_AT
+        for number in range(begin, min(begin + LOOKED_AT, newest)):
+            if not self.has(number) and self._bytes(number) is None:
+                return self._confirmed(number)
+        return None
+
+    def _confirmed(self, missing: int) -> Gap | None:
+        """The gap, unless the log begins after it. Retention may be at it: then the log is listed again."""
+        ids = self.ids()
+        while (again := self.ids())[:1] != ids[:1]:
+            ids = again
+        if not ids or missing < ids[0]:
+            self._leave_lowest(ids[0] if ids else 0)
+            return None
+        after = min((number for number in again if number > missing), default=None)
+        return None if missing in again or after is None else Gap(missing=missing, after=after)
+
+    def _lowest(self) -> int:
+        """Where the log begins, as far as a hint tells; entries above it may be gone all the same."""
+        names = [name.removeprefix(_LOWEST) for name in self._hint_names() if name.startswith(_LOWEST)]
+        return max(numbers(names), default=0)
+
+    def _hint_names(self) -> list[str]:
+        """All hints. Nothing depends on them, so what cannot be listed is as good as none."""
+        try:
+            return [] if self._hints is None else self._hints.list("")
+        except CheckpointError as error:
+            log.warning("the hints of %s cannot be listed: %s", self.location, error)
+            return []
+
+    def _leave_lowest(self, batch_id: int) -> None:
+        if self._hints is None or self._lowest() == batch_id:
+            return
+        try:
+            self._hints.put_if_absent(f"{_LOWEST}{batch_id}", b"")
+            for name in self._hints.list(""):
+                if name.startswith(_LOWEST) and name != f"{_LOWEST}{batch_id}":
+                    self._hints.delete(name)
+        except CheckpointError as error:
+            log.warning("no hint was left that %s begins at %s: %s", self.location, batch_id, error)
+
     def is_compacted(self, batch_id: int) -> bool:
         """Whether the entry lies in a segment, which cannot be changed. One listing."""
         return self._segments is not None and self._segments.first_of(batch_id, fresh=True) is not None
@@ -173,6 +277,7 @@ class MetadataLog(Generic[E]):
         :return: how many were removed.
         """
         removed = 0
+        self._leave_lowest(before_id)
         if self._segments is not None:
             for first, last in list(self._segments.spans(fresh=True).items()):
                 if last < before_id and self._segments.remove(first):

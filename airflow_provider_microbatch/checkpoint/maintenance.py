@@ -103,6 +103,17 @@ class MaintenanceLog:
         self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
         self._leases.forget(_lease(number), 1)
 
+    def changed_ms(self) -> int | None:
+        """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not
+        ended, when it began."""
+        number = max(self._numbers(), default=0)
+        if number == 0:
+            return None
+        ended = self._store.get(f"{number}{_END}")
+        if ended is None:
+            return self._get(number).started_ms
+        return int(decode_record(ended, where=f"{self.where(number)}{_END}")["ended_ms"])
+
     def hold(self, number: int) -> None:
         """Say that the command is alive."""
         self._leases.renew(_lease(number), 1, seconds=HOLD_SECONDS)

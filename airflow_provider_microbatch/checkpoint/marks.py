@@ -51,6 +51,7 @@ class Mark:
         return self.ti_id == run.ti_id if self.ti_id is not None else self.try_number == run.try_number
 
 
+_STATUSES = ("failed", "canceled")
 _FIELDS = {field.name for field in fields(Mark)}
 
 
@@ -80,7 +81,9 @@ class Marks:
             data = self._store.get(name)
             with suppress(CorruptEntryError, TypeError):
                 values = decode_record(data or b"", where=f"{self._store.location}/{name}")
-                found[name] = Mark(**{key: value for key, value in values.items() if key in _FIELDS})
+                mark = Mark(**{key: value for key, value in values.items() if key in _FIELDS})
+                if mark.status in _STATUSES and isinstance(mark.reason, str) and isinstance(mark.marked_ms, int):
+                    found[name] = mark
         return dict(sorted(found.items(), key=lambda item: (item[1].marked_ms, item[0])))
 
     def age_seconds(self, name: str) -> float:

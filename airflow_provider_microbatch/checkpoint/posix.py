@@ -9,8 +9,10 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from airflow_provider_microbatch.checkpoint.file_system import unfit
 from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.settings import make_private_folder, open_private_file
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
@@ -21,11 +23,17 @@ class PosixStore(Store):
     A link, unlike a rename, fails when the name is taken: that is the put-if-absent. File systems without hard links
     are refused, because every other way to write is either not atomic or overwrites.
 
+    Files and folders are this user's alone, or the group's too as ``[microbatch] group_access`` says; those that are
+    there already stay as they are.
+
     :param root: absolute path of the folder; it is made by the first write.
+    :param top: where the checkpoint begins, if ``root`` is a folder of it. What is missing above is made as the umask
+        says: it is shared with others, such as a table's readers.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, top: Path | None = None) -> None:
         self._root = Path(root)
+        self._top = self._root if top is None else top
         if not self._root.is_absolute():
             raise CheckpointError(f"checkpoint path {str(root)!r} is relative; give an absolute one.")
 
@@ -38,6 +46,7 @@ class PosixStore(Store):
         """Write ``data`` at ``path`` unless something is there; see :meth:`Store.put_if_absent`."""
         target = self._resolve(path)
         try:
+            self._check_no_link(target.parent)
             if target.exists():
                 return False
             self._make_folder(target.parent)
@@ -76,9 +85,13 @@ class PosixStore(Store):
             raise self._explained(error, f"read {target}") from error
 
     def list(self, folder: str) -> list[str]:
-        """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out."""
+        """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out.
+
+        :raises CheckpointError: if a folder of the checkpoint is a link: what is listed is deleted at times.
+        """
         target = self._resolve(folder) if folder else self._root
         try:
+            self._check_no_link(target)
             return [entry.name for entry in target.iterdir() if not entry.name.startswith(".")]
         except FileNotFoundError:
             return []
@@ -86,9 +99,14 @@ class PosixStore(Store):
             raise self._explained(error, f"list {target}") from error
 
     def delete(self, path: str) -> bool:
-        """Remove the file, or the empty folder, at ``path``. A folder that is not empty stays: False."""
+        """Remove the file, or the empty folder, at ``path``. A folder that is not empty stays: False. Of a link the
+        link goes, never what it leads to.
+
+        :raises CheckpointError: if a folder on the way is a link.
+        """
         target = self._resolve(path)
         try:
+            self._check_no_link(target.parent)
             if target.is_dir() and not target.is_symlink():
                 target.rmdir()
             else:
@@ -107,6 +125,8 @@ class PosixStore(Store):
         """Remove entries of one folder, which is synced once, after the last."""
         targets = [self._resolve(path) for path in paths]
         try:
+            for folder in {target.parent for target in targets}:
+                self._check_no_link(folder)
             for target in targets:
                 target.unlink(missing_ok=True)
                 target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
@@ -133,12 +153,35 @@ class PosixStore(Store):
         except OSError as error:
             raise self._explained(error, f"look at {target}") from error
 
+    def unfit(self) -> str | None:
+        """Why no checkpoint should lie here: the file system is one that caches what other hosts have changed."""
+        return unfit(self._root)
+
     def scoped(self, folder: str) -> PosixStore:
         """The same store seen from ``folder``."""
-        return PosixStore(self._resolve(folder))
+        return PosixStore(self._resolve(folder), top=self._top)
 
     def _resolve(self, path: str) -> Path:
         return self._root / check_path(path)
+
+    def check_no_link(self, path: str) -> None:
+        """:raises CheckpointError: if ``path`` is a link, or a folder on the way to it is; hidden names are allowed."""
+        self._check_no_link(self._root / path)
+
+    def _check_no_link(self, folder: Path) -> None:
+        """Whoever can write the checkpoint can put a link into it. Followed, a purge of old entries would empty the
+        folder that it leads to. The checkpoint's own folder, which the user names, may be one.
+
+        :raises CheckpointError: for a link at ``folder`` or between it and the top.
+        """
+        below = self._top
+        for name in folder.relative_to(self._top).parts:
+            below = below / name
+            if below.is_symlink():
+                raise CheckpointError(
+                    f"{below} is a link. A checkpoint has none below its own folder, so nothing was done "
+                    f"through it. Look who put it there (it leads to {str(below.readlink())!r}), and remove it."
+                )
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and what is missing above it, each durable: a folder that a crash takes away would take the
@@ -146,8 +189,11 @@ class PosixStore(Store):
         if folder.is_dir():
             return
         self._make_folder(folder.parent)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+        if folder == self._top or self._top in folder.parents:
+            make_private_folder(folder)
+        else:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
         self._sync_folder(folder.parent)
 
     @staticmethod
@@ -164,14 +210,14 @@ class PosixStore(Store):
                     os.close(descriptor)
         named = folder / f".clock.{uuid.uuid4().hex}.tmp"
         try:
-            named.touch(exist_ok=False)
+            named.touch(mode=0o600, exist_ok=False)
             return named.stat().st_mtime_ns
         finally:
             named.unlink(missing_ok=True)
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        with path.open("xb") as file:
+        with os.fdopen(open_private_file(path), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -185,7 +231,8 @@ class PosixStore(Store):
             if error.errno in _NO_HARD_LINKS:
                 raise CheckpointError(
                     f"{target.parent} is on a file system that cannot make hard links ({error.strerror}), so two "
-                    "writers could not be kept apart there. Put the checkpoint on a local disk or on NFS."
+                    "writers could not be kept apart there. Put the checkpoint on a local disk, or on a shared file "
+                    "system that can."
                 ) from error
             raise
         self._sync_folder(target.parent)

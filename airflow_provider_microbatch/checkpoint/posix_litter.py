@@ -43,6 +43,11 @@ def find_litter(root: Path, *, now_ms: int) -> list[Litter]:
     return sorted(found, key=lambda litter: litter.path)
 
 
+def is_litter(name: str) -> bool:
+    """Whether a file of this name can be litter."""
+    return bool(_TEMPORARY.fullmatch(name) or _CHECKSUM.fullmatch(name))
+
+
 def move_litter(root: Path, path: str, target: str) -> None:
     """Move a hidden file to where it is in nobody's way; done already if it is not there."""
     (root / target).parent.mkdir(parents=True, exist_ok=True)

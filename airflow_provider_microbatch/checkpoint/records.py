@@ -9,8 +9,11 @@ from typing import Any, NoReturn
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
+from airflow_provider_microbatch.runtime.masking import mask
 
 VERSION = "v1"
+_TOLD = ("error", "reason", "outcome")
+"""Fields of our entries that hold what went wrong, in words of others."""
 
 
 def to_json(value: Any) -> str:
@@ -66,7 +69,7 @@ def parse_object(text: str, *, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         corrupt(where, f"torn or no JSON ({error})")
     if not isinstance(value, dict):
         corrupt(where, f"not what it should be: no JSON object but {text[:40]!r}")
@@ -74,8 +77,13 @@ def parse_object(text: str, *, where: str) -> dict[str, Any]:
 
 
 def encode_record(values: Mapping[str, Any]) -> bytes:
-    """One of our own entries as bytes."""
-    return to_bytes(f"{VERSION}\n{to_json(values)}")
+    """One of our own entries as bytes. What it tells of errors is masked here, so that none is stored as it came."""
+    return to_bytes(f"{VERSION}\n{to_json(masked(values))}")
+
+
+def masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, secrets hidden in what they tell of an error."""
+    return {name: mask(value) if name in _TOLD and isinstance(value, str) else value for name, value in values.items()}
 
 
 def decode_record(data: bytes, *, where: str) -> dict[str, Any]:

@@ -72,5 +72,9 @@ class Store(Protocol):
     def modified_ms(self, path: str) -> int | None:
         """When the entry at ``path`` was written, by the store's clock; None if nothing is there."""
 
+    def unfit(self) -> str | None:
+        """Why no checkpoint should be begun here, in words; None if nothing is known against it."""
+        return None
+
     def scoped(self, folder: str) -> Store:
         """The same store seen from ``folder``."""

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.lane import Lane, contradiction, gap_message
+from airflow_provider_microbatch.checkpoint.lane import Lane, breaks, contradiction, gap_message
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
 
@@ -23,7 +23,7 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``replay`` or ``maintenance``.
+        ``replay``, ``hook``, ``file system`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -42,6 +42,8 @@ _REPAIRS = {
     "chain": "Do not plan on. Compare the two batches with sink and source; restore the entry that is wrong, or "
     "`microbatch rewind` to a batch before it.",
     "attempt": "`microbatch repair` puts another entry in its place, which fences as this one did.",
+    "file system": "Stop the pipeline, copy the folder as it is, and have the pipeline name the new place.",
+    "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
     "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
@@ -78,12 +80,27 @@ def find_unfinished(checkpoint: Checkpoint) -> list[Finding]:
     return []
 
 
+def find_unfit(checkpoint: Checkpoint) -> list[Finding]:
+    """A checkpoint that lies where none should."""
+    reason = checkpoint.unfit()
+    return [] if reason is None else [_finding("file system", checkpoint.location, reason)]
+
+
+def find_given_up(checkpoint: Checkpoint) -> list[Finding]:
+    """Job status hooks that could not be told how an attempt ended, however often they were called."""
+    deliveries = checkpoint.deliveries
+    return [_finding("hook", one.where, one) for key in deliveries.batches() for one in deliveries.given_up(key)]
+
+
 def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
     offsets, commits = lane.offset_log, lane.commit_log
     problem = contradiction(lane, offsets.latest_id(), commits.latest_id())
     if problem is not None:
         yield _finding("contradiction", offsets.location, problem)
     offset_ids, commit_ids = offsets.ids(), commits.ids()
+    if len(offset_ids) == 1 and offset_ids[0] > 0:
+        text = gap_message(offsets, offset_ids[0] - 1, found=offset_ids[0])
+        yield _finding("gap", offsets.where(offset_ids[0] - 1), text)
     yield from _verify_contiguous(offsets, offset_ids)
     yield from _verify_contiguous(commits, commit_ids)
     # The first entry that is kept may lack its commit: it is there only to say where the next one starts.
@@ -124,11 +141,10 @@ def _verify_chain(
     where: str, number: int, before: OffsetEntry, entry: OffsetEntry, after: OffsetEntry | None
 ) -> Iterator[Finding]:
     """Each range begins where the one before ended, and no position gets lost."""
+    for text in breaks(number, before, entry):
+        yield _finding("chain", where, text)
     for name, end in before.ends.items():
-        if name in entry.starts and entry.starts[name] != end:
-            text = f"batch {number} begins {name!r} at {entry.starts[name]}, batch {number - 1} ended it at {end}."
-            yield _finding("chain", where, text)
-        elif end is not None and name not in entry.ends:
+        if end is not None and name not in entry.ends and entry.starts.get(name, end) == end:
             # Spark finds a source again that is absent from one entry; ours are to name every source ever seen.
             by_us = entry.pipeline is not None
             if by_us or (after is not None and name not in after.ends):

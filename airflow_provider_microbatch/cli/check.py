@@ -6,15 +6,21 @@ import argparse
 import dataclasses
 import json
 
-from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
+from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_unfinished, find_unfit, verify_all
 from airflow_provider_microbatch.cli.opening import open_checkpoint
+from airflow_provider_microbatch.execution.table_check import check_table
 
 NAME = "check"
 HELP = "verify all logs; exit status 0: nothing found, 1: findings, 2: cannot be read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """This command has no arguments of its own."""
+    """The arguments of this command alone."""
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="ask the table for every committed batch, not only for some; also one that it takes a server to ask",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     :raises CheckpointError: if the checkpoint cannot be read at all.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    findings = find_unfinished(checkpoint) + verify_all(checkpoint)
+    findings = find_unfinished(checkpoint) + verify_all(checkpoint) + find_given_up(checkpoint) + find_unfit(checkpoint)
+    table = check_table(checkpoint, everything=arguments.table)
+    findings += table.findings
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
         return 1 if findings else 0
@@ -36,5 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"{len(checkpoint.lane(lane).commit_log.ids())} committed"
         for lane in checkpoint.lanes()
     )
-    print(f"{checkpoint.location}: {counted} ({lanes})")
+    asked = f"table: {table.asked} of {table.of} asked for" if table.unasked is None else "table: not asked"
+    print(f"{checkpoint.location}: {counted} ({lanes}; {asked})")
+    if table.unasked is not None and table.of:
+        print(f"the table was not asked: {table.unasked}")
     return 1 if findings else 0

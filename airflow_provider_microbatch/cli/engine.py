@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,31 +41,55 @@ def run(arguments: argparse.Namespace) -> int:
         ended = server.stop(folder)
         _print(arguments, {"stopped": ended}, "stopped" if ended else f"no engine runs in {folder}")
         return 0
-    started = False
+    started, connection = False, _text(folder / server.CONNECTION)
     if arguments.action == "start":
-        _, started = server.start(folder, master=arguments.master, conf=dict(arguments.conf))
+        with _interrupted_by_signals():
+            _, started = server.start(folder, master=arguments.master, conf=dict(arguments.conf))
     found = server.status(folder)
     if found.running is None:
         _print(arguments, {"running": None}, f"no engine runs in {folder}")
         return 1
     running = found.running
     seconds = time.time() - running.started
-    facts = {**asdict(running), "uptime_seconds": round(seconds), "sessions": found.sessions,
-             "attempts": found.attempts, "started_now": started}  # fmt: skip
+    facts = {**asdict(running), "uptime_seconds": round(seconds), "attempts": found.attempts}
+    facts["started_now"] = started
     state = "started" if started else "runs already" if arguments.action == "start" else "runs"
     lines = [
         f"engine {state}: {running.url}, Spark {running.spark}, {running.master}, up {seconds:.0f} s",
-        f"server pid {running.server_pid}, runner pid {running.runner_pid}, "
-        f"{found.sessions} sessions used lately, {found.attempts} attempts running",
+        f"server pid {running.server_pid}, runner pid {running.runner_pid}, {found.attempts} attempts running",
     ]
-    if arguments.action == "start":
+    if started and connection == _text(folder / server.CONNECTION):
+        lines.append("Port and token are those of the engine before: Airflow's connection to it is still right.")
+    elif arguments.action == "start":
         lines += [
-            f"Tell Airflow once (the file holds the server's token):\n"
+            f"Tell Airflow (the file holds the server's token; port and token stay when the engine is started again):\n"
             f"  airflow connections import --overwrite {folder / server.CONNECTION}",
             f"and use MicroBatchOperator(conn_id={server.CONN_ID!r}).",
         ]
     _print(arguments, facts, "\n".join(lines))
     return 0
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """A start that is told to end takes along what it has started."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None
 
 
 def _print(arguments: argparse.Namespace, facts: dict[str, Any], text: str) -> None:

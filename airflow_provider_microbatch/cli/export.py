@@ -16,6 +16,7 @@ HELP = "copy the checkpoint to where a Structured Streaming query goes on from i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
     parser.add_argument("target", metavar="TARGET", help="where the copy goes; nothing may be there")
+    parser.add_argument("--allow-skip", action="store_true", help="lose the ranges of batches that are set aside")
     add_dry_run(parser)
 
 
@@ -29,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = open_location(arguments.target).location
 
     def make(drafting: Drafting) -> Plan:
-        return plan_export(drafting, target=target)
+        return plan_export(drafting, target=target, allow_skip=arguments.allow_skip)
 
-    return maintain(arguments, store=store, command=f"{NAME} {target}", make=make, dry_run=arguments.dry_run)
+    command = f"{NAME} {target}" + (" --allow-skip" if arguments.allow_skip else "")
+    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, told=(target,))

@@ -35,11 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.lanes:
         for other in others:
             batches += summaries(checkpoint, lane=other)
+    given_up = {batch.key: checkpoint.deliveries.given_up(batch.key) for batch in batches}
     if arguments.json:
-        print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
+        listed = [batch.to_dict() for batch in batches]
+        for batch, found in zip(listed, given_up.values(), strict=True):
+            if found:
+                batch["hooks_given_up"] = [str(one) for one in found]
+        print(json.dumps(listed, ensure_ascii=False, indent=2))
         return 0
     if batches:
         print(batch_table(batches))
+        for one in (one for found in given_up.values() for one in found):
+            print(" ".join(str(one).split()))
     else:
         print(f"No batch was planned yet in lane {lane} of {checkpoint.location}.")
     if others and not arguments.lanes:

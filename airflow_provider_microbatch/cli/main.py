@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from airflow_provider_microbatch import __version__
+from airflow_provider_microbatch import __version__, configuration
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli import (
+    add_source,
+    adopt,
     check,
     class_archive,
     engine,
@@ -18,16 +20,32 @@ from airflow_provider_microbatch.cli import (
     import_,
     janitor,
     log,
+    rename_source,
     repair,
     rewind,
     set_offset,
     show,
+    start_behind,
 )
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
-COMMANDS = (log, show, check, janitor, repair, rewind, set_offset, export, import_)
+COMMANDS = (
+    log,
+    show,
+    check,
+    janitor,
+    repair,
+    rewind,
+    set_offset,
+    rename_source,
+    add_source,
+    start_behind,
+    adopt,
+    export,
+    import_,
+)
 WITHOUT_CHECKPOINT = (engine, class_archive)
-_WHOLE_CHECKPOINT = (check, janitor, repair, export, import_)
+_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 
@@ -71,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         2 wrong usage, a checkpoint that cannot be read, or a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
+    configuration.hand_down()
     try:
         status: int = parsed.run(parsed)
         sys.stdout.flush()

@@ -6,7 +6,7 @@ import argparse
 import getpass
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -15,7 +15,7 @@ from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.steps import Step, step_from_dict
+from airflow_provider_microbatch.execution.maintenance.steps import Step
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,13 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def maintain(
-    arguments: argparse.Namespace, *, store: Store, command: str, make: Callable[[Drafting], Plan], dry_run: bool
+    arguments: argparse.Namespace,
+    *,
+    store: Store,
+    command: str,
+    make: Callable[[Drafting], Plan],
+    dry_run: bool,
+    told: Collection[str] = (),
 ) -> int:
     """Print the plan and, unless it is a dry run, apply it.
 
@@ -32,18 +38,19 @@ def maintain(
     :param store: the checkpoint's.
     :param command: as it was typed, without the location.
     :param make: makes the plan; called again before it is applied.
+    :param told: locations beside the checkpoint's that the user has named.
     :return: exit status: 0, or 1 if something is left that the command cannot mend.
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     at_ms, by = now_ms(), whoami()
-    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms)
+    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms, told=told)
 
     def plan() -> Plan:
         return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))
 
     left = applier.unfinished()
     if left is not None and dry_run:
-        return _show_unfinished(arguments, left, store)
+        return _show_unfinished(arguments, left, store, applier.steps_of(left))
     finished = applier.finish()
     shown = plan()
     if shown.steps and not dry_run:
@@ -79,8 +86,7 @@ def _outcome(plan: Plan, dry_run: bool) -> str:
     return done + (f"; {len(plan.problems)} left that this command cannot mend" if plan.problems else "")
 
 
-def _show_unfinished(arguments: argparse.Namespace, left: Maintenance, store: Store) -> int:
-    steps = [step_from_dict(values) for values in left.steps]
+def _show_unfinished(arguments: argparse.Namespace, left: Maintenance, store: Store, steps: tuple[Step, ...]) -> int:
     if arguments.json:
         print(json.dumps({"location": store.location, "dry_run": True, "unfinished": vars(left)}, indent=2))
         return 0

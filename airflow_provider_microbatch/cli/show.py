@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint
 from airflow_provider_microbatch.cli.table import flow, show_run, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
+from airflow_provider_microbatch.execution.summary import NO_SIGN, BatchSummary, is_held, summarize
 
 NAME = "show"
 HELP = "show one batch: ranges, attempts with their handles and ends, commit and progress"
@@ -22,7 +22,7 @@ HELP = "show one batch: ranges, attempts with their handles and ends, commit and
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
-    parser.add_argument("batch", type=_batch, metavar="N", help="id of the batch in --lane, or <lane>/N")
+    parser.add_argument("batch", type=batch_argument, metavar="N", help="id of the batch in --lane, or <lane>/N")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,6 +97,7 @@ def _as_text(
                 "bytes out": "-" if summary.bytes_out is None else f"{summary.bytes_out:,}",
                 "rows out": "-" if summary.rows_out is None else f"{summary.rows_out:,}",
                 "run": show_run(summary.run),
+                "planned by": show_run(summary.planned_by),
                 "DAG": summary.run.dag_id if summary.run else "-",
                 "task": summary.run.task_id if summary.run else "-",
                 "watermark": show_time(entry.watermark_ms) if entry.watermark_ms else "-",
@@ -112,7 +113,7 @@ def _as_text(
     lines += _fields(entry.conf) or ["  none"]
     lines.append(f"attempts: {len(attempts)}")
     for attempt, end in attempts:
-        lines += _attempt_lines(attempt, end)
+        lines += _attempt_lines(checkpoint, attempt, end)
     if commit is None:
         return [*lines, "commit", "  none: the batch is not committed"]
     epoch = "-" if commit.epoch is None else commit.epoch
@@ -122,11 +123,11 @@ def _as_text(
     return lines + (_fields(commit.progress) or ["  none"])
 
 
-def _attempt_lines(attempt: Attempt, end: AttemptEnd | None) -> list[str]:
+def _attempt_lines(checkpoint: Checkpoint, attempt: Attempt, end: AttemptEnd | None) -> list[str]:
     tries = f"try {attempt.run.try_number} of {show_run(attempt.run)}" if attempt.run else "not made by Airflow"
     fields: dict[str, Any] = {"started": show_time(attempt.started_ms), "run": tries}
     if end is None:
-        fields["ended"] = "no end on record"
+        fields["ended"] = "no end on record" if is_held(checkpoint, attempt.key, attempt.epoch) else NO_SIGN
     else:
         fields["ended"] = f"{show_time(end.ended_ms)} {end.state}"
         if end.error:
@@ -148,7 +149,8 @@ def _fields(values: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _batch(text: str) -> str:
+def batch_argument(text: str) -> str:
+    """``N`` or ``<lane>/N``. :raises argparse.ArgumentTypeError: for anything else."""
     if not text.rpartition("/")[2].isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a batch (a number from 0 on, or <lane>/<number>)")
     return text

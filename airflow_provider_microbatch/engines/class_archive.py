@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines import packaging
+from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.environment import (
     SPARK_SUBMIT,
     check_versions,
@@ -165,7 +166,7 @@ def _write(
     scratch: Path,
 ) -> str:
     """Returns the version of Spark."""
-    tag, key, sink = f"microbatch-{uuid.uuid4()}", BatchKey("live", 0), FileSink(str(scratch / "lake"))
+    tag, key, sink = processes.new_tag(), BatchKey("live", 0), FileSink(str(scratch / "lake"))
     shipment = packaging.pack(tag=tag, job=_job(scratch, sink, key), code_files=(), conf=settings, base=base)
     try:
         log.info("running a batch, and writing the classes that it loads")
@@ -174,7 +175,7 @@ def _write(
         command = [binary, "--properties-file", str(shipment.properties)]
         writing = _sharing(environment, made.parent, f"-XX:ArchiveClassesAtExit={made}", *_QUIET)
         _submit([*command, *batch], {**writing, "TMPDIR": str(scratch)})
-        manifest = sink.manifest(key, 1)
+        manifest = sink.manifest(BatchIdentity.at(key), 1)
         if manifest is None or not made.is_file():
             raise EngineError(f"{binary} ended well, but there is no {made}: Java cannot write it.")
         # With -Xshare:on Java ends instead of starting without the archive: so it is known to fit.
@@ -248,7 +249,6 @@ def _job(scratch: Path, sink: FileSink, key: BatchKey) -> Job:
         "schema": "id long, customer string, amount double, ts timestamp",
         "options": {},
         "groups": [{"paths": [str(landing / "rows.json")], "base_path": str(landing)}],
-        "ignore_missing": False,
     }
     return Job(
         pipeline="class-archive",
@@ -258,6 +258,6 @@ def _job(scratch: Path, sink: FileSink, key: BatchKey) -> Job:
         batch_timestamp_ms=1_767_225_600_000,
         watermark_ms=0,
         sources={"rows": Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments)},
-        stage=sink.stage(key, 1),
+        stage=sink.stage(BatchIdentity.at(key), 1),
         transform=Transform(module="airflow_provider_microbatch.runtime.training", function="transform"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from airflow_provider_microbatch.exceptions import EngineError, EnvironmentMisma
 
 SPARK_SUBMIT = "spark-submit"
 
+OLDEST, NEWEST = "4.0.0", "4.1.3"
+"""The versions of pyspark and pyspark-client that the package may lie beside, as its requirements say."""
+
 
 def check_versions() -> None:
     """``pyspark`` and ``pyspark-client`` install into the same folder; no installer warns when they differ.
@@ -23,12 +27,30 @@ def check_versions() -> None:
     full, client = _version("pyspark"), _version("pyspark-client")
     if full is None or client is None or full == client:
         return
-    # Every version of the client exists as pyspark too, but not the other way round (4.1.4 and 4.3.0 have no client).
     raise EnvironmentMismatchError(
         f"pyspark {full} and pyspark-client {client} are installed into one folder and have overwritten each other in "
-        f"part (the apache-spark provider requires the client). Mend it with: pip install --force-reinstall "
-        f"'pyspark=={client}' 'pyspark-client=={client}'"
+        f"part (the apache-spark provider requires the client). Mend it with: {_reinstall(_common_version(client))}"
     )
+
+
+def _common_version(client: str) -> str:
+    """A version that both packages have: each of the client's exists as pyspark too, but not the other way round
+    (4.0.5, 4.1.4, 4.2.1 and 4.3.0 have no client)."""
+    return client if _numbers(OLDEST) <= _numbers(client) <= _numbers(NEWEST) else NEWEST
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) if part.isdigit() else 0 for part in version.split(".")]
+
+
+def _reinstall(version: str) -> str:
+    """The command for this very environment. Without ``--no-deps`` an installer would bring each dependency's newest
+    version as well, past the limits of whatever else is installed: pandas 3, say."""
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "install", "--force-reinstall"]
+    else:  # as uv makes its environments
+        command = ["uv", "pip", "install", "--python", sys.executable, "--reinstall"]
+    return shlex.join([*command, "--no-deps", f"pyspark=={version}", f"pyspark-client=={version}"])
 
 
 def _version(name: str) -> str | None:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.entries import RunIdentity
-from airflow_provider_microbatch.execution.engine import Code, Engine
+from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.registry import ENGINES
 
 log = logging.getLogger(__name__)
 
@@ -16,26 +16,20 @@ SPARK_CONNECT = "spark_connect"
 
 
 def find_engine(name: str) -> Engine | None:
-    """The engine, to poll and cancel with what the handle alone says; None for a name that is not known here."""
-    if name == "spark-submit":
-        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+    """The engine, to poll and cancel with what the handle alone says; None for a name that is not known here.
 
-        return SparkSubmitEngine()
-    if name == "spark-connect":
-        from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
-
-        return SparkConnectEngine()
-    return None
+    :raises DefinitionError: if it is known and cannot be imported.
+    """
+    if name not in ENGINES.names():
+        return None
+    engine: Engine = ENGINES.load(name)()
+    return engine
 
 
-def find_connect_engine(
-    conn_id: str, *, run: RunIdentity, code: Code, conf: Mapping[str, Any] | None, unused: Mapping[str, Any]
-) -> Engine | None:
+def find_connect_engine(conn_id: str, *, conf: Mapping[str, Any] | None, unused: Mapping[str, Any]) -> Engine | None:
     """The engine for a connection of type ``spark_connect``; None if it is of another type, or missing.
 
     :param conn_id: the connection.
-    :param run: whose session it is: one a DAG run.
-    :param code: what the session has been sent.
     :param conf: Spark settings of the session.
     :param unused: arguments that a server which runs already cannot heed; those that have a value are named.
     """
@@ -47,10 +41,10 @@ def find_connect_engine(
             return None
     except AirflowException:
         return None  # spark-submit says what is missing
+    from airflow_provider_microbatch.engines.processes import STOP_SECONDS
     from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 
     ignored = sorted(name for name, value in unused.items() if value)
     if ignored:
         log.warning("connection %r is a running Spark Connect server: not used: %s", conn_id, ", ".join(ignored))
-    scope = f"{run.dag_id}\n{run.run_id}"
-    return SparkConnectEngine(conn_id=conn_id, scope=scope, code_hash=code.code_hash, conf=conf)
+    return SparkConnectEngine(conn_id=conn_id, conf=conf, grace_seconds=STOP_SECONDS)

@@ -7,6 +7,10 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import EngineError
 
+_TYPES = ("spark", "yarn", "k8s", "local")
+"""Of connections: Airflow's ``spark``, and what an address such as ``k8s://https://host`` makes of one that is given as
+a URI."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -59,7 +63,14 @@ def target_of(connection: Any, *, deploy_mode: str | None = None) -> Target:
 
     :param connection: an Airflow connection of type ``spark``.
     :param deploy_mode: overrides the connection's ``deploy-mode`` extra.
+    :raises EngineError: if the connection is of another type.
     """
+    if connection.conn_type not in _TYPES:
+        raise EngineError(
+            f"the connection {connection.conn_id!r} is of type {connection.conn_type!r}, not 'spark' (spark-submit) or "
+            "'spark_connect' (a server that runs already). Name another connection as conn_id, or give this one a type "
+            "of these."
+        )
     if connection.conn_type == "spark" and connection.host and ("://" in connection.host or not connection.port):
         master = str(connection.host)
     else:

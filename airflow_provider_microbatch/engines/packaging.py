@@ -11,17 +11,20 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import airflow_provider_microbatch
+from airflow_provider_microbatch.engines.processes import check_tag
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.settings import is_private
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(airflow_provider_microbatch.__file__).parent
 _APPLICATION = "microbatch_main.py"
+_PROCESS = "process.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,32 @@ class Shipment:
 
 
 def folder_of(tag: str) -> Path:
-    """Where the shipment of the attempt with this tag lies on the host that launched it."""
-    return Path(tempfile.gettempdir(), tag)
+    """Where the shipment of the attempt with this tag lies on the host that launched it.
+
+    :raises HandleError: if it is no tag of an attempt, which could lead to any folder.
+    """
+    return Path(tempfile.gettempdir(), check_tag(tag))
+
+
+def record_process(tag: str, *, pid: int, started: float) -> None:
+    """Write down which process runs the attempt, in its folder: its command line does not carry the tag.
+
+    :raises OSError: if the folder cannot be written.
+    """
+    _write_private(folder_of(tag) / _PROCESS, json.dumps({"pid": pid, "started": started}))
+
+
+def is_recorded(tag: str, *, pid: int, started: float) -> bool:
+    """Whether that process runs the attempt, by the word of whoever launched it: a file in a folder that is this user's
+    alone. A checkpoint can name any process; a folder of this user it cannot make."""
+    folder = folder_of(tag)
+    if not is_private(folder):
+        return False
+    try:
+        told = json.loads((folder / _PROCESS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(told == {"pid": pid, "started": started})
 
 
 def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, str], base: Path | None) -> Shipment:
@@ -64,7 +91,7 @@ def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, st
         plan = folder / "job.json"
         _write_private(plan, job.to_json())
         py_files = [_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")]
-        (folder / "code").mkdir()
+        (folder / "code").mkdir(mode=0o700)
         py_files += [Path(shutil.copyfile(path, folder / "code" / Path(path).name)) for path in code_files]
         properties = folder / "spark.properties"
         inherited = base.read_text(encoding="utf-8") if base else ""
@@ -75,31 +102,11 @@ def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, st
     return Shipment(folder=folder, application=application, job=plan, py_files=tuple(py_files), properties=properties)
 
 
-def pack_statements(
-    *, tag: str, statements: Sequence[str], conf: Mapping[str, str], base: Path | None
-) -> tuple[Shipment, Path]:
-    """Write a shipment that runs statements of SQL.
-
-    :param tag: unique.
-    :param statements: in order.
-    :param conf: settings; they win over ``base``.
-    :param base: as for :func:`pack`.
-    :return: the shipment, and the file in which the application leaves its answer.
-    :raises OSError: if a file cannot be read or written.
-    """
-    folder = folder_of(tag)
-    folder.mkdir(mode=0o700)
-    application = Path(shutil.copyfile(_PACKAGE / "runtime" / "statements_main.py", folder / _APPLICATION))
-    plan, properties = folder / "statements.json", folder / "spark.properties"
-    _write_private(plan, json.dumps(list(statements)))
-    _write_private(properties, f"{base.read_text(encoding='utf-8') if base else ''}\n{render_properties(conf)}")
-    shipped = (_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip"),)
-    made = Shipment(folder=folder, application=application, job=plan, py_files=shipped, properties=properties)
-    return made, folder / "answer.json"
-
-
 def unpack(tag: str) -> None:
-    """Remove the shipment with this tag, if it is here."""
+    """Remove the shipment with this tag, if it is here. A link in its place is not followed.
+
+    :raises HandleError: if it is no tag of an attempt.
+    """
     shutil.rmtree(folder_of(tag), ignore_errors=True)
 
 

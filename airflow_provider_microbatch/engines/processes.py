@@ -3,20 +3,68 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+import uuid
 from collections.abc import Iterable
+from typing import TypeGuard
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
+
+from airflow_provider_microbatch.exceptions import HandleError
+
+_TAG = re.compile(r"microbatch-(?P<engine>engine-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+_CLOCK_SECONDS = 2.0
+"""By how much two looks at one process's start time may differ: it is counted from the boot, whose time is adjusted."""
+
+STOP_SECONDS = 1.5
+"""``grace_seconds`` of a task's own engine. Airflow kills a task five seconds after it told it to stop: until then its
+Spark is gone, its stage dropped and its end on record, so that nothing is left to the janitor."""
+
+
+def new_tag() -> str:
+    """A tag for one attempt: a UUID, so that whoever has not read it cannot name its processes."""
+    return f"microbatch-{uuid.uuid4()}"
+
+
+def check_tag(tag: object) -> str:
+    """``tag`` if it can be an attempt's.
+
+    :raises HandleError: for any other text, which might be a part of every command line, or lead to any folder.
+    """
+    found = _TAG.fullmatch(tag) if isinstance(tag, str) else None
+    if found is None or found["engine"]:
+        raise HandleError(f"{tag!r:.100} is no tag of an attempt; it was not acted on.")
+    return found[0]
+
+
+def is_engine_tag(tag: object) -> TypeGuard[str]:
+    """Whether ``tag`` can be a warm server's."""
+    found = _TAG.fullmatch(tag) if isinstance(tag, str) else None
+    return found is not None and found["engine"] is not None
 
 
 def find(tag: str) -> list[psutil.Process]:
     """Processes that carry ``tag``, and all their descendants. Never this process nor one that it descends from: the
-    tag may be an argument of the command that asks."""
+    tag may be an argument of the command that asks.
+
+    :raises HandleError: if it is no tag of an attempt nor of a warm server.
+    """
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+        check_tag(tag)
+    return carrying(tag)
+
+
+def carrying(text: str) -> list[psutil.Process]:
+    """Processes that have ``text`` in their command line, and all their descendants; see :func:`find`. Not for a text
+    out of a checkpoint."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
-            if process.pid in mine or not any(tag in argument for argument in process.cmdline()):
+            if process.pid in mine or not carries(process, text):
                 continue
             if not _alive(process):
                 continue
@@ -25,6 +73,25 @@ def find(tag: str) -> list[psutil.Process]:
         except psutil.Error:
             continue  # gone in the meantime, or another user's
     return list(found.values())
+
+
+def running(*, pid: int, started: float) -> psutil.Process | None:
+    """The process of that id, if it runs and has started at that time (seconds since the epoch): ids are used again.
+    Never this process."""
+    try:
+        process = psutil.Process(pid)
+        is_it = pid != os.getpid() and abs(process.create_time() - started) < _CLOCK_SECONDS and _alive(process)
+    except psutil.Error:
+        return None
+    return process if is_it else None
+
+
+def carries(process: psutil.Process, tag: str) -> bool:
+    """Whether the tag is in the process's command line."""
+    try:
+        return any(tag in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def end(processes: Iterable[psutil.Process], *, grace: float) -> bool:

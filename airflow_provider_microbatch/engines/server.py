@@ -1,8 +1,9 @@
 """A warm engine on this machine: a local Spark Connect server and a resident runner, started and stopped as one.
 
 Its folder is this user's alone (mode 0700) and holds ``engine.json`` (what runs), ``connection.json`` (for Airflow; it
-has the server's token), the logs of both processes and the runner's socket. Both have the engine's tag among their
-arguments: what carries it is the engine, whatever a file says.
+has the server's port and token, and both stay when the engine is started again), the logs of both processes and the
+runner's socket. Both have the engine's tag among their arguments: what carries it is the engine, whatever a file says.
+The tag is on record before anything is started, so that what a start leaves that was killed is ended by the next one.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from airflow_provider_microbatch.engines.environment import (
     spark_defaults,
 )
 from airflow_provider_microbatch.engines.packaging import render_properties
-from airflow_provider_microbatch.engines.spark_connect_wire import SESSION_SECONDS, call, is_private
+from airflow_provider_microbatch.engines.spark_connect_wire import SESSION_SECONDS, call
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.session import BOOT, boot_id
+from airflow_provider_microbatch.settings import is_private
 from airflow_provider_microbatch.sinks.file_posix import locked
 
 CONNECTION = "connection.json"
@@ -41,7 +44,17 @@ _STATE = "engine.json"
 _TAG = "spark.microbatch.engine"
 _RUNNER = "airflow_provider_microbatch.engines.spark_connect_runner"
 _START_SECONDS = 120.0
+_ALONE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+}
+"""With a local master nobody but the server itself talks to its driver and block manager. Executors elsewhere have to,
+and with them it is for ``--conf`` to say how."""
 _SOCKET_PATH_BYTES = 100
+_LOWEST_PORT = 15000
+"""Below it are those that services are known by, Spark's own among them."""
+_TRIES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +84,10 @@ class Status:
     """What :func:`status` found.
 
     :param running: the engine; None if none runs.
-    :param sessions: used in the last ten minutes.
-    :param attempts: that run now.
+    :param attempts: that run now; each has a session of its own.
     """
 
     running: Running | None
-    sessions: int = 0
     attempts: int = 0
 
 
@@ -90,14 +101,12 @@ def status(folder: Path) -> Status:
         return Status(running=None)
     try:
         own = (wire.receive(seconds=10) or {}).get("pid")
-        wire.send({"do": "sessions"})
-        sessions = int((wire.receive(seconds=10) or {}).get("sessions", 0))
         attempts = [child for child in psutil.Process(found.runner_pid).children() if child.pid != own]
     except (OSError, psutil.Error):
         return Status(running=None)
     finally:
         wire.close()
-    return Status(running=found, sessions=sessions, attempts=len(attempts))
+    return Status(running=found, attempts=len(attempts))
 
 
 def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> tuple[Running, bool]:
@@ -116,17 +125,21 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
             return running, False
         _end(folder)
         environment = launch_environment(os.environ, extra={}, binary=SPARK_SUBMIT, is_local=master.startswith("local"))
-        tag, token, port = f"microbatch-engine-{uuid.uuid4()}", secrets.token_urlsafe(32), _free_port()
+        tag = f"microbatch-engine-{uuid.uuid4()}"
+        port, token = _address(folder)
         settings = {
             "spark.ui.enabled": "false",
             "spark.log.level": "WARN",
             "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_SECONDS:.0f}s",
+            **(_ALONE if master.startswith("local") else {}),
+            BOOT: boot_id(),
             **(conf or {}),
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
         }
         base = spark_defaults(environment)
         inherited = f"{base.read_text(encoding='utf-8')}\n" if base else ""
+        _write(folder / _STATE, json.dumps({"tag": tag}) + "\n")
         _write(folder / "server.properties", inherited + render_properties(settings))
         command = [SPARK_SUBMIT, "--master", master, "--conf", f"{_TAG}={tag}"]
         command += ["--properties-file", str(folder / "server.properties")]
@@ -148,6 +161,7 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
             _write(folder / CONNECTION, json.dumps({CONN_ID: connection}, indent=1) + "\n")
             _write(folder / _STATE, json.dumps(asdict(running), indent=1) + "\n")
         except BaseException:
+            # The record stays: a process that is just being started may be found by the next one only.
             processes.end_all(tag, grace=5)
             raise
         return running, True
@@ -165,21 +179,40 @@ def stop(folder: Path) -> bool:
 
 
 def _end(folder: Path) -> bool:
-    found = _recorded(folder)
+    tag = _read(folder / _STATE).get("tag")
     try:
-        ended = found is not None and processes.end_all(found.tag, grace=10)
+        # Anything else in its place might be in other processes' arguments too.
+        ended = processes.is_engine_tag(tag) and processes.end_all(tag, grace=10)
     except TimeoutError as error:
         raise EngineError(f"the engine in {folder} could not be stopped: {error}.") from error
-    for name in (_STATE, CONNECTION, "server.properties", "runner.sock"):
+    for name in (_STATE, "server.properties", "runner.sock"):
         (folder / name).unlink(missing_ok=True)
     return ended
 
 
 def _recorded(folder: Path) -> Running | None:
     try:
-        return Running(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+        return Running(**_read(folder / _STATE))
+    except TypeError:
+        return None  # a start that was cut off had got no further than the tag
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _address(folder: Path) -> tuple[int, str]:
+    """Port and token of the engine that was here before, so that Airflow's connection to it stays right; a new port if
+    somebody else has taken that one."""
+    before = _read(folder / CONNECTION).get(CONN_ID)
+    port, token = (before.get("port"), before.get("password")) if isinstance(before, dict) else (None, None)
+    if not isinstance(token, str) or not token:
+        token = secrets.token_urlsafe(32)
+    return (port if isinstance(port, int) and _is_free(port) else _free_port()), token
 
 
 def _carries(pid: int, tag: str) -> bool:
@@ -203,8 +236,7 @@ def _wait(folder: Path, server: subprocess.Popen[bytes], runner: subprocess.Pope
         time.sleep(0.1)
     try:
         wire.receive(seconds=_START_SECONDS)
-        question: dict[str, Any] = {"do": "open", "url": url, "purpose": f"start {uuid.uuid4()}"}
-        wire.send({**question, "environment": dict(os.environ), "cwd": str(folder)})
+        wire.send({"do": "open", "url": url, "environment": dict(os.environ), "cwd": str(folder)})
         answer = wire.receive(seconds=_START_SECONDS) or {}
     except OSError as error:
         raise EngineError(f"the engine does not answer: {error}; see the logs in {folder}.") from error
@@ -216,7 +248,8 @@ def _wait(folder: Path, server: subprocess.Popen[bytes], runner: subprocess.Pope
 
 
 def _spawn(command: list[str], log: Path, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
+    log.unlink(missing_ok=True)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=folder,
             env=dict(environment), start_new_session=True,
@@ -232,16 +265,47 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does: connections of the engine before may still wait for their end.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
 def _free_port() -> int:
+    """A port that the kernel gives to nobody by itself: of those that it does, any connection that somebody opens while
+    the engine is stopped may take this one, and Airflow's connection to the engine would be wrong."""
+    below, above = _given_ports()
+    ports = [*range(_LOWEST_PORT, below), *range(above + 1, 65536)]
+    for _ in range(_TRIES if ports else 0):
+        port: int = secrets.choice(ports)
+        if _is_free(port):
+            return port
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
+def _given_ports() -> tuple[int, int]:
+    """First and last of the ports that the kernel gives to those who name none."""
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except OSError:
+        return 32768, 65535  # IANA's, and what Linux's would begin with
+    return int(first), int(last)
+
+
 def _write(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    """Write a private file, as a whole or not at all."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.unlink(missing_ok=True)
+    with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+    hidden.replace(path)
 
 
 @contextmanager

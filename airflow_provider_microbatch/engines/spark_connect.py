@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import shutil
 import socket
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.environment import check_versions
+from airflow_provider_microbatch.engines.handles import ConnectHandle
 from airflow_provider_microbatch.engines.spark_connect_launch import Launch, NobodyListensError, Server
-from airflow_provider_microbatch.engines.spark_connect_wire import default_folder
-from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.exceptions import EngineError, HandleError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job
 
@@ -32,11 +31,9 @@ NAME = "spark-connect"
 
 
 class SparkConnectEngine:
-    """Runs a job in a session of a Spark Connect server.
+    """Runs a job in a session of its own on a Spark Connect server.
 
     :param conn_id: Airflow connection of type ``spark_connect``.
-    :param scope: what shares a session beside the pipeline: a DAG run.
-    :param code_hash: of the user's code: other code gets another session, as a session keeps the modules it was sent.
     :param conf: Spark settings of the session.
     :param grace_seconds: how long a cancelled attempt's process may take to end by itself before it is killed.
     """
@@ -47,14 +44,10 @@ class SparkConnectEngine:
         self,
         *,
         conn_id: str = "spark_connect_default",
-        scope: str = "",
-        code_hash: str | None = None,
         conf: Mapping[str, Any] | None = None,
         grace_seconds: float = 5.0,
     ) -> None:
         self._conn_id = conn_id
-        self._scope = scope
-        self._code_hash = code_hash
         self._conf = {key: str(value) for key, value in (conf or {}).items()}
         self._grace = grace_seconds
         self._servers: dict[str, Server] = {}
@@ -70,11 +63,10 @@ class SparkConnectEngine:
         check_versions()
         server = self._server(self._conn_id)
         server.check()
-        tag = f"microbatch-{uuid.uuid4()}"
+        tag = processes.new_tag()
         launch = Launch(server, tag)
         try:
-            purpose = "\n".join((pipeline, self._scope, self._code_hash or ""))
-            ready = launch.ask({"do": "open", "purpose": purpose, "tag": tag, "conf": self._conf}, "ready")
+            ready = launch.ask({"do": "open", "tag": tag, "conf": self._conf}, "ready")
             check_version(server.public_url, theirs=ready["server"], ours=ready["client"])
         except BaseException:
             launch.close()
@@ -87,6 +79,7 @@ class SparkConnectEngine:
             "conn_id": self._conn_id,
             "user": server.user,
             "session": ready["session"],
+            "session_is_own": True,
             "tag": tag,
             "pid": launch.hello.pid,
             "started": launch.hello.started,
@@ -101,6 +94,7 @@ class SparkConnectEngine:
         try:
             # Copied, as a deploy may change the bundle's folder while the attempt runs.
             folder.mkdir(mode=0o700)
+            packaging.record_process(handle["tag"], pid=launch.hello.pid, started=launch.hello.started)
             files = [shutil.copyfile(path, folder / Path(path).name) for path in code.files]
             launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
         except OSError as error:
@@ -117,8 +111,9 @@ class SparkConnectEngine:
                 log.info("%s", message["line"])
             if message is None:
                 launch.error = "its process was ended"
-            elif "error" in message:
-                launch.error = message["error"]
+            else:
+                launch.answered = True
+                launch.error = message.get("error")
         except OSError as error:
             launch.error = f"its process cannot be heard any more: {error}"
         finally:
@@ -130,61 +125,81 @@ class SparkConnectEngine:
     def poll(self, handle: Handle) -> EngineState:
         """Spark Connect tells nobody what runs under a tag, so this is what the attempt's process on this host tells:
         when that has gone, or is on another host, what became of its operations is unknown."""
-        launch = self._launches.get(handle["tag"])
+        checked = ConnectHandle.of(handle, engine=self.name)
+        launch = self._launches.get(checked.tag)
         if launch is not None and launch.ended:
             return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
-        return EngineState.RUNNING if _process_of(handle) else EngineState.UNKNOWN
+        return EngineState.RUNNING if self._process(checked) else EngineState.UNKNOWN
 
     def cancel(self, handle: Handle) -> bool:
-        """End the attempt's process, if it is on this host, then its operations on the server.
+        """End the attempt's process, if it is on this host, then its operations on the server, and its session: a
+        process on another host that nobody can end starts no other operation after this.
 
-        A process on another host that nobody can end may start another operation after this; it is fenced and cannot
-        publish.
-
+        :raises HandleError: if it is no handle of this engine, or names a server that its connection does not lead to:
+            that one is not spoken to.
         :raises EngineError: if the server cannot be asked: nobody knows then what still runs.
         """
-        tag = handle["tag"]
-        launch = self._launches.get(tag)
+        checked = ConnectHandle.of(handle, engine=self.name)
+        launch = self._launches.get(checked.tag)
         if launch is not None and launch.ended and launch.error is None:
             return False
-        process = _process_of(handle)
+        process = self._process(checked)
         if process is not None and not processes.end(_family(process), grace=self._grace):
-            raise EngineError(f"process {process.pid} of {handle['application']} would not end.")
-        if handle["host"] == socket.gethostname():
-            packaging.unpack(tag)
-        interrupted = self._interrupt(handle)
+            raise EngineError(f"process {process.pid} of {checked.application} would not end.")
+        if _is_here(checked):
+            packaging.unpack(checked.tag)
+        interrupted = self._interrupt(checked)
         if interrupted or process is not None:
-            log.info("Stopped %s (%s): %s operations were running", handle["application"], tag, interrupted)
+            log.info("Stopped %s (%s): %s operations were running", checked.application, checked.tag, interrupted)
         return bool(interrupted) or process is not None
 
-    def _interrupt(self, handle: Handle) -> int:
-        server = self._server(handle["conn_id"], otherwise=handle["url"])
-        if server.public_url != handle["url"]:
-            # The connection has been changed since; the attempt is where it was.
-            server = Server.at(handle["url"], conn_id=handle["conn_id"], folder=server.folder)
+    def _process(self, handle: ConnectHandle) -> psutil.Process | None:
+        """The attempt's process, if it is on this host and runs. Its start time alone would let a checkpoint name any
+        process of this user, so the process must carry the tag, or this user's own files must say whose it is."""
+        process = processes.running(pid=handle.pid, started=handle.started) if _is_here(handle) else None
+        if process is None:
+            return None
+        launch = self._launches.get(handle.tag)
+        own = launch is not None and launch.hello.pid == handle.pid
+        if own or processes.carries(process, handle.tag):
+            return process
+        return process if packaging.is_recorded(handle.tag, pid=handle.pid, started=handle.started) else None
+
+    def _interrupt(self, handle: ConnectHandle) -> int:
+        server: Server | None = None
+        try:
+            server = self._server(handle.conn_id)
+            why = f"connection {handle.conn_id!r} leads to {server.public_url} now"
+        except EngineError as error:
+            why = str(error)
+        if server is None or server.public_url != handle.url:
+            if Server.is_gone(handle.url) and _is_here(handle):
+                return 0
+            # Who is spoken to is sent what this process has to authenticate itself. A checkpoint must not choose whom.
+            raise HandleError(
+                f"{handle.application} ran on {handle.url}, which was not acted on: {why}. What still runs there is "
+                "fenced and cannot publish; end it there."
+            )
         try:
             server.check()
         except NobodyListensError:
-            if server.is_local and handle["host"] == socket.gethostname():
+            if server.is_local and _is_here(handle):
                 return 0
             raise
-        question = {name: handle[name] for name in ("session", "user", "tag")}
-        launch = Launch(server, f"{handle['tag']}-cancel")
+        known = self._launches.get(handle.tag)
+        question = {"session": handle.session, "user": handle.user, "tag": handle.tag, "is_own": handle.session_is_own}
+        question["sweep"] = known is None or not known.answered
+        launch = Launch(server, f"{handle.tag}-cancel")
         try:
             return int(launch.ask({"do": "interrupt", **question}, "interrupted"))
         finally:
             launch.close()
 
-    def _server(self, conn_id: str, otherwise: str | None = None) -> Server:
+    def _server(self, conn_id: str) -> Server:
         """The connection's server. Resolved once: a signal handler that cancels must not talk to the task's supervisor,
         to which the interrupted code may be talking."""
         if conn_id not in self._servers:
-            try:
-                self._servers[conn_id] = Server.of(conn_id)
-            except EngineError:
-                if otherwise is None:
-                    raise
-                self._servers[conn_id] = Server.at(otherwise, conn_id=conn_id, folder=default_folder())
+            self._servers[conn_id] = Server.of(conn_id)
         return self._servers[conn_id]
 
 
@@ -198,16 +213,8 @@ def check_version(url: str, *, theirs: str, ours: str) -> None:
         )
 
 
-def _process_of(handle: Handle) -> psutil.Process | None:
-    """The attempt's process, if it is on this host and runs."""
-    if handle["host"] != socket.gethostname():
-        return None
-    try:
-        process = psutil.Process(handle["pid"])
-        is_it = abs(process.create_time() - handle["started"]) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if is_it else None
+def _is_here(handle: ConnectHandle) -> bool:
+    return handle.host == socket.gethostname()
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:

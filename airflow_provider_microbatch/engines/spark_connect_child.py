@@ -14,40 +14,19 @@ import socket
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_provider_microbatch.engines.spark_connect_session import AttemptSession, end_session
 from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.runtime.session import pin
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-SESSIONS = uuid.UUID("5b0f6e0c-9a0e-4b9e-8f0e-6d6963726f62")
-"""Namespace of session ids: a session is found again by what it is for, from any process."""
-
-MAX_RETRIES = 5
-"""Of a call to a server that does not answer: after 50 ms, then four times as long each; 17 s in all. PySpark's own 15
-are ten minutes, in which a task would wait for a server that has died."""
-
-CLOSED = "SESSION_CLOSED"
-_GENERATIONS = 1000
-_closed: list[Any] = []
-"""Kept until the process ends: a session of PySpark's that is garbage-collected waits for threads, and may do so in the
-middle of starting one: for ever."""
 _INTERRUPT_SECONDS = 30.0
-_ROUNDS = 20
-
-
-def session_id(purpose: str, generation: int) -> str:
-    """Id of the session for ``purpose``. A server never opens an id again that it has closed, as it closes a session
-    that was idle for an hour: then the next generation is taken."""
-    return str(uuid.uuid5(SESSIONS, f"{purpose}\n{generation}"))
 
 
 def load() -> None:
@@ -66,19 +45,14 @@ def load() -> None:
         importlib.import_module(name)
 
 
-def converse(wire: Wire, *, sessions: int = 0, note: Callable[[str], None] = lambda session: None) -> int:
+def converse(wire: Wire) -> int:
     """Say hello, and do what is asked for.
 
-    :param sessions: how many there are, for who asks.
-    :param note: told which session is used.
     :return: the exit status.
     """
     wire.send(Hello.of_this_process().to_dict())
     request = wire.receive()
     if request is None:
-        return 0
-    if request["do"] == "sessions":
-        wire.send({"sessions": sessions})
         return 0
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -87,15 +61,18 @@ def converse(wire: Wire, *, sessions: int = 0, note: Callable[[str], None] = lam
         os.chdir(request["cwd"])
     try:
         if request["do"] == "interrupt":
-            wire.send({"interrupted": interrupt(request["url"], request["session"], request["user"], request["tag"])})
+            named = {name: request[name] for name in ("session", "user", "tag", "is_own", "sweep")}
+            wire.send({"interrupted": end_session(request["url"], **named)})
             return 0
-        spark, chosen = _join(request["url"], request["purpose"])
-        note(chosen)
-        wire.send({"ready": {"session": chosen, "server": spark.version, "client": _client_version()}})
+        session = AttemptSession(request["url"])
+        wire.send({"ready": {"session": session.id, "server": session.version, "client": _client_version()}})
     except Exception as error:
         wire.send({"error": _told(error)})
         return 1
-    return _run(wire, spark, request)
+    try:
+        return _run(wire, session, request)
+    finally:
+        session.close()
 
 
 def _client_version() -> str:
@@ -104,55 +81,36 @@ def _client_version() -> str:
     return pyspark.__version__
 
 
-def _join(url: str, purpose: str) -> tuple[SparkSession, str]:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    for generation in range(_GENERATIONS):
-        chosen = session_id(purpose, generation)
-        spark: Any = SparkSession.builder.remote(f"{url};session_id={chosen}").create()
-        spark.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
-        try:
-            _ = spark.version
-        except PySparkException as error:
-            if CLOSED not in str(error):
-                raise
-            # Stopped, or PySpark would go on taking it for the process's session where it looks for one by itself.
-            spark.release_session_on_close = False
-            spark.stop()
-            _closed.append(spark)
-            continue
-        return spark, chosen
-    raise RuntimeError(f"the server has closed {_GENERATIONS} sessions for {purpose}")
-
-
-def _run(wire: Wire, spark: SparkSession, opened: Mapping[str, Any]) -> int:
+def _run(wire: Wire, session: AttemptSession, opened: Mapping[str, Any]) -> int:
     request = wire.receive()
     if request is None:
         return 0
     finish = _capture(wire)
     over = threading.Event()
     tag = opened["tag"]
-    spark.addTag(tag)
-    threading.Thread(target=_end_with, args=(wire, spark, tag, over), daemon=True, name="task").start()
+    session.spark.addTag(tag)
+    threading.Thread(target=_end_with, args=(wire, session, tag, over), daemon=True, name="task").start()
+    session.keep_apart()
     answer: dict[str, Any] = {"done": True}
     try:
-        pin(spark, opened["conf"])
-        _import_from(spark, [Path(path) for path in request["files"]])
-        run_job(spark, Job.from_json(request["job"]))
+        pin(session.spark, opened["conf"])
+        _import_from(session.spark, [Path(path) for path in request["files"]])
+        run_job(session.spark, Job.from_json(request["job"]))
     except BatchFailure as failure:
         sys.stderr.write(failure.traceback or f"{failure.error}\n")
         answer = {"error": failure.error}
     except Exception as error:
         answer = {"error": _told(error)}
+    # Before the answer: who hears none knows that something may be left, and sweeps (see end_session).
+    with contextlib.suppress(Exception):
+        session.drop_cached()
     over.set()
     finish()
     wire.send(answer)
     return 0 if "done" in answer else 1
 
 
-def _import_from(spark: SparkSession, files: list[Path]) -> None:
+def _import_from(spark: Any, files: list[Path]) -> None:
     """Make the user's files importable: here at once, and by Python workers of the server before the first Python
     function is sent there.
 
@@ -181,14 +139,15 @@ def _import_from(spark: SparkSession, files: list[Path]) -> None:
     serializer.dumps = dumps_after_files
 
 
-def _end_with(wire: Wire, spark: Any, tag: str, over: threading.Event) -> None:
+def _end_with(wire: Wire, session: AttemptSession, tag: str, over: threading.Event) -> None:
     """End when the task has gone, as after ``kill -9``: what is written from here on is nobody's."""
     wire.receive()
     if over.is_set():
         return
     threading.Timer(_INTERRUPT_SECONDS, os._exit, [1]).start()
-    with contextlib.suppress(Exception):
-        spark.interruptTag(tag)
+    for end in (lambda: session.spark.interruptTag(tag), session.drop_cached, session.close):
+        with contextlib.suppress(Exception):
+            end()
     os._exit(1)
 
 
@@ -226,49 +185,8 @@ def _capture(wire: Wire) -> Callable[[], None]:
     return finish
 
 
-def interrupt(url: str, session: str, user: str, tag: str) -> int:
-    """End all operations of a session that carry ``tag``, and wait until they have ended.
-
-    :param url: of the server, with the token.
-    :return: how many were interrupted.
-    :raises RuntimeError: if they would not end.
-    """
-    import grpc  # type: ignore[import-untyped,unused-ignore]
-    from pyspark.sql.connect.client import DefaultChannelBuilder
-    from pyspark.sql.connect.proto import base_pb2 as proto
-    from pyspark.sql.connect.proto import base_pb2_grpc
-
-    builder = DefaultChannelBuilder(url)
-    stub: Any = base_pb2_grpc.SparkConnectServiceStub(builder.toChannel())  # type: ignore[no-untyped-call]
-    metadata = list(builder.metadata())
-    owner = proto.UserContext(user_id=user)
-    by_tag = proto.InterruptRequest.INTERRUPT_TYPE_TAG
-    request = proto.InterruptRequest(session_id=session, user_context=owner, interrupt_type=by_tag, operation_tag=tag)
-    ended: set[str] = set()
-    for _ in range(_ROUNDS):
-        try:
-            found = stub.Interrupt(request, metadata=metadata, timeout=_INTERRUPT_SECONDS).interrupted_ids
-        except grpc.RpcError as error:
-            if CLOSED in str(error):
-                return len(ended)
-            raise
-        if not found:
-            return len(ended)
-        for operation in found:
-            ended.add(operation)
-            again = proto.ReattachExecuteRequest(session_id=session, user_context=owner, operation_id=operation)
-            try:
-                # An interrupted operation is not over yet: its tasks may still write. Its answers are, when it is.
-                for _answer in stub.ReattachExecute(again, metadata=metadata, timeout=_INTERRUPT_SECONDS):
-                    pass
-            except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise
-    raise RuntimeError(f"the client of {tag} goes on starting operations")
-
-
 def _told(error: Exception) -> str:
-    text = str(error).strip()
+    text = mask(str(error).strip())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -280,7 +198,7 @@ def main(arguments: list[str]) -> int:
     wire = Wire(socket.socket(fileno=int(arguments[1])))
     load()
     status = converse(wire)
-    # Threads of gRPC may still wait for the server; the session stays for the next batch.
+    # Threads of gRPC may still wait for the server.
     os._exit(status)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_provider_microbatch.engines.lookup import SPARK_CONNECT
 from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, default_folder
 from airflow_provider_microbatch.exceptions import EngineError
 
@@ -61,6 +62,8 @@ class Server:
             connection = SparkConnectHook.get_connection(conn_id)
             if not connection.host:
                 raise ValueError("it has no host")
+            if connection.conn_type != SPARK_CONNECT:
+                raise ValueError(f"it is of type {connection.conn_type!r}, not {SPARK_CONNECT!r}")
             url = SparkConnectHook(conn_id).get_connection_url()
         except (AirflowException, ValueError) as error:
             raise EngineError(
@@ -73,11 +76,19 @@ class Server:
         folder = connection.extra_dejson.get(ENGINE_DIR)
         return cls(url=url, conn_id=conn_id, user=user, folder=Path(folder) if folder else default_folder())
 
-    @classmethod
-    def at(cls, public_url: str, *, conn_id: str, folder: Path) -> Server:
-        """A server by what a handle says of it."""
-        user = getpass.getuser()
-        return cls(url=f"{public_url}/;user_id={user}", conn_id=conn_id, user=user, folder=folder)
+    @staticmethod
+    def is_gone(public_url: str) -> bool:
+        """Whether the server was on this host and nobody listens there any more, so that nothing of it runs. Only
+        knocks: nothing is said."""
+        server = Server(url=public_url, conn_id="", user="", folder=default_folder())
+        try:
+            if server.is_local:
+                server.check()
+        except NobodyListensError:
+            return True
+        except EngineError:
+            return False
+        return False
 
     @property
     def is_local(self) -> bool:
@@ -92,12 +103,15 @@ class Server:
             kind = NobodyListensError if isinstance(error, ConnectionRefusedError) else EngineError
             raise kind(
                 f"the Spark Connect server {self.public_url} of connection {self.conn_id!r} does not answer: {error}. "
-                "Start it (on one machine: microbatch engine start), or mend the connection's host and port."
+                "Start it (on one machine: microbatch engine start, which keeps port and token), or mend the "
+                "connection's host and port."
             ) from error
 
 
 class Launch:
     """A process for one attempt, and the conversation with it.
+
+    ``answered`` says that the process has told how the attempt ended, and has given back before what it cached.
 
     :raises EngineError: if there is no such process.
     """
@@ -105,6 +119,7 @@ class Launch:
     def __init__(self, server: Server, tag: str) -> None:
         self.error: str | None = None
         self.ended = False
+        self.answered = False
         self._server = server
         self._own: subprocess.Popen[bytes] | None = None
         runner = call(server.folder)

@@ -6,42 +6,16 @@ so that its forks are sound, and runs no user code, so that attempts share nothi
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from pathlib import Path
 
 from airflow_provider_microbatch.engines.spark_connect_child import converse, load
-from airflow_provider_microbatch.engines.spark_connect_wire import RUNNER_SOCKET, SESSION_SECONDS, Wire
-
-_ID_BYTES = 36
-
-
-class Sessions:
-    """Which sessions the children have used lately: each child writes the id of its session into a pipe."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, float] = {}
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-
-    def note(self, session: str) -> None:
-        """Called by a child."""
-        os.write(self._write, session.encode())
-
-    def count(self) -> int:
-        """How many were used in the last :data:`SESSION_SECONDS`."""
-        now = time.monotonic()
-        with contextlib.suppress(BlockingIOError):
-            while found := os.read(self._read, _ID_BYTES):
-                self._used[found.decode()] = now
-        self._used = {session: at for session, at in self._used.items() if now - at < SESSION_SECONDS}
-        return len(self._used)
+from airflow_provider_microbatch.engines.spark_connect_wire import RUNNER_SOCKET, Wire, is_own
 
 
 def serve(folder: Path) -> None:
@@ -55,27 +29,28 @@ def serve(folder: Path) -> None:
     path.unlink(missing_ok=True)
     listener.bind(str(path))
     listener.listen(64)
-    sessions = Sessions()
     # What lives now is never looked at by the collector again, so that children share these pages.
     gc.collect()
     gc.freeze()
     while True:
         connection, _ = listener.accept()
-        count = sessions.count()
+        if not is_own(connection):
+            connection.close()
+            continue
         if os.fork() == 0:
             listener.close()
-            _child(connection, sessions, count)
+            _child(connection)
         connection.close()
 
 
-def _child(connection: socket.socket, sessions: Sessions, count: int) -> None:
+def _child(connection: socket.socket) -> None:
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         import numpy
 
         numpy.random.seed()  # two attempts would draw the same numbers
-        status = converse(Wire(connection), sessions=count, note=sessions.note)
+        status = converse(Wire(connection))
     except BaseException:
         traceback.print_exc()
     finally:

@@ -2,10 +2,9 @@
 
 The process speaks first: :class:`Hello`. Then the task asks for one of
 
-- ``{"do": "open", …}``: join the session; answered by ``{"ready": …}``. Then ``{"do": "run", …}``: answered by any
+- ``{"do": "open", …}``: open a session; answered by ``{"ready": …}``. Then ``{"do": "run", …}``: answered by any
   number of ``{"line": text}`` and one ``{"done": true}``.
-- ``{"do": "interrupt", …}``: end what runs under a tag; answered by ``{"interrupted": n}``.
-- ``{"do": "sessions"}``: answered by ``{"sessions": n}``: how many the runner's children used in the last while.
+- ``{"do": "interrupt", …}``: end an attempt's operations and session; answered by ``{"interrupted": n}``.
 
 Any of these may be answered by ``{"error": text}`` instead. The connection belongs to one attempt: when it breaks, the
 attempt is over.
@@ -17,6 +16,7 @@ import json
 import os
 import platform
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -28,12 +28,13 @@ from typing import Any
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
 import airflow_provider_microbatch
+from airflow_provider_microbatch.settings import is_private
 
 RUNNER_SOCKET = "runner.sock"
 """Where a resident runner listens, in the engine's folder."""
 
 SESSION_SECONDS = 600.0
-"""After how long without use the local server closes a session: each DAG run has one, so they must not pile up."""
+"""After how long without use the local server closes a session: that of a client that was killed before it could."""
 
 _CHUNK = 65536
 
@@ -122,13 +123,12 @@ class Wire:
         self._socket.close()
 
 
-def is_private(folder: Path) -> bool:
-    """Whether the folder is there, and this user's alone."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return False
-    return found.st_uid == os.getuid() and not found.st_mode & 0o077
+def is_own(end: socket.socket) -> bool:
+    """Whether the other end of a Unix socket is a process of this user, as the kernel says."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the folder's mode has to do
+    _, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(uid == os.getuid())
 
 
 def call(folder: Path) -> Wire | None:
@@ -140,6 +140,9 @@ def call(folder: Path) -> Wire | None:
     try:
         end.connect(str(folder / RUNNER_SOCKET))
     except OSError:
+        end.close()
+        return None
+    if not is_own(end):
         end.close()
         return None
     return Wire(end)

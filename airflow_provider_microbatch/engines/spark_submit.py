@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import threading
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,9 @@ from airflow_provider_microbatch.engines.environment import (
     launch_environment,
     spark_defaults,
 )
+from airflow_provider_microbatch.engines.handles import SubmitHandle
 from airflow_provider_microbatch.engines.masters import Target, target_of
+from airflow_provider_microbatch.engines.submit_error import submit_error
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job
@@ -31,7 +32,6 @@ from airflow_provider_microbatch.runtime.job import Job
 log = logging.getLogger(__name__)
 
 TAG = "spark.microbatch.tag"
-_OUTPUT = "Last spark-submit output:\n"
 
 
 class SparkSubmitEngine:
@@ -91,7 +91,7 @@ class SparkSubmitEngine:
         return {
             "engine": self.name,
             "host": socket.gethostname(),
-            "tag": f"microbatch-{uuid.uuid4()}",
+            "tag": processes.new_tag(),
             "application": f"{pipeline} batch {key} attempt {epoch}",
             "master": target.master,
             "deploy_mode": target.deploy_mode,
@@ -141,47 +141,50 @@ class SparkSubmitEngine:
             raise EngineError(f"{handle['application']} was not started by this process, so it cannot be waited for.")
         launch.wait()
         if launch.error is not None:
-            raise EngineError(f"{handle['application']} failed: {_readable(launch.error)}") from launch.error
+            raise submit_error(handle["application"], launch.error, stopped=launch.forbidden) from launch.error
 
     def poll(self, handle: Handle) -> EngineState:
-        launch = self._launches.get(handle["tag"])
+        checked = SubmitHandle.of(handle, engine=self.name)
+        tag, target = checked.tag, checked.target
+        launch = self._launches.get(tag)
         if launch is not None:
             if launch.is_alive():
                 return EngineState.RUNNING
             return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
-        target = _target_in(handle)
-        if target.is_yarn and clusters.yarn_applications(handle["tag"]):
+        if target.is_yarn and clusters.yarn_applications(tag):
             return EngineState.RUNNING
         if target.is_kubernetes and target.deploy_mode == "cluster":
-            return clusters.kubernetes_state(handle["tag"], target.namespace)
-        here = handle["host"] == socket.gethostname()
-        return EngineState.RUNNING if here and processes.find(handle["tag"]) else EngineState.UNKNOWN
+            return clusters.kubernetes_state(tag, target.namespace)
+        here = checked.host == socket.gethostname()
+        return EngineState.RUNNING if here and processes.find(tag) else EngineState.UNKNOWN
 
     def cancel(self, handle: Handle) -> bool:
         """Stop the application if it runs; nothing of it is running when this returns.
 
+        :raises HandleError: if it is no handle of this engine; nothing was done then.
         :raises EngineError: if it could not be stopped, or cannot be reached from here.
         """
-        tag, target = handle["tag"], _target_in(handle)
+        checked = SubmitHandle.of(handle, engine=self.name)
+        tag, target = checked.tag, checked.target
         launch = self._launches.get(tag)
         stopped = launch is not None and launch.is_alive()
         if launch is not None:
             launch.forbid()
-        if handle["host"] == socket.gethostname():
+        if checked.host == socket.gethostname():
             stopped = self._end_here(tag, launch) or stopped
             packaging.unpack(tag)
         if target.is_yarn:
             stopped = clusters.yarn_kill(tag) or stopped
         elif target.is_kubernetes and target.deploy_mode == "cluster":
             stopped = clusters.kubernetes_kill(tag, target.namespace) or stopped
-        elif handle["host"] != socket.gethostname():
+        elif checked.host != socket.gethostname():
             log.warning(
                 "%s was started on host %s and cannot be stopped from here; it is fenced and cannot publish",
-                handle["application"],
-                handle["host"],
+                checked.application,
+                checked.host,
             )
         if stopped:
-            log.info("Stopped %s (%s)", handle["application"], tag)
+            log.info("Stopped %s (%s)", checked.application, tag)
         return stopped
 
     def _end_here(self, tag: str, launch: _Launch | None) -> bool:
@@ -248,6 +251,11 @@ class _Launch(threading.Thread):
         """Do not launch if that has not happened yet."""
         self._forbidden.set()
 
+    @property
+    def forbidden(self) -> bool:
+        """It was told to end."""
+        return self._forbidden.is_set()
+
     def wait(self) -> None:
         """Join, in slices, so that a signal's handler runs meanwhile."""
         while self.is_alive():
@@ -266,14 +274,3 @@ class _Launch(threading.Thread):
             self.error = error
         finally:
             packaging.unpack(self._tag)
-
-
-def _target_in(handle: Handle) -> Target:
-    return Target(master=handle["master"], deploy_mode=handle["deploy_mode"], namespace=handle.get("namespace"))
-
-
-def _readable(error: Exception) -> str:
-    """The hook's error without the command line, which says nothing and is long."""
-    text = str(error)
-    _, found, tail = text.partition(_OUTPUT)
-    return f"spark-submit ended with an error. Its last lines:\n{tail}" if found else text

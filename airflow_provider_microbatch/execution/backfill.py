@@ -15,27 +15,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Offset, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
     BatchInProgressError,
     ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
 )
 from airflow_provider_microbatch.execution.execution import Execution, now_ms
-from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of
+from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
+from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, newest_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
-from airflow_provider_microbatch.execution.summary import BatchSummary, rows_label, summarize
+from airflow_provider_microbatch.execution.summary import RunSummary, names_of, summarize
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
-
-_NAMED = 5
-"""So many batches a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,35 +53,12 @@ class _Overlap:
     def __str__(self) -> str:
         parts = []
         if self.committed:
-            parts.append(f"{_names(self.committed)} read it")
+            parts.append(f"{names_of(self.committed)} read it")
         if self.unfinished:
-            parts.append(f"{_names(self.unfinished)} will, and is not committed or was set aside")
+            parts.append(f"{names_of(self.unfinished)} will, and is not committed or was set aside")
         if self.elsewhere:
             parts.append(f"{self.elsewhere} file(s) of it belong to a batch that is no longer, or not yet, in the logs")
         return "; ".join(parts) or "there is none"
-
-
-@dataclass(frozen=True)
-class IntervalSummary:
-    """What people want to know of the batches that one run has run.
-
-    :param batches: in their order; at least one.
-    """
-
-    batches: Sequence[BatchSummary]
-
-    @property
-    def label(self) -> str:
-        """A few words for a square in the grid."""
-        if len(self.batches) == 1:
-            return self.batches[0].label
-        rows = sum(batch.rows_out or 0 for batch in self.batches)
-        return f"{_names([batch.key for batch in self.batches])} · {rows_label(rows)}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """That of the last batch, with all keys as ``batches``."""
-        keys = [str(batch.key) for batch in self.batches]
-        return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
 
 
 class IntervalWork:
@@ -97,11 +73,11 @@ class IntervalWork:
     def __init__(
         self, *, pipeline: Pipeline, checkpoint: Checkpoint, interval: Interval, clock_ms: Callable[[], int] = now_ms
     ) -> None:
-        lookback = 0 if pipeline.plan != INTERVAL else round((pipeline.lookback or 0) * 1000)
+        self._lookback_ms = 0 if pipeline.plan != INTERVAL else round((pipeline.lookback or 0) * 1000)
         self.key = batch_of(interval)
         self.at = self.key
         """The batch that :meth:`run` is at, for messages."""
-        self._interval = dataclasses.replace(interval, lookback_ms=lookback)
+        self._interval = interval
         self._pipeline = pipeline
         self._checkpoint = checkpoint
         self._clock_ms = clock_ms
@@ -114,13 +90,16 @@ class IntervalWork:
             pipeline=self._pipeline, checkpoint=self._checkpoint, lane=key.lane, clock_ms=self._clock_ms
         )  # fmt: skip
 
-    def should_fire(self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine) -> FireDecision:
+    def should_fire(
+        self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
+    ) -> FireDecision:
         """The sensor's question; writes nothing. See :meth:`Planner.should_fire`."""
         self._planner.check_identity()
-        if run is not None and self._own(run):
+        self._planner.check_names({})
+        if run is not None and self._own(run, newest_only=self._planner.was_searched(searched_ms)):
             return FireDecision(fire=True, reason="this run has planned a batch")
         if self._lane.offset_log.get(self.key.id) is not None:
-            held = self.execution(self.key).held_by_another(self.key, run, engine_of)
+            held = known_to_be_held(self._checkpoint, self.key, run, engine_of)
             return FireDecision(fire=held is None, reason=held or f"batch {self.key} is planned")
         surveys = self._surveys()
         early = self._too_early(surveys)
@@ -135,18 +114,25 @@ class IntervalWork:
 
         :raises NothingInIntervalError: if there is nothing to do, with the reason.
         :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
+        :raises AttemptFencedError: if it is, and a batch of the interval's own lane is planned: the run's retry makes
+            both.
         :raises SourceError: if a source cannot read again what would have to be replayed.
         """
         self._planner.check_identity()
+        self._planner.check_names({})
         own = self._own(run)
         if any(key.lane == LIVE for key in own):
-            log.info("Run %s has planned %s before", run.run_id, _names(own))
+            log.info("Run %s has planned %s before", run.run_id, names_of(own))
             return self._ready(own, run)
         planned_before = self._lane.offset_log.get(self.key.id) is not None
         # Then the interval needs no look at its sources, unless others' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
         overlap = self._overlap(surveys)
         lane_batch = self._lane_batch(run, surveys)
+        if self._pipeline.plan == INTERVAL:
+            self._begin_record()
+            # Not before: what it was about to take would be another run's late data.
+            self._checkpoint.intervals.had(self.key.lane)
         if lane_batch is not None and not own and self._is_committed(lane_batch):
             # The same interval under another run id, as a run made by hand has: it overlaps with itself.
             overlap = dataclasses.replace(overlap, committed=[*overlap.committed, lane_batch])
@@ -161,9 +147,15 @@ class IntervalWork:
             )
         if overlap.committed or overlap.unfinished or overlap.elsewhere:
             log.info("Other batches have data of %s: %s", self._interval, overlap)
-        return self._ready(keys, run)
+        try:
+            return self._ready(keys, run)
+        except BatchInProgressError as busy:
+            if lane_batch is None or self._is_committed(lane_batch):
+                raise
+            # A skip is green: nobody would come back for a batch that has taken its data from all other lanes.
+            raise AttemptFencedError(f"{busy} Batch {lane_batch} is planned and waits: try again.") from busy
 
-    def run(self, *, run: RunIdentity, **how: Any) -> IntervalSummary:
+    def run(self, *, run: RunIdentity, **how: Any) -> RunSummary:
         """Plan, then run each batch to its commit; a retry goes on where this ended.
 
         :param how: as for :meth:`Execution.run_planned`.
@@ -174,21 +166,22 @@ class IntervalWork:
             # None: another run has committed it meanwhile.
             done = self.execution(planned.key).run_planned(planned, run=run, **how)
             batches.append(done or summarize(self._checkpoint, planned.key))
-        return IntervalSummary(batches)
+        return RunSummary(batches)
 
-    def _own(self, run: RunIdentity) -> list[BatchKey]:
+    def _own(self, run: RunIdentity, *, newest_only: bool = False) -> list[BatchKey]:
         """Batches that this run, or an earlier run of its partition, planned or brought to its commit."""
         return [
             key
-            for key in (*self._live_keys(run), self.key)
+            for key in (*self._live_keys(run, newest_only=newest_only), self.key)
             if any(_is_of(by, run) for by in self._runs_of(key))
         ]  # fmt: skip
 
-    def _live_keys(self, run: RunIdentity) -> Iterator[BatchKey]:
+    def _live_keys(self, run: RunIdentity, *, newest_only: bool) -> Iterator[BatchKey]:
         ids = self._checkpoint.offset_log.ids()
         # A run that was never cleared can have planned a live batch only in a try just before, see Planner.planned_by;
         # runs of a partition are others each time.
-        recent = ids if run.partition_date is not None or run.clear_number else ids[-2:]
+        may_be_old = run.partition_date is not None or run.was_cleared
+        recent = ids if may_be_old and not newest_only else ids[-2:]
         return (BatchKey(LIVE, number) for number in recent)
 
     def _runs_of(self, key: BatchKey) -> Iterator[RunIdentity]:
@@ -197,9 +190,19 @@ class IntervalWork:
             if entry is not None and entry.run is not None:
                 yield entry.run
 
+    def _begin_record(self) -> None:
+        """Before the first lane of this version is there, which has its run on record."""
+        self._checkpoint.intervals.begin(newest_of(self._checkpoint.lanes()))
+
+    def _wanted(self) -> Interval:
+        """The interval, with what is late for others at this moment: looked at before any source is."""
+        late = late_spans(self._checkpoint, self._interval, lookback_ms=self._lookback_ms)
+        return dataclasses.replace(self._interval, late=late)
+
     def _surveys(self) -> list[IntervalSurvey]:
+        wanted = self._wanted()
         return [
-            self._planner.open_source(name).survey_interval(self._interval, LaneRanges(self._checkpoint, name))
+            self._planner.open_source(name).survey_interval(wanted, LaneRanges(self._checkpoint, name))
             for name in self._pipeline.sources
         ]
 
@@ -245,16 +248,19 @@ class IntervalWork:
         for name in self._pipeline.sources:
             self._planner.open_source(name).check()
         self._pipeline.sink.check()
-        if not self._pipeline.sink.admits(self.key):
+        if not self._planner.admits(self.key):
             log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
             return None
+        self._begin_record()
         self._planner.claim()
+        self._planner.check_place(self.key)
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
+        wanted = self._wanted()
         for name in self._pipeline.sources:
             source = self._planner.open_source(name)
             held = LaneRanges(self._checkpoint, name)
-            starts[name], ends[name] = source.plan_interval(self._interval, held)
+            starts[name], ends[name] = source.plan_interval(wanted, held)
         if all(ends[name] == starts[name] for name in ends):
             return None  # another run took it between the two looks
         try:
@@ -275,7 +281,7 @@ class IntervalWork:
         wanted = [planned for planned in ready if planned.committed and self._must_ask(planned.key, run)]
         for planned in wanted:
             key = planned.key
-            held = self.execution(key).held_by_another(key, run, no_engine)
+            held = held_by_another(self._checkpoint, key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
             self._planner_of(key).check_replayable(planned)
@@ -285,11 +291,11 @@ class IntervalWork:
         return ready
 
     def _must_ask(self, key: BatchKey, run: RunIdentity) -> bool:
-        if any(by.same_work(run) for by in self._runs_of(key)):
+        if any(run.is_of(by) for by in self._runs_of(key)):
             return False
         asked = [request.run for request in self._checkpoint.replays.all(key)]
         return not any(
-            by is not None and by.same_work(run) and by.clear_number >= run.clear_number for by in asked
+            by is not None and run.relation_to(by) in (Relation.SAME, Relation.EARLIER) for by in asked
         )  # fmt: skip
 
     def _planner_of(self, key: BatchKey) -> Planner:
@@ -301,13 +307,8 @@ class IntervalWork:
 
 def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
     """Whether ``by`` is the run, or one of the same partition: Airflow makes a new run each time for these."""
-    if by.same_work(run):
+    if run.is_of(by):
         return True
     if run.partition_date is None or by.partition_date != run.partition_date:
         return False
     return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
-
-
-def _names(keys: Sequence[BatchKey]) -> str:
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return f"batch{'es' if len(keys) > 1 else ''} {', '.join(map(str, keys[:_NAMED]))}{more}"

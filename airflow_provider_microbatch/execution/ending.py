@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
-from airflow_provider_microbatch.exceptions import AttemptFencedError, MicroBatchError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, is_dead
+from airflow_provider_microbatch.execution.set_aside import DEAD, FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 
 log = logging.getLogger(__name__)
@@ -30,21 +30,49 @@ class Ending:
         self._checkpoint = checkpoint
         self._clock_ms = clock_ms
 
-    def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
+    def abandon(
+        self,
+        attempt: Attempt,
+        *,
+        state: str,
+        error: BaseException,
+        engine: Engine | None,
+        cause: str | None = None,
+    ) -> None:
         """End an attempt that will not publish: stop Spark, drop the stage, record how it ended. Never raises over
-        the error that brought us here; what cannot be done now is left to the next attempt."""
+        the error that brought us here; what cannot be done now is left to the next attempt.
+
+        :param cause: what the attempt failed of; None: what ``error`` says.
+        """
         try:
             if engine is not None:
-                engine.cancel(attempt.handle)
-            if self._pipeline.sink.drop_stage(attempt.key, attempt.epoch):
+                self._cancel(attempt, engine)
+            if self._pipeline.sink.drop_stage(attempt.batch, attempt.epoch):
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
-            self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms()))
+            if state == "failed":
+                cause = cause or cause_of(error)
+            self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms(), cause=cause))
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
 
+    @staticmethod
+    def _cancel(attempt: Attempt, engine: Engine) -> None:
+        try:
+            engine.cancel(attempt.handle)
+        except HandleError as error:
+            # Asking again would change nothing, and a stage is not kept for who writes handles by hand.
+            log.warning("Batch %s attempt %s: %s", attempt.key, attempt.epoch, error)
+
     def end(self, attempt: Attempt, end: AttemptEnd) -> None:
         """Record the end and tell the hooks; see :func:`end_attempt`."""
-        end_attempt(self._checkpoint, attempt, end, pipeline=self._pipeline.name, sink=self._pipeline.sink)
+        end_attempt(
+            self._checkpoint,
+            attempt,
+            end,
+            pipeline=self._pipeline.name,
+            sink=self._pipeline.sink,
+            live=self._pipeline.hooks,
+        )
 
     def end_earlier(self, attempt: Attempt, engine: Engine) -> None:
         """Put an end to all earlier attempts of the batch that have none.
@@ -74,7 +102,8 @@ class Ending:
             )  # fmt: skip
         log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
         try:
-            self._pipeline.sink.fence(earlier.key, earlier.epoch, by=str(error))
+            self._pipeline.sink.fence(earlier.batch, earlier.epoch, by=str(error))
         except (MicroBatchError, OSError) as fence:
             log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
-        self.abandon(earlier, state=state, error=error, engine=engine if own else None)
+        cause = DEAD if dead else None
+        self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
@@ -22,21 +20,23 @@ from airflow_provider_microbatch.exceptions import (
     PublishConflictError,
     SinkError,
 )
+from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
-from airflow_provider_microbatch.execution.guard import GoesOn, Look, in_the_way, look, named, no_run_goes_on
+from airflow_provider_microbatch.execution.guard import GoesOn, Look, known_to_be_held, look, named, no_run_goes_on
+from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.replay import answers, unanswered
+from airflow_provider_microbatch.execution.replay import answers, committer, is_asked_for, is_cleared, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
-from airflow_provider_microbatch.execution.set_aside import failures, set_aside
+from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job, Transform
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Execution:
     :param checkpoint: its checkpoint.
     :param lane: the lane of the logs; ``live`` unless a backfill runs.
     :param clock_ms: the time, milliseconds since the epoch.
-    :param lease_seconds: how long an attempt counts as alive after its holder's last sign; renewed at a third of it.
+    :param lease_seconds: how long an attempt counts as alive after its holder's last sign, in place of the pipeline's.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Execution:
         checkpoint: Checkpoint,
         lane: str = LIVE,
         clock_ms: Callable[[], int] = now_ms,
-        lease_seconds: float = LEASE_SECONDS,
+        lease_seconds: float | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.checkpoint = checkpoint
         self._lane = checkpoint.lane(lane)
         self._clock_ms = clock_ms
-        self._lease_seconds = lease_seconds
+        self._lease_seconds = pipeline.lease_seconds if lease_seconds is None else lease_seconds
         self._ending = Ending(pipeline=pipeline, checkpoint=checkpoint, clock_ms=clock_ms)
         self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
 
@@ -81,13 +81,21 @@ class Execution:
             self._planner.open_source(name).check()
         self.pipeline.sink.check()
 
-    def should_fire(self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine) -> FireDecision:
+    def should_fire(
+        self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
+    ) -> FireDecision:
         """The sensor's question; see :meth:`Planner.should_fire`. A batch that another run is alive at does not fire:
         the operator behind the sensor would skip, and the next run's sensor fire again, as fast as Airflow makes runs.
 
-        :param engine_of: asked whether an attempt whose lease has run out still runs.
+        :param engine_of: asked whether an attempt whose lease has run out still runs. Where it cannot be asked the
+            sensor fires: the operator is on a host where it can, and only the operator can recover.
+        :param searched_ms: when the run has asked before; see :meth:`Planner.should_fire`.
         """
-        return self._planner.should_fire(run, held=lambda key: self.held_by_another(key, run, engine_of))
+        return self._planner.should_fire(
+            run,
+            held=lambda key: known_to_be_held(self.checkpoint, key, run, engine_of),
+            searched_ms=searched_ms,
+        )
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
@@ -138,6 +146,7 @@ class Execution:
         :raises OutrunError: if another attempt has been opened since that look.
         """
         defined = self.pipeline.to_dict()
+        planned = self.load(key) if look is None else look.planned
         epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1
         self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)
         attempt = Attempt(
@@ -154,6 +163,7 @@ class Execution:
             started_ms=self._clock_ms(),
             definition=self.checkpoint.definitions.put(defined),
             request=None if look is None else look.request,
+            identity=planned.identity,
         )
         if not self.checkpoint.attempts.take_exactly(attempt):
             winner = self.checkpoint.attempts.get(key, epoch)
@@ -162,13 +172,16 @@ class Execution:
         self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
         # Named by this attempt the definition stays; it may have been taken for nobody's until then.
         self.checkpoint.definitions.put(defined)
-        try:
-            # Its lease is there: a command that begins from now on finds the attempt alive, one that has begun is seen.
-            self.checkpoint.maintenance.check_none()
-        except MaintenanceError as error:
-            self.abandon(attempt, state="canceled", error=error, engine=None)
-            raise
-        self._ending.end_earlier(attempt, engine)
+        # Held already: to stop the Spark of an earlier attempt, or to tell its hooks, may take longer than a lease.
+        with self.hold(attempt, engine):
+            try:
+                # Its lease is there: a command that begins from now on finds the attempt alive, one that has begun is
+                # seen.
+                self.checkpoint.maintenance.check_none()
+            except MaintenanceError as error:
+                self.abandon(attempt, state="canceled", error=error, engine=None)
+                raise
+            self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
         return attempt
 
@@ -187,10 +200,8 @@ class Execution:
         :raises SourceChangedError: if the range is no longer as it was planned.
         """
         planned = self.load(attempt.key)
-        reads = {}
-        for name in self.pipeline.sources:
-            source = self._planner.open_source(name)
-            reads[name] = source.read(planned.starts.get(name), planned.entry.ends.get(name))
+        check_plan(attempt, planned.identity)
+        reads, absent = self._planner.reads(planned.starts, planned.entry.ends)
         return Job(
             pipeline=self.pipeline.name,
             lane=attempt.key.lane,
@@ -198,10 +209,12 @@ class Execution:
             epoch=attempt.epoch,
             batch_timestamp_ms=planned.entry.batch_timestamp_ms,
             watermark_ms=planned.entry.watermark_ms,
-            conf=planned.entry.conf,
+            conf=sql_settings(planned.entry.conf),
             transform=transform,
             sources=reads,
-            stage=self.pipeline.sink.stage(attempt.key, attempt.epoch),
+            absent=absent,
+            stage=self.pipeline.sink.stage(attempt.batch, attempt.epoch),
+            identity=planned.identity.to_dict(),
         )
 
     def run_attempt(self, *, attempt: Attempt, job: Job, engine: Engine, code: Code) -> None:
@@ -211,7 +224,9 @@ class Execution:
         :raises TransformError: if the user's transform failed; its text is the transform's traceback.
         :raises EngineError: if anything else made the job fail.
         """
-        begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.pipeline.sink)
+        pipeline = self.pipeline
+        pipeline.sink.make_ready()
+        begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=pipeline.sink, live=pipeline.hooks)
         try:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
@@ -226,11 +241,14 @@ class Execution:
         :raises AttemptFencedError: if a later attempt exists and the batch is not in the sink.
         :raises AttemptCanceledError: if ``should_stop`` says so before the sink was touched.
         :raises SourceChangedError: if the range changed while it was read.
+        :raises ForeignBatchError: if what is in the sink under the batch's number is not this batch.
         """
         key, sink = attempt.key, self.pipeline.sink
         planned = self.load(key)
-        published = sink.contains(key)
-        asked = self._is_asked_for(attempt, planned)
+        check_plan(attempt, planned.identity)
+        batch = expected(self.checkpoint, planned.identity, attempt)
+        published = sink.contains(batch)
+        asked = is_asked_for(self.checkpoint, attempt, planned)
         if published is None and planned.set_aside and not asked:
             raise AttemptFencedError(
                 f"batch {key} was set aside, and attempt {attempt.epoch} was made for no replay of it. Nothing was "
@@ -244,28 +262,27 @@ class Execution:
                     f"batch {key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
                     "published by this one."
                 )
-            staged = sink.manifest(key, attempt.epoch)
+            staged = sink.manifest(attempt.batch, attempt.epoch)
             if staged is None:
                 raise SinkError(
                     f"batch {key} attempt {attempt.epoch}: there is no finished stage at "
-                    f"{sink.stage(key, attempt.epoch).report}. Run the submit step again."
+                    f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
-            learned = staged.result.get("learned") or {}
+            learned, told = (staged.result.get(part) or {} for part in ("learned", "read"))
             for name in self.pipeline.sources:
                 source = self._planner.open_source(name)
-                source.verify(planned.starts.get(name), planned.entry.ends.get(name))
+                source.verify(planned.starts.get(name), planned.entry.ends.get(name), told.get(name))
                 if name in learned:
                     source.learned(learned[name])
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             replay = planned.committed and not (planned.set_aside and published is None)
-            published = self._replace(attempt) if replay else sink.publish(key, attempt.epoch)
+            published = self._replace(attempt, batch) if replay else sink.publish(batch, attempt.epoch)
         if published.epoch != attempt.epoch:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
             if planned.committed:
-                # The winner may have died in the middle of its replace; nobody would look for what it left.
-                published = sink.replace(key, published.epoch)
-            sink.drop_stage(key, attempt.epoch)
+                published = complete_replace(self.checkpoint, sink, planned.identity, published)
+            sink.drop_stage(attempt.batch, attempt.epoch)
             winner = named(self.checkpoint.attempts.get(key, published.epoch))
             end = AttemptEnd(state="superseded", error=f"{winner} published first", ended_ms=self._clock_ms())
             self._ending.end(attempt, end)
@@ -277,27 +294,28 @@ class Execution:
         :raises AttemptFencedError: if the batch is no longer in the sink: a command took it out to have it run again.
         """
         planned = self.load(key)
-        if not planned.committed and self.pipeline.sink.contains(key) is None:
+        batch = expected(self.checkpoint, planned.identity)
+        if not planned.committed and self.pipeline.sink.contains(batch) is None:
             raise AttemptFencedError(
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.pipeline.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        progress = self._progress(planned, manifest)
+        progress = progress_of(manifest, self._planner.describe(planned))
+        attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
             progress=progress,
-            run=run,
+            run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),
         )
-        if not self._lane.commit_log.add(key.id, entry):
-            entry = self._lane.commit_log.get(key.id) or entry
+        if not planned.committed or planned.set_aside:
+            # Before the entry, or the answer to a replay, is there: nobody would say it again after that.
+            self._planner.release_sources(planned)
+        entry = add_commit(checkpoint=self.checkpoint, planner=self._planner, planned=planned, entry=entry)
         log.info("Completed batch [%s]", key.id)
-        attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         replays = self.checkpoint.replays
-        # Before the answer is on record: nobody would say it again after that.
-        self._planner.release_sources(planned)
         for replay in replays.pending(key):
             if attempt is None or answers(attempt, replay):
                 replays.complete(
@@ -306,6 +324,8 @@ class Execution:
         if attempt is not None:
             self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
         newest = self._lane.commit_log.latest_id()
+        # What a source gives up now nobody could plan again.
+        check_still_planned(self.checkpoint, planned.identity)
         if newest == key.id:
             self._planner.commit_sources(planned.entry.ends)
             for removed in apply_retention(
@@ -329,25 +349,31 @@ class Execution:
         code: Code,
         transform: Transform | None,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> BatchSummary | None:
-        """One micro-batch from plan to commit.
+    ) -> BatchSummary | RunSummary | None:
+        """One micro-batch from plan to commit. A cleared run replays all that it has committed.
 
         :param run: the task run that does it.
         :param engine: what runs the job.
         :param code: what the job needs beside this package.
         :param transform: the user's function; None passes a single source through.
         :param should_stop: asked before publish; True means that the task was told to stop.
-        :return: the committed batch; None if there was nothing new.
+        :return: the committed batch, or several; None if there was nothing new.
         :raises AttemptCanceledError: if the task was told to stop; nothing was published then.
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
         :raises BatchSetAsideError: if the batch has failed as often as the pipeline allows.
         """
-        while (planned := self.plan(run)) is not None:
-            summary = self.run_planned(
+
+        def run_one(planned: PlannedBatch) -> BatchSummary | None:
+            return self.run_planned(
                 planned, run=run, engine=engine, code=code, transform=transform, should_stop=should_stop
             )
+
+        before = [run_one(self._planner.load(batch_id)) for batch_id in self._planner.own_before(run)]
+        while (planned := self.plan(run)) is not None:
+            summary = run_one(planned)
             if summary is not None:
-                return summary
+                done = [batch for batch in (*before, summary) if batch is not None]
+                return RunSummary(done) if before else summary
         return None
 
     def run_planned(
@@ -376,6 +402,8 @@ class Execution:
             if published is not None:
                 log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
                 self.commit(key=key, manifest=published, run=run)
+                if is_cleared(self.checkpoint, published, run, planned):
+                    continue
                 return summarize(self.checkpoint, key)
             try:
                 self.set_aside_if_due(key, newest=found.newest, run=run, engine=engine)
@@ -387,7 +415,7 @@ class Execution:
             with self.hold(attempt, engine):
                 published = self._attempt(attempt, engine, code, transform, should_stop)
                 self.commit(key=key, manifest=published, run=run)
-            if not unanswered(self.checkpoint, attempt):
+            if not (unanswered(self.checkpoint, attempt) or is_cleared(self.checkpoint, published, run, planned)):
                 return summarize(self.checkpoint, key)
             log.info("Batch %s: attempt %s does not answer the replay; running it again", key, published.epoch)
 
@@ -436,59 +464,33 @@ class Execution:
         :raises OutrunError: if another attempt was faster.
         :raises SourceError: if a source cannot keep the range.
         """
-        planned = self.load(key)
-        if self.pipeline.on_failure != "set_aside" or planned.committed:
-            return
-        errors = failures(self.checkpoint, key, lambda name: engine if name == engine.name else None)
-        if len(errors) < self.pipeline.set_aside_after:
-            return
-        alarm = set_aside(
+        set_aside_if_due(
+            pipeline=self.pipeline,
             checkpoint=self.checkpoint,
             planner=self._planner,
-            sink=self.pipeline.sink,
-            planned=planned,
-            errors=errors,
-            epoch=newest + 1,
+            planned=self.load(key),
+            newest=newest,
             run=run,
             now_ms=self._clock_ms(),
+            engine=engine,
             end_earlier=lambda fence: self._ending.end_earlier(fence, engine),
         )
-        log.error("%s", alarm)
-        raise alarm
 
-    def _is_asked_for(self, attempt: Attempt, planned: PlannedBatch) -> bool:
-        """Whether a replay that waits for its answer allows the attempt to replace what is published."""
-        pending = self.checkpoint.replays.pending(attempt.key) if planned.committed else []
-        return any(answers(attempt, request) for request in pending)
-
-    def held_by_another(self, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf) -> str | None:
-        """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`."""
-        newest = self.checkpoint.attempts.latest(key)
-        return in_the_way(self.checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of)
-
-    def _replace(self, attempt: Attempt) -> Manifest:
+    def _replace(self, attempt: Attempt, batch: ExpectedBatch) -> Manifest:
         try:
-            return self.pipeline.sink.replace(attempt.key, attempt.epoch)
+            return self.pipeline.sink.replace(batch, attempt.epoch)
         except PublishConflictError as conflict:
-            winner = self.pipeline.sink.contains(attempt.key)
+            winner = self.pipeline.sink.contains(batch)
             who = named(self.checkpoint.attempts.get(attempt.key, winner.epoch) if winner else None)
             raise PublishConflictError(f"{conflict} The winner is {who}.") from None
 
     def _published(self, look: Look) -> Manifest | None:
         """What is in the sink and only waits for its commit entry, or for the answer to the replay it was made for."""
-        key = look.planned.key
-        published = self.pipeline.sink.contains(key)
+        planned, key = look.planned, look.planned.key
+        published = self._planner.published(expected(self.checkpoint, planned.identity))
         if published is None or look.request is None:
             return published
         attempt = self.checkpoint.attempts.get(key, published.epoch)
         if attempt is None or attempt.request is None or attempt.request < look.request:
             return None
-        # It may have died in the middle of its replace; nobody else would look for what it left.
-        return self.pipeline.sink.replace(key, published.epoch)
-
-    def _progress(self, planned: PlannedBatch, manifest: Manifest) -> dict[str, Any]:
-        described = {
-            name: self._planner.open_source(name).describe(planned.starts.get(name), planned.entry.ends.get(name))
-            for name in self.pipeline.sources
-        }
-        return progress_of(manifest, described)
+        return complete_replace(self.checkpoint, self.pipeline.sink, planned.identity, published)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.exceptions import EngineError, TransformError
+from airflow_provider_microbatch.exceptions import EngineError, ReadError, TransformError
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 
 
 def explain(pipeline: Pipeline, attempt: Attempt, error: Exception) -> Exception:
     """What the runtime wrote about its failure, where it wrote anything; else the engine's own error."""
-    failure = pipeline.sink.failure(attempt.key, attempt.epoch)
+    failure = pipeline.sink.failure(attempt.batch, attempt.epoch)
     if failure is None:
         return error
     if failure.get("origin") == "transform":
@@ -17,7 +17,8 @@ def explain(pipeline: Pipeline, attempt: Attempt, error: Exception) -> Exception
             f"batch {attempt.key} attempt {attempt.epoch}: transform {pipeline.transform!r} failed. The batch "
             f"stays planned; mend the transform and run again.\n{failure.get('traceback') or failure.get('error')}"
         )
-    return EngineError(
+    kind = ReadError if failure.get("origin") in ("read", "data") else EngineError
+    return kind(
         f"batch {attempt.key} attempt {attempt.epoch} failed in Spark ({failure.get('origin')}): "
         f"{failure.get('error')}. The batch stays planned.\n{failure.get('traceback') or ''}"
     )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.replay import request_replay
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
+
+log = logging.getLogger(__name__)
 
 GoesOn = Callable[[RunIdentity], bool]
 """Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
@@ -131,5 +134,25 @@ def in_the_way(
     return None if sign is None else f"batch {key} is in progress: {named(newest)} is alive ({sign})"
 
 
+def held_by_another(
+    checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
+) -> str | None:  # fmt: skip
+    """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`."""
+    newest = checkpoint.attempts.latest(key)
+    return in_the_way(checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of)
+
+
+def known_to_be_held(
+    checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
+) -> str | None:  # fmt: skip
+    """As :func:`held_by_another`; None too where the engine cannot be asked. For sensors: the operator behind one is on
+    a host where the engine can be asked, and a sensor that failed here would keep it from recovering the batch."""
+    try:
+        return held_by_another(checkpoint, key, run, engine_of)
+    except EngineError as unknown:
+        log.warning("Nobody can tell from here whether another run is alive at batch %s: %s", key, unknown)
+        return None
+
+
 def _is_own(other: RunIdentity, run: RunIdentity | None) -> bool:
-    return run is not None and other.same_work(run) and other.clear_number <= run.clear_number
+    return run is not None and run.relation_to(other) in (Relation.SAME, Relation.LATER)

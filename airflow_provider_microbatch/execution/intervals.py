@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
 
+if TYPE_CHECKING:
+    from pendulum import DateTime
+
 PREFIX = "interval-"
 """How the names of all lanes of data intervals begin."""
+
+_LANE = re.compile(PREFIX + r"([0-9T.]+Z)-([0-9T.]+Z)")
 
 
 def lane_of(interval: Interval) -> str:
     """Name of the interval's lane, the same whoever asks: ``interval-20260101T000000Z-20260102T000000Z``."""
-    return f"{PREFIX}{_stamp(interval.start_ms)}-{_stamp(interval.end_ms)}"
+    return f"{PREFIX}{_stamp(interval.start)}-{_stamp(interval.end)}"
 
 
 def batch_of(interval: Interval) -> BatchKey:
     """The one batch of the interval."""
     return BatchKey(lane_of(interval), 0)
+
+
+def late_spans(checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int) -> tuple[tuple[int, int], ...]:
+    """Where, up to ``lookback_ms`` before the interval, data is late: in intervals that had their run, and before the
+    first. The rest is left to its own run, which may be on its way: runs come at once and in any order."""
+    if not lookback_ms:
+        return ()
+    start = interval.start_ms - lookback_ms
+    runs = checkpoint.intervals
+    spans = [span for span in map(_span, runs.lanes()) if span is not None]
+    spans += [(start, span[1]) for span in map(_span, runs.older(newest_of(checkpoint.lanes()))) if span is not None]
+    first = interval.first_ms
+    # Whoever backfills what lies before the first interval has others there.
+    if first is not None and first <= interval.start_ms and not any(begin < first for begin, _ in spans):
+        spans.append((start, first))
+    cut = ((max(begin, start), min(end, interval.start_ms)) for begin, end in spans)
+    return tuple(sorted(span for span in cut if span[0] < span[1]))
+
+
+def newest_of(lanes: Iterable[str]) -> str | None:
+    """The lane whose interval ends last; None if none is of an interval."""
+    ends = {lane: span[1] for lane, span in ((lane, _span(lane)) for lane in lanes) if span is not None}
+    return max(ends, key=lambda lane: ends[lane], default=None)
+
+
+def _span(lane: str) -> tuple[int, int] | None:
+    """Start and end of a lane's interval, milliseconds since the epoch; None if the lane is of none."""
+    found = _LANE.fullmatch(lane)
+    return None if found is None else (_milliseconds(found[1]), _milliseconds(found[2]))
+
+
+def _milliseconds(stamp: str) -> int:
+    form = "%Y%m%dT%H%M%S.%fZ" if "." in stamp else "%Y%m%dT%H%M%SZ"
+    return round(datetime.strptime(stamp, form).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 class LaneRanges(Mapping[str, Sequence[HeldRange]]):
@@ -56,6 +97,5 @@ class LaneRanges(Mapping[str, Sequence[HeldRange]]):
                 yield HeldRange(key=BatchKey(name, number), start=start, end=entry.ends[self._source])
 
 
-def _stamp(ms: int) -> str:
-    moment = datetime.fromtimestamp(ms / 1000, tz=UTC)
-    return moment.strftime("%Y%m%dT%H%M%S") + (f".{ms % 1000:03d}" if ms % 1000 else "") + "Z"
+def _stamp(moment: DateTime) -> str:
+    return moment.format("YYYYMMDD[T]HHmmss.SSS[Z]" if moment.microsecond else "YYYYMMDD[T]HHmmss[Z]")

@@ -7,14 +7,15 @@ that the sinks have; so a run costs what is left to do, not what was ever done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
 from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.execution.identity import is_published
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.retention import (
@@ -24,8 +25,10 @@ from airflow_provider_microbatch.execution.retention import (
     purge_marks,
     retained,
 )
-from airflow_provider_microbatch.execution.status import definition_of, end_attempt, is_committed, is_published
+from airflow_provider_microbatch.execution.set_aside import DEAD
+from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,9 @@ class Janitor:
     epoch, so that it loses should it wake up; stop its Spark; drop its stage; record its end; tell the hooks.
 
     :param checkpoint: what to clean up.
-    :param sinks: further sinks to look for stages in, beside those that the checkpoint has on record.
+    :param sinks: sinks at hand, as in a DAG that has the pipeline: looked for stages in beside those that the
+        checkpoint has on record, and taken in place of what is on record in the same form.
+    :param hooks: job status hooks at hand, taken in the same way.
     :param engine_of: finds an engine, to ask whether an attempt runs and to stop it.
     :param grace_seconds: how long replaced output is kept.
     :param dry_run: say what would be done, and write nothing.
@@ -55,6 +60,7 @@ class Janitor:
         *,
         checkpoint: Checkpoint,
         sinks: Sequence[Sink] = (),
+        hooks: Sequence[JobStatusHook] = (),
         engine_of: EngineOf = no_engine,
         grace_seconds: float = GRACE_SECONDS,
         dry_run: bool = False,
@@ -62,10 +68,12 @@ class Janitor:
     ) -> None:
         self._checkpoint = checkpoint
         self._given_sinks = sinks
+        self._given_hooks = hooks
         self._engine_of = engine_of
         self._grace_seconds = grace_seconds
         self._dry_run = dry_run
         self._clock_ms = clock_ms
+        self._own = ""
 
     def run(self) -> JanitorReport:
         """Do all there is to do. An attempt that cannot be cleaned up is reported, and the others are.
@@ -78,17 +86,20 @@ class Janitor:
         report = JanitorReport(location=self._checkpoint.location, pipeline=name or "", dry_run=self._dry_run)
         if name is None:
             return report  # no batch of this package was ever planned here
+        own = self._own = identity.query_id if identity is not None else ""
         sinks = self._sinks(report)
         for key, epoch in self._work(sinks, report):
             try:
                 self._attempt(key, epoch, sinks, report)
+            except UntrustedError as error:
+                report.add("refused", f"{key} attempt {epoch}", str(error))
             except (MicroBatchError, OSError) as error:
                 report.add("failed", f"{key} attempt {epoch}", str(error))
         for sink in sinks:
             try:
-                for path in sink.drop_replaced(older_seconds=self._grace_seconds, dry_run=self._dry_run):
+                for path in sink.drop_replaced(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
                     report.add("replaced output removed", path, f"older than {self._grace_seconds:.0f} s")
-                for path in sink.drop_fences(older_seconds=self._grace_seconds, dry_run=self._dry_run):
+                for path in sink.drop_fences(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
                     report.add("fence removed", path, f"older than {self._grace_seconds:.0f} s")
             except MicroBatchError as error:
                 report.add("failed", sink.location(), str(error))
@@ -105,7 +116,7 @@ class Janitor:
         found = set(self._checkpoint.leases.unfinished())
         for sink in sinks:
             try:
-                found.update(sink.stages())
+                found.update(*map(sink.stages, self._owners()))
             except MicroBatchError as error:
                 report.add("failed", sink.location(), str(error))
         return sorted(found)
@@ -120,6 +131,13 @@ class Janitor:
         if sign is not None:
             report.add("alive", what, sign)
             return
+        if attempt.batch.checkpoint not in self._owners():
+            where = self._checkpoint.attempts.epochs.where(key, epoch)
+            raise UntrustedError(
+                f"{where} says that its batch is of checkpoint {attempt.batch.checkpoint!r:.100}. This one is "
+                f"{self._own!r}, and what is the other's is not touched. Look who wrote it there; if nobody needs it, "
+                "remove it and its lease."
+            )
         own = self._sink_of(attempt)
         candidates = [own] if own is not None else list(sinks)
         if not candidates:
@@ -129,7 +147,7 @@ class Janitor:
         if is_committed(self._checkpoint, attempt):
             end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
         elif end is None:
-            if is_published(attempt, candidates):
+            if is_published(self._checkpoint, attempt, candidates):
                 report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
                 return
             end = self._found_dead(attempt)
@@ -138,7 +156,7 @@ class Janitor:
                     report.add("alive", what, "a later attempt was opened at this moment and deals with it")
                     return
                 # It may have published between the look and the fence; after the fence it cannot begin to.
-                if is_published(attempt, candidates):
+                if is_published(self._checkpoint, attempt, candidates):
                     report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
                     return
         self._clean(attempt, end, candidates, report)
@@ -146,7 +164,7 @@ class Janitor:
     def _clean(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
         key, epoch = attempt.key, attempt.epoch
         what = f"{key} attempt {epoch}"
-        staged = [sink for sink in sinks if (key, epoch) in sink.stages()]
+        staged = [sink for sink in sinks if (key, epoch) in sink.stages(attempt.batch.checkpoint)]
         told = end.error or end.state
         if self._dry_run:
             report.add(
@@ -154,15 +172,28 @@ class Janitor:
             )  # fmt: skip
             return
         if end.state != "succeeded":
-            sinks[0].fence(key, epoch, by=told)
+            sinks[0].fence(attempt.batch, epoch, by=told)
             engine = self._engine_of(str(attempt.handle.get("engine")))
-            if engine is not None and engine.cancel(attempt.handle):
-                report.add("Spark stopped", what, str(attempt.handle.get("tag")))
+            try:
+                if engine is not None and engine.cancel(attempt.handle):
+                    report.add("Spark stopped", what, str(attempt.handle.get("tag")))
+            except HandleError as error:
+                # It will never be another one. The attempt is fenced; what else there is of it goes all the same.
+                report.add("refused", what, str(error))
         for sink in staged:
-            if sink.drop_stage(key, epoch):
+            if sink.drop_stage(attempt.batch, epoch):
                 report.add("stage dropped", what, told)
-        if end_attempt(self._checkpoint, attempt, end, pipeline=report.pipeline, sink=sinks[0]):
+        try:
+            hooks_of(self._checkpoint, attempt, live=self._given_hooks)
+        except UntrustedError as error:
+            report.add("refused", f"a hook of {what}", str(error))
+        telling = end_attempt(
+            self._checkpoint, attempt, end, pipeline=report.pipeline, sink=sinks[0], live=self._given_hooks
+        )
+        if telling is Telling.DONE:
             report.add("attempt ended", what, told)
+        elif telling is Telling.WAITS:
+            report.add("waits for its hook", what, "a job status hook has failed, and is called again later")
         else:
             report.add("failed", what, "a job status hook failed, or cannot be called from here; see the log")
 
@@ -203,8 +234,9 @@ class Janitor:
         chosen = next(iter(sorted(marks, key=lambda mark: mark.task_id is None)), None)
         if chosen is not None:
             error = f"{error}; Airflow: {chosen.reason}"
+        state = "failed" if chosen is None else chosen.status
         return AttemptEnd(
-            state="failed" if chosen is None else chosen.status, error=error, ended_ms=self._clock_ms()
+            state=state, error=error, ended_ms=self._clock_ms(), cause=DEAD if state == "failed" else None
         )  # fmt: skip
 
     def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
@@ -216,33 +248,38 @@ class Janitor:
             return
         kept = self._checkpoint.lane(key.lane).offset_log.ids()
         stale = bool(kept) and key.id < kept[0]
-        for sink in sinks:
-            if (key, epoch) not in sink.stages():
+        for sink, owner in ((sink, owner) for sink in sinks for owner in self._owners()):
+            if (key, epoch) not in sink.stages(owner):
                 continue
             if not stale:
                 report.add(
                     "unknown stage left alone", what, f"no attempt of this checkpoint wrote it: {sink.location()}"
                 )
-            elif self._dry_run or sink.drop_stage(key, epoch):
+            elif self._dry_run or sink.drop_stage(BatchIdentity.at(key, checkpoint=owner), epoch):
                 report.add("stage dropped", what, "its batch is older than the logs")
         if not self._dry_run:
             leases.forget(key, epoch)
 
+    def _owners(self) -> tuple[str, str]:
+        """Whose stages are looked for: this checkpoint's, and those of before anybody said whose a stage is."""
+        return (self._own, "")
+
     def _sink_of(self, attempt: Attempt) -> Sink | None:
         arguments = definition_of(self._checkpoint, attempt)
-        return None if arguments is None else Sink.from_dict(arguments["sink"])
+        return None if arguments is None else Sink.from_dict(arguments.get("sink", {}), live=self._given_sinks)
 
     def _sinks(self, report: JanitorReport) -> list[Sink]:
         """All sinks that attempts of this checkpoint have written to, each once."""
         found: dict[str, Sink] = {str(sink.to_dict()): sink for sink in self._given_sinks}
         for name in self._checkpoint.definitions.names():
-            definition: Mapping[str, Any] = self._checkpoint.definitions.get(name) or {"arguments": {}}
-            recorded = definition["arguments"].get("sink")
             try:
+                recorded = self._checkpoint.definitions.sink(name)
                 if recorded is not None and str(recorded) not in found:
                     found[str(recorded)] = Sink.from_dict(recorded)
-            except DefinitionError as error:
-                report.add("failed", f"sink {recorded.get('class')}", str(error))
+            except UntrustedError as error:
+                report.add("refused", f"the sink of pipeline definition {name}", str(error))
+            except MicroBatchError as error:
+                report.add("failed", f"the sink of pipeline definition {name}", str(error))
         return list(found.values())
 
     def _retain(self, report: JanitorReport) -> None:

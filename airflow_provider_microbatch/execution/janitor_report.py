@@ -7,7 +7,11 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.runtime.masking import mask
+
 log = logging.getLogger(__name__)
+
+_PROBLEMS = ("failed", "refused")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +19,9 @@ class Action:
     """One thing that was done, or was left alone.
 
     :param kind: ``stage dropped``, ``Spark stopped``, ``attempt ended``, ``replaced output removed``, ``retention
-        applied``; left alone: ``alive``, ``waits for its commit``, ``unknown stage left alone``; ``failed``.
+        applied``; left alone: ``alive``, ``waits for its commit``, ``waits for its hook``, ``unknown stage left
+        alone``; ``failed``; ``refused``: something in the checkpoint that must not be acted on, and what to do about
+        it.
     :param what: the attempt or file.
     :param why: the reason, for people.
     """
@@ -40,9 +46,10 @@ class JanitorReport:
     actions: list[Action] = field(default_factory=list)
 
     def add(self, kind: str, what: str, why: str) -> None:
-        """Note and log one action."""
+        """Note and log one action. Secrets are hidden: the report is kept in XCom."""
+        what, why = mask(what), mask(why)
         self.actions.append(Action(kind=kind, what=what, why=why))
-        level = logging.WARNING if kind == "failed" else logging.INFO
+        level = logging.WARNING if kind in _PROBLEMS else logging.INFO
         log.log(level, "%s%s: %s (%s)", "would be " if self.dry_run else "", kind, what, why)
 
     def of(self, kind: str) -> list[str]:
@@ -50,9 +57,14 @@ class JanitorReport:
         return [action.what for action in self.actions if action.kind == kind]
 
     @property
+    def problems(self) -> list[str]:
+        """What was left undone, and why."""
+        return [f"{action.what}: {action.why}" for action in self.actions if action.kind in _PROBLEMS]
+
+    @property
     def failed(self) -> bool:
-        """Something could not be cleaned up; the next run tries again."""
-        return bool(self.of("failed"))
+        """Something could not be cleaned up, and the next run tries again; or it was refused, and people must look."""
+        return bool(self.problems)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""

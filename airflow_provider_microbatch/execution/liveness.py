@@ -10,7 +10,7 @@ from typing import Self
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine, EngineState
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,13 @@ def sign_of_life(
         return f"its lease runs for another {seconds:.0f} s unless it is renewed"
     name = str(attempt.handle.get("engine"))
     engine = engine_of(name)
-    if engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING:
-        return f"{name} says that it runs"
-    return None
+    try:
+        runs = engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING
+    except HandleError as error:
+        # No engine wrote it, so nothing runs by it; the lease alone tells.
+        log.warning("Batch %s attempt %s: %s", key, epoch, error)
+        return None
+    return f"{name} says that it runs" if runs else None
 
 
 class Holder:

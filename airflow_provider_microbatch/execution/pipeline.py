@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
+from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
+from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.definition import Definition
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.staging.hooks import JobStatusHook
 
+log = logging.getLogger(__name__)
+
 INTERVAL = "interval"
 """``plan`` of pipelines that are batches per data interval."""
 
+SQL = "spark.sql."
+"""How the names of settings begin that a batch may pin: what an entry of the log names is set on the session."""
+
+SHORTEST_LEASE = 5.0
+"""Seconds. A shorter one would end in any pause of the machine."""
+
 SKIP, REPLAY = "skip", "replay"
 """Values of ``on_overlap``."""
+
+
+def sql_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Those settings of an entry of the log that a batch may pin. Any other would let the entry choose what Spark loads
+    and whom it trusts."""
+    others = sorted(key for key in conf if not key.startswith(SQL))
+    if others:
+        log.warning("Settings that are none of Spark SQL are not set by the batch: %s", ", ".join(others))
+    return {key: value for key, value in conf.items() if key.startswith(SQL)}
 
 
 @dataclass(frozen=True)
@@ -25,12 +46,13 @@ class Pipeline(Definition):
 
     :param name: name of the pipeline; recorded in the checkpoint, which refuses any other pipeline.
     :param checkpoint: where offset log, commit log and attempts lie: a local path or a ``file:`` URL.
-    :param sources: by name. Names are the identity of a source: a rename is a removal and an addition.
+    :param sources: by name. Names are the identity of a source: a rename has to be said to the checkpoint.
     :param sink: where batches are published.
     :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
         None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
     :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
-    :param conf: SQL settings that change results; pinned in every offset log entry and set again by a replay.
+    :param conf: SQL settings that change results (``spark.sql.…``, and no other); pinned in every offset log entry and
+        set again by a replay.
     :param no_data_batches: run a batch without new data when the batch before asked for one
         (Spark's ``spark.sql.streaming.noDataMicroBatches.enabled``).
     :param checkpoint_format: ``v2`` (sources by name; Spark 4.2 and newer read it) or ``v1`` (by position; every
@@ -40,16 +62,22 @@ class Pipeline(Definition):
     :param on_failure: what becomes of a batch that fails again and again: ``fail`` (it stays planned and is tried by
         every run, and the pipeline stands still until it succeeds) or ``set_aside`` (the pipeline goes on without it;
         the batch is listed as set aside, and a clear of its task runs it).
-    :param set_aside_after: failed attempts after which a batch is set aside. An attempt that was found dead counts; one
-        that was stopped or overtaken does not.
+    :param set_aside_after: failed attempts after which a batch is set aside. An attempt counts whose transform failed,
+        or whose data could not be read or computed with; one that was stopped or overtaken, or whose cluster was down,
+        does not.
+    :param set_aside_after_dead: attempts that died (process or Spark killed) after which a batch is set aside; None for
+        never. They have this count of their own, as machines die for other reasons than a batch too.
     :param target_seconds: how long Spark shall work on a batch: its size follows the measured rate, within the limits
         of the sources. None: those limits alone.
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
         it, by the clocks of the sources, in a lane of its own.
     :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
-        which no batch has read.
+        which no batch has read, of intervals that had their run, or from before the DAG's ``start_date``.
     :param on_overlap: what a run does about the batches that have read data of its interval before: ``skip`` leaves
         them as they are, ``replay`` runs them again. What no batch has read is read in both cases.
+    :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives one at a
+        third of it. What dies with no retry left waits so long for the next run; a process that cannot write to the
+        checkpoint for so long is taken for dead.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -71,6 +99,8 @@ class Pipeline(Definition):
     on_overlap: str = SKIP
     on_failure: str = "fail"
     set_aside_after: int = 3
+    set_aside_after_dead: int | None = 10
+    lease_seconds: float = LEASE_SECONDS
     hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self) -> None:
@@ -78,6 +108,10 @@ class Pipeline(Definition):
         where = f"pipeline {self.name!r}"
         if not isinstance(self.checkpoint, str) or not self.checkpoint:
             raise DefinitionError(f"{where}: checkpoint must be a path or URL, not {self.checkpoint!r}.")
+        try:
+            open_store(self.checkpoint)
+        except CheckpointError as error:
+            raise DefinitionError(f"{where}: {error}") from error
         if not isinstance(self.sources, Mapping) or not self.sources:
             raise DefinitionError(f"{where}: sources must be a dict of at least one name and source.")
         for name, source in self.sources.items():
@@ -99,7 +133,15 @@ class Pipeline(Definition):
             raise DefinitionError(f"{where}: checkpoint_format {self.checkpoint_format!r} is neither 'v1' nor 'v2'.")
         for key, value in self.conf.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise DefinitionError(f"{where}: conf {key!r}: {value!r} must be text on both sides.")
+                raise DefinitionError(f"{where}: conf {key!r} must be text on both sides.")
+            if not key.startswith(SQL):
+                raise DefinitionError(
+                    f"{where}: conf {key!r} is no setting of Spark SQL ({SQL}…), and only those are pinned with a "
+                    "batch. Give it to the operator: conf={…}."
+                )
+            refused = refusal(key, value)
+            if refused is not None:
+                raise DefinitionError(f"{where}: conf: {refused}")
         sink = self.sink.of_pipeline(self.name)
         object.__setattr__(self, "sink", sink)
         # Of the sink's own there is one of each, also in what was read back from a log or changed by `replace`.
@@ -120,9 +162,17 @@ class Pipeline(Definition):
             raise DefinitionError(f"{where}: target_seconds must be None or a number above 0, not {target!r}.")
         if self.on_failure not in ("fail", "set_aside"):
             raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
-        after = self.set_aside_after
-        if not isinstance(after, int) or isinstance(after, bool) or after < 1:
-            raise DefinitionError(f"{where}: set_aside_after must be a number from 1 on, not {after!r}.")
+        for name, after in (
+            ("after", self.set_aside_after),
+            ("after_dead", 1 if self.set_aside_after_dead is None else self.set_aside_after_dead),
+        ):
+            if not isinstance(after, int) or isinstance(after, bool) or after < 1:
+                raise DefinitionError(f"{where}: set_aside_{name} must be a number from 1 on, not {after!r}.")
+        lease: object = self.lease_seconds
+        if not isinstance(lease, (int, float)) or isinstance(lease, bool) or not SHORTEST_LEASE <= lease < float("inf"):
+            raise DefinitionError(
+                f"{where}: lease_seconds must be a number of seconds from {SHORTEST_LEASE:.0f} on, not {lease!r}."
+            )
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
-from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, Offset, OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
+    BatchPurgedError,
     BrokenLogError,
     ConcurrentPlanError,
+    ForeignBatchError,
     ForeignCheckpointError,
+    MicroBatchError,
     SourceCountError,
     SourceError,
 )
+from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
+from airflow_provider_microbatch.execution.identity import expected_next
 from airflow_provider_microbatch.execution.pace import limits
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.position import (
     Offsets,
     Position,
@@ -26,7 +33,12 @@ from airflow_provider_microbatch.execution.position import (
     read_position,
     render,
     starts_of,
+    take_back_if_late,
 )
+from airflow_provider_microbatch.execution.source_names import check_names
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, SourceContext
 
 log = logging.getLogger(__name__)
@@ -39,6 +51,9 @@ PINNED_BY_DEFAULT = {
 """Settings that change results, pinned with Spark's own defaults so that a replay on another machine sees the same."""
 
 
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedBatch:
     """A batch that is in the offset log.
@@ -46,6 +61,7 @@ class PlannedBatch:
     :param key: the batch.
     :param entry: what it reads.
     :param starts: where each source's range begins.
+    :param identity: by which a sink knows the batch.
     :param resumed: it was planned before this call.
     :param committed: it is in the commit log already: this run has done its work.
     :param set_aside: its commit entry says that it was set aside.
@@ -54,6 +70,7 @@ class PlannedBatch:
     key: BatchKey
     entry: OffsetEntry
     starts: Offsets
+    identity: BatchIdentity
     resumed: bool = False
     committed: bool = False
     set_aside: bool = False
@@ -98,8 +115,14 @@ class Planner:
                 f"There are [{len(identity.sources)}] sources in the checkpoint offsets and now there are "
                 f"[{len(names)}] sources requested by the query. Cannot continue. A v1 checkpoint "
                 f"({self._checkpoint.location}) keeps offsets by position and was made for {list(identity.sources)}, "
-                f"the pipeline names {names}: name the same sources (any order), or start a v2 checkpoint."
+                f"the pipeline names {names}: name the same sources (any order), or start a v2 checkpoint. If one of "
+                f"them only has a new name: `microbatch rename-source {self._checkpoint.location} OLD NEW`."
             )
+
+    def check_names(self, ends: Offsets) -> None:
+        """Raise if a renamed source would be taken for a new one; see
+        :func:`~airflow_provider_microbatch.execution.source_names.check_names`."""
+        check_names(self._checkpoint, self._pipeline.sources, ends)
 
     def open_source(self, name: str) -> OpenSource:
         """The named source beside this checkpoint."""
@@ -109,30 +132,38 @@ class Planner:
             state=self._checkpoint.source_state(name),
             clock_ms=self._clock_ms,
             lane=self._lane.name,
+            being_read=lambda: being_read(self._checkpoint, name),
         )
         return self._pipeline.sources[name].open(context)
 
     def should_fire(
-        self, run: RunIdentity | None = None, *, held: Callable[[BatchKey], str | None] = lambda key: None
+        self,
+        run: RunIdentity | None = None,
+        *,
+        held: Callable[[BatchKey], str | None] = lambda key: None,
+        searched_ms: int | None = None,
     ) -> FireDecision:
         """The sensor's question: is there a batch to finish, or anything newer than the offset log? Writes nothing.
 
         :param run: the asking run; a run that has planned a batch already must reach its operator again.
         :param held: which other run is alive at a batch, in words, or None.
+        :param searched_ms: when the run has asked before, milliseconds since the epoch. The answer was no, so no batch
+            of before is its own, and a look costs the same however long the log is.
         """
         changed_by = self._checkpoint.maintenance.in_progress()
         if changed_by is not None:
             return FireDecision(fire=False, reason=f"the checkpoint is being changed by `microbatch {changed_by}`")
         self.check_identity()
         position = read_position(self._lane)
+        self.check_names(position.latest.ends if position.latest else {})
         if position.planned is not None:
             by_another = held(BatchKey(self._lane.name, position.batch_id))
             if by_another is None:
                 return FireDecision(fire=True, reason=f"batch {position.batch_id} is planned and not committed")
         if run is not None:
-            own = self.planned_by(run, position)
-            if own is not None:
-                return FireDecision(fire=True, reason=f"this run planned batch {own}")
+            own = self.own(run, position, newest_only=self.was_searched(searched_ms))
+            if own:
+                return FireDecision(fire=True, reason=f"this run planned batch {own[-1]}")
         if position.planned is not None:
             return FireDecision(fire=False, reason=str(by_another))
         ahead = [name for name in self._pipeline.sources if self._has_new(name, position.committed.get(name))]
@@ -145,28 +176,53 @@ class Planner:
             return FireDecision(fire=True, reason=reason)
         return FireDecision(fire=False, reason=f"nothing after {render(position.committed)}")
 
-    def planned_by(self, run: RunIdentity, position: Position) -> int | None:
-        """Id of the newest committed batch that ``run`` planned or brought to its commit, or None.
+    def was_searched(self, searched_ms: int | None) -> bool:
+        """Whether what was found in the log at that time still stands: no command has changed it since."""
+        changed_ms = self._checkpoint.maintenance.changed_ms()
+        # Within the skew a log counts as changed, which costs a search.
+        return searched_ms is not None and (changed_ms is None or changed_ms < searched_ms - SKEW_MS)
 
-        A retry follows its batch at once, so only the newest can be its own. A cleared run may be any: then the log is
-        searched backwards, which is paid by clears alone.
+    def own(self, run: RunIdentity, position: Position, *, newest_only: bool = False) -> list[int]:
+        """Ids of the committed batches that ``run`` planned or brought to their commit, ascending.
+
+        A retry follows its batch at once, so only the newest can be its own. A cleared run may have had any, and
+        several: then the log is searched back to where the run began, which is paid by clears alone.
         """
         newest = position.batch_id - 1
         if newest < 0:
-            return None
-        candidates = [newest] if run.clear_number == 0 else reversed(self._lane.commit_log.ids())
-        for batch_id in candidates:
-            entries = (self._lane.offset_log.get(batch_id), self._lane.commit_log.get(batch_id))
-            if any(entry is not None and entry.run is not None and entry.run.same_work(run) for entry in entries):
-                return batch_id
-        return None
+            return []
+        if newest_only or not run.was_cleared:
+            return [newest] if self._is_own(run, newest) else []
+        began_ms = _ms(run.run_after)  # by another host's clock: a day is far more than these differ
+        found = []
+        for batch_id in reversed(self._lane.commit_log.ids()):
+            commit = self._lane.commit_log.get(batch_id)
+            if commit is not None and (commit.committed_ms or began_ms) < began_ms - _DAY_MS:
+                break
+            if self._is_own(run, batch_id):
+                found.append(batch_id)
+        return found[::-1]
+
+    def own_before(self, run: RunIdentity) -> list[int]:
+        """Of the batches that are the run's :meth:`own` those before the one that :meth:`plan` gives it."""
+        if not run.was_cleared:
+            return []
+        position = read_position(self._lane)
+        assigned = self.assigned(run, position)
+        return [batch_id for batch_id in self.own(run, position) if batch_id != assigned]
+
+    def _is_own(self, run: RunIdentity, batch_id: int) -> bool:
+        entries = (self._lane.offset_log.get(batch_id), self._lane.commit_log.get(batch_id))
+        return any(entry is not None and entry.run is not None and run.is_of(entry.run) for entry in entries)
 
     def assigned(self, run: RunIdentity, position: Position) -> int | None:
-        """Id of the batch that ``run`` has to work on before anything new: its own, else the one that is planned and
-        not committed; None if there is neither."""
+        """Id of the batch that ``run`` has to work on before anything new: the newest of its own, else the one that is
+        planned and not committed; None if there is neither."""
         planned_by = position.planned.run if position.planned else None
-        own = None if planned_by is not None and planned_by.same_work(run) else self.planned_by(run, position)
-        return position.batch_id if own is None and position.planned else own
+        if planned_by is not None and run.is_of(planned_by):
+            return position.batch_id
+        own = self.own(run, position)
+        return own[-1] if own else position.batch_id if position.planned else None
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Continue the batch that the run is at or that is planned, or plan the next one.
@@ -174,29 +230,49 @@ class Planner:
         :param run: recorded in the entry.
         :return: the batch, durable in the offset log; None if there is nothing to do.
         :raises CheckpointError: if the checkpoint is not this pipeline's, is broken, or was planned concurrently.
+        :raises BatchPurgedError: if the run was cleared and retention may have removed its batch.
         :raises SourceError: if a source cannot be used; nothing is written then.
         :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
         self._checkpoint.maintenance.check_none()
         self.check_identity()
         position = read_position(self._lane)
+        self.check_names(position.latest.ends if position.latest else {})
         log.info("%s", position.describe())
+        self._lane.check_gaps()
         assigned = self.assigned(run, position)
         resumes = position.planned is not None and assigned == position.batch_id
         if assigned is None or resumes:
             key = BatchKey(self._lane.name, position.batch_id)
-            if not self._pipeline.sink.admits(key):
+            if not self.admits(key):
                 log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
                 return None
         if position.planned is not None and resumes:
-            return self._resume(position.batch_id, position.planned)
+            self.claim()
+            return self._resume(position.batch_id)
         if assigned is not None:
             return self.load(assigned)
+        self._check_kept(run)
         for name in self._pipeline.sources:
             self.open_source(name).check()
         self.say_commit_again(position)
         self.claim()
+        self.check_place(BatchKey(self._lane.name, position.batch_id))
         return self._plan_next(position, run)
+
+    def _check_kept(self, run: RunIdentity) -> None:
+        """A clear is about the past: a run that may have had a batch which is no longer known makes no new one.
+
+        :raises BatchPurgedError: if the log begins later than the run.
+        """
+        oldest = min(self._lane.commit_log.ids(), default=0) if run.was_cleared else 0
+        entry = self._lane.offset_log.get(oldest) if oldest > 0 else None
+        if entry is not None and _ms(run.run_after) < entry.batch_timestamp_ms:
+            raise BatchPurgedError(
+                f"run {run.run_id!r} was cleared, and no batch of it is in {self._lane.offset_log.location}, which "
+                f"begins with batch {oldest}. If it had one, retention (min_batches_to_retain) has removed it, and its "
+                "range cannot be run again. What is new is left to the next run."
+            )
 
     def claim(self) -> None:
         """Make the checkpoint this pipeline's, or raise if it is another's."""
@@ -206,26 +282,53 @@ class Planner:
             format=self._pipeline.checkpoint_format,
         )
 
+    def check_place(self, key: BatchKey) -> None:
+        """See that nobody else has published under the number of a batch that is to be planned: two pipelines may write
+        one table, it may have been kept under a new checkpoint, or be younger than the backup of this one.
+
+        :raises ForeignBatchError: if somebody has.
+        """
+        self.published(expected_next(self._checkpoint, key))
+
+    def published(self, batch: ExpectedBatch) -> Manifest | None:
+        """What the sink has of the batch.
+
+        :raises ForeignBatchError: if it has something else; the pipeline is on record then, so that commands know its
+            sink.
+        """
+        try:
+            return self._pipeline.sink.contains(batch)
+        except ForeignBatchError:
+            self._checkpoint.definitions.put(self._pipeline.to_dict())
+            raise
+
     def load(self, batch_id: int) -> PlannedBatch:
         """A batch that is in the offset log.
 
         :raises BrokenLogError: if it is not.
         """
-        entry = self._lane.offset_log.get(batch_id)
-        if entry is None:
+        read = self._lane.offset_log.read(batch_id)
+        if read is None:
             raise BrokenLogError(
                 f"batch {batch_id} is not in the offset log of {self._checkpoint.location}: it was never planned, or "
                 "retention removed it."
             )
+        entry, key = read[0], BatchKey(self._lane.name, batch_id)
         commit = self._lane.commit_log.get(batch_id)
         return PlannedBatch(
-            key=BatchKey(self._lane.name, batch_id),
+            key=key,
             entry=entry,
             starts=starts_of(self._lane, batch_id, entry),
+            identity=self._checkpoint.batch(key, *read),
             resumed=True,
             committed=commit is not None,
             set_aside=commit is not None and commit.set_aside,
         )
+
+    def describe(self, planned: PlannedBatch) -> dict[str, Mapping[str, int]]:
+        """What each source tells of the batch's range."""
+        ranges = {name: (planned.starts.get(name), planned.entry.ends.get(name)) for name in self._pipeline.sources}
+        return {name: self.open_source(name).describe(*ends) for name, ends in ranges.items()}
 
     def check_replayable(self, planned: PlannedBatch) -> None:
         """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
@@ -243,15 +346,18 @@ class Planner:
             self.commit_sources(position.committed)
 
     def commit_sources(self, ends: Offsets) -> None:
-        """``source.commit(end)`` for every source of the pipeline that has an end."""
+        """``source.commit(end)`` for every source of the pipeline that has an end. Whatever it raises is logged: the
+        batch is committed, and nothing that a source's own library can think of makes its task fail."""
         for name in self._pipeline.sources:
             end = ends.get(name)
             if end is None:
                 continue
             try:
                 self.open_source(name).commit(end)
-            except SourceError as error:
+            except MicroBatchError as error:
                 log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
+            except Exception:
+                log.exception("source %s failed in commit(%s), it will be said again", name, end)
 
     def keep_sources(self, planned: PlannedBatch) -> None:
         """Have every source keep the batch's range, whatever is committed after it.
@@ -262,16 +368,38 @@ class Planner:
             self.open_source(name).keep(planned.starts.get(name), planned.entry.ends.get(name))
 
     def release_sources(self, planned: PlannedBatch) -> None:
-        """The batch is in the sink: what was kept for it is like any other range that is committed."""
+        """The batch is in the sink: what it has read may be given up once it is committed."""
         for name in self._pipeline.sources:
             self.open_source(name).release(planned.starts.get(name), planned.entry.ends.get(name))
+
+    def reads(self, starts: Offsets, ends: Offsets) -> tuple[dict[str, Read], dict[str, str]]:
+        """What the runtime has to read of each source; and for those that can have no frame, why.
+
+        :raises SourceChangedError: if a range is no longer as it was planned.
+        """
+        reads, absent = {}, {}
+        for name in self._pipeline.sources:
+            source = self.open_source(name)
+            why = source.absent(starts.get(name), ends.get(name))
+            if why is None:
+                reads[name] = source.read(starts.get(name), ends.get(name))
+            else:
+                absent[name] = why
+        return reads, absent
 
     def _has_new(self, name: str, position: Offset | None) -> bool:
         source = self.open_source(name)
         return not source.finished(position) and source.has_new(position)
 
-    def _resume(self, batch_id: int, entry: OffsetEntry) -> PlannedBatch:
-        starts = starts_of(self._lane, batch_id, entry)
+    def admits(self, key: BatchKey) -> bool:
+        """Whether the sink takes the batch; see :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
+        identity = self._checkpoint.identity()
+        owned = identity is not None and identity.pipeline is not None
+        return self._pipeline.sink.admits(self._checkpoint.batch(key) if owned else BatchIdentity.at(key))
+
+    def _resume(self, batch_id: int) -> PlannedBatch:
+        planned = self.load(batch_id)
+        entry, starts = planned.entry, planned.starts
         # A removed source is carried forward with an empty range; only one that has rows in this batch is needed.
         needed = [name for name, end in entry.ends.items() if end != starts.get(name)]
         missing = [name for name in needed if name not in self._pipeline.sources]
@@ -281,7 +409,7 @@ class Planner:
                 f"{', '.join(missing)}, which the pipeline no longer names. "
                 "Put it back until the batch is committed, then remove it."
             )
-        return PlannedBatch(key=BatchKey(self._lane.name, batch_id), entry=entry, starts=starts, resumed=True)
+        return planned
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
         starts: dict[str, Offset | None] = {}
@@ -313,8 +441,7 @@ class Planner:
 
         :raises ConcurrentPlanError: if another run was faster.
         """
-        for name in self._pipeline.sources:
-            self.open_source(name).read(starts[name], ends[name])
+        self.reads(starts, ends)
         entry = OffsetEntry(
             ends=ends,
             starts=starts,
@@ -326,8 +453,15 @@ class Planner:
         )
         if not self._lane.offset_log.add(position.batch_id, entry):
             return self._planned_by_another(position.batch_id, run)
-        log.info("Committed offsets for batch %s. Metadata %s", position.batch_id, metadata_text(entry))
-        return PlannedBatch(key=BatchKey(self._lane.name, position.batch_id), entry=entry, starts=starts)
+        take_back_if_late(self._checkpoint, self._lane, position, entry)
+        if self._lane.offset_log.latest_id() != position.batch_id:
+            raise self._concurrent(position.batch_id, "whoever went on from it")
+        # Settings by name: more people read a task's log than the offset log.
+        shown = replace(entry, conf=dict.fromkeys(entry.conf, "…"))
+        log.info("Committed offsets for batch %s. Metadata %s", position.batch_id, metadata_text(shown))
+        key = BatchKey(self._lane.name, position.batch_id)
+        batch = self._checkpoint.batch(key, entry, self._lane.offset_log.encoded(entry))
+        return PlannedBatch(key=key, entry=entry, starts=starts, identity=batch)
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:
         """What is pinned already: a lane goes on with its own settings, and begins with those of the live lane."""
@@ -335,14 +469,24 @@ class Planner:
         if latest is None and self._lane.name != LIVE:
             newest = self._checkpoint.offset_log.latest()
             latest = None if newest is None else newest[1]
-        return PINNED_BY_DEFAULT if latest is None else latest.conf
+        conf = PINNED_BY_DEFAULT if latest is None else latest.conf
+        # Older versions pinned whatever they were given.
+        return {key: value for key, value in sql_settings(conf).items() if refusal(key, value) is None}
 
     def _planned_by_another(self, batch_id: int, run: RunIdentity) -> PlannedBatch:
         winner = self._lane.offset_log.get(batch_id)
-        if winner is not None and winner.run is not None and winner.run.same_work(run):
-            return self._resume(batch_id, winner)
+        if winner is not None and winner.run is not None and run.is_of(winner.run):
+            return self._resume(batch_id)
         who = f"run {winner.run.run_id!r} of DAG {winner.run.dag_id!r}" if winner and winner.run else "another writer"
-        raise ConcurrentPlanError(
-            f"batch {batch_id} of {self._checkpoint.location} was planned by {who} at the same moment. Let that run "
-            "finish it; set max_active_runs=1 on the DAG and do not share a checkpoint between DAGs."
+        raise self._concurrent(batch_id, who)
+
+    def _concurrent(self, batch_id: int, who: str) -> ConcurrentPlanError:
+        return ConcurrentPlanError(
+            f"batch {batch_id} of {self._checkpoint.location} was planned by {who} at the same moment. Nothing was "
+            "done here; that run, or the next one, finishes the batch."
         )
+
+
+def _ms(moment: str | None) -> int:
+    """A moment in ISO 8601 as milliseconds since the epoch; 0, before everything, for None."""
+    return 0 if moment is None else int(datetime.fromisoformat(moment).timestamp() * 1000)

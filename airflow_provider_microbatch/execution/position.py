@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_provider_microbatch.checkpoint.checkpoint import Lane
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.exceptions import ConcurrentPlanError, MaintenanceError
 
 Offsets = Mapping[str, Offset | None]
 
@@ -60,11 +61,9 @@ def read_position(lane: Lane) -> Position:
     :raises CorruptEntryError: if one of the newest entries cannot be read.
     """
     tail = lane.tail()
-    last_commit = lane.commit_log.get(tail.commit_id) if tail.commit_id is not None else None
-    if tail.offset_id is None:
+    last_commit, latest = tail.commit, tail.offsets
+    if tail.offset_id is None or latest is None:
         return Position(batch_id=0, planned=None, latest=None, last_commit=None, committed={})
-    latest = lane.offset_log.get(tail.offset_id)
-    assert latest is not None, "tail() has read this entry"
     if tail.commit_id == tail.offset_id:
         return Position(
             batch_id=tail.offset_id + 1, planned=None, latest=latest, last_commit=last_commit, committed=latest.ends
@@ -76,6 +75,28 @@ def read_position(lane: Lane) -> Position:
         last_commit=last_commit,
         committed=starts_of(lane, tail.offset_id, latest),
     )
+
+
+def take_back_if_late(checkpoint: Checkpoint, lane: Lane, position: Position, entry: OffsetEntry) -> None:
+    """Take the plan ``entry`` back if what it was made from is no more. A plan is on no record while it is made: a
+    command may have begun, and others have gone on from what it left. The entry would double rows, follow nothing, or
+    be in the command's way.
+
+    :param position: what it was made from.
+    :raises MaintenanceError: if a command is changing the checkpoint now.
+    :raises ConcurrentPlanError: if one has changed the log.
+    """
+    log, batch_id = lane.offset_log, position.batch_id
+    try:
+        checkpoint.maintenance.check_none()
+        if batch_id > 0 and log.get(batch_id - 1) != position.latest:
+            raise ConcurrentPlanError(
+                f"batch {batch_id} of {checkpoint.location} was planned while a command changed the log. It was taken "
+                "back; the next run plans what comes next."
+            )
+    except (MaintenanceError, ConcurrentPlanError):
+        log.take_back(batch_id, entry)
+        raise
 
 
 def metadata_text(entry: OffsetEntry) -> str:

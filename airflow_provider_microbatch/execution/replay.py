@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import takewhile
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.sinks import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -26,22 +28,30 @@ def request_replay(
     """Which replay request of the batch the run has to answer, with all before it; None if there is none. A request
     that the run makes is durable on return.
 
-    Only a clear raises a run's clear number, so a higher one than any on record says that the user wants the batch
-    again, also while a request of an earlier clear waits. A request outlives its attempt: a retry of a failed replay
-    finds it and goes on.
+    A clear that nothing on record comes from says that the user wants the batch again, also while a request of an
+    earlier clear waits. A request outlives its attempt: a retry of a failed replay finds it and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
     :raises AttemptFencedError: if this is a try of before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
-    known = [planned.entry.run, commit.run, *(request.run for request in replays.all(key))]
-    seen = max((one.clear_number for one in known if one is not None and one.same_work(run)), default=0)
-    if run.clear_number > seen:
+    # Of attempts only those whose output was published, or that a replay was asked for: what came of a clear's attempt
+    # that failed may be another run's.
+    attempts = [one for one in checkpoint.attempts.all(key) if one.request is not None or one.epoch == commit.epoch]
+    known = [
+        planned.entry.run,
+        commit.run,
+        *(attempt.run for attempt in attempts),
+        *(request.run for request in replays.all(key)),
+    ]
+    if _is_new_clear(run, [one for one in known if one is not None]):
         planner.check_replayable(planned)
         replays.request(key, run=run, requested_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
-    later = [request for request in requests if request.run is not None and _is_later_clear(request.run, run)]
+    later = [
+        request for request in requests if request.run is not None and run.relation_to(request.run) is Relation.EARLIER
+    ]
     if later:
         raise AttemptFencedError(
             f"batch {key}: run {run.run_id!r} of DAG {run.dag_id!r} was cleared again while this try was on its way. "
@@ -49,7 +59,7 @@ def request_replay(
         )
     # A prefix of those that wait: who answers a request answers all before it, so that none before the run's own newest
     # one is in its way.
-    own = max((one.epoch for one in requests if one.run is not None and one.run.same_work(run)), default=0)
+    own = max((one.epoch for one in requests if one.run is not None and run.is_of(one.run)), default=0)
     waiting = list(takewhile(lambda one: one.epoch <= own or _may_answer(run, one), replays.pending(key)))
     if not waiting:
         return None
@@ -66,15 +76,51 @@ def answers(attempt: Attempt, request: Replay) -> bool:
     return attempt.request is not None and attempt.request >= request.epoch
 
 
+def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:
+    """Whether a replay that waits for its answer allows the attempt to replace what is published."""
+    pending = checkpoint.replays.pending(attempt.key) if planned.committed else []
+    return any(answers(attempt, request) for request in pending)
+
+
+def committer(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> RunIdentity | None:
+    """In whose name ``run`` commits the attempt's output. Where the user has cleared it, in that of the run that made
+    it: in that of the clear it would pass for the replay that the user wants."""
+    return run if attempt is None or not _is_of_before_a_clear(attempt, run, planned) else attempt.run
+
+
+def is_cleared(checkpoint: Checkpoint, published: Manifest, run: RunIdentity, planned: PlannedBatch) -> bool:
+    """Whether what is published is of before the clear that ``run`` comes of, so that it has to be replayed."""
+    attempt = checkpoint.attempts.get(published.key, published.epoch)
+    return attempt is not None and _is_of_before_a_clear(attempt, run, planned)
+
+
+def _is_of_before_a_clear(attempt: Attempt, run: RunIdentity | None, planned: PlannedBatch) -> bool:
+    """A run may have been cleared whose batch another one has made."""
+    if attempt.run is None or run is None or run.relation_to(attempt.run) is Relation.SAME:
+        return False
+    by = (attempt.run, planned.entry.run)
+    return any(one is not None and run.relation_to(one) is Relation.LATER for one in by)
+
+
 def unanswered(checkpoint: Checkpoint, attempt: Attempt) -> bool:
     """Whether a request that the attempt was made for still waits: then some other attempt's output was adopted."""
     return any(answers(attempt, request) for request in checkpoint.replays.pending(attempt.key))
 
 
 def _may_answer(run: RunIdentity, request: Replay) -> bool:
-    """A first run that comes late has code of before any clear, so it answers no other run's request."""
-    return request.run is None or request.run.same_work(run) or run.clear_number > 0
+    """A first run that comes late has code of before any clear, and a try that is older than a request may have code of
+    before that one's clear. So neither answers another run's request: that run makes the batch once more."""
+    if request.run is None or run.is_of(request.run):
+        return True
+    return run.was_cleared and run.was_made_after(request.requested_ms)
 
 
-def _is_later_clear(other: RunIdentity, run: RunIdentity) -> bool:
-    return other.same_work(run) and other.clear_number > run.clear_number
+def _is_new_clear(run: RunIdentity, known: Sequence[RunIdentity]) -> bool:
+    """Whether the run was cleared since it did anything that is on record for the batch."""
+    own = [one for one in known if run.is_of(one)]
+    seen = max((one.clear_number for one in own), default=run.clear_number)
+    if run.clear_number != seen:
+        return run.clear_number > seen
+    # A clear may leave the number; then only tries of the same task tell it from a retry.
+    tries = [one for one in own if one.task_id == run.task_id and one.clear_number == seen]
+    return bool(tries) and all(run.relation_to(one) is Relation.LATER for one in tries)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_of
 from airflow_provider_microbatch.sinks import Sink
@@ -46,13 +49,13 @@ def retained(checkpoint: Checkpoint, lane: str) -> int | None:
         arguments = definition_of(checkpoint, attempt)
         if arguments is not None:
             kept = arguments.get("min_batches_to_retain")
-            return kept if isinstance(kept, int) else None
+            return kept if isinstance(kept, int) and kept >= 2 else None  # as Pipeline has it
     return None
 
 
 def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIVE, dry_run: bool = False) -> list[str]:
-    """Remove what is older than the newest ``kept`` committed batches of the lane. A batch that is set aside, and all
-    after it, stay until it is replayed: the log has no gaps, and its range is in no table.
+    """Remove what is older than the newest ``kept`` committed batches of the lane. A batch that is set aside or that a
+    clear waits for, and all after it, stay until it is replayed: the log has no gaps, and the range must not be lost.
 
     :param kept: how many; None keeps all.
     :return: what was removed, or would be, in words.
@@ -62,6 +65,10 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if kept is None or newest is None or newest < kept:
         return []
     before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])
+    waiting = next((key.id for key in _asked_for(checkpoint, lane, below=before)), None)
+    if waiting is not None:
+        before = waiting
+        log.info("Retention keeps %s/%s and all after it: a clear of it waits for its answer", lane, waiting)
     aside = oldest_aside(checkpoint, lane, below=before)
     if aside is not None:
         before = aside
@@ -79,6 +86,16 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
         checkpoint.deliveries.purge(key)
         checkpoint.attempts.purge(key)
     return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"]
+
+
+def _asked_for(checkpoint: Checkpoint, lane: str, *, below: int) -> Iterator[BatchKey]:
+    """Batches that somebody wants again and has not got yet, ascending. A clear that has looked just before retention
+    took the batch asks for what nobody can answer any more."""
+    replays, offsets = checkpoint.replays, checkpoint.lane(lane).offset_log
+    asked = [number for number in replays.epochs.ids(lane) if number < below]
+    kept = set(offsets.ids()) if asked else set()
+    keys = (BatchKey(lane, number) for number in asked if number in kept)
+    return (key for key in keys if replays.pending(key))
 
 
 def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
@@ -104,12 +121,13 @@ def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[
         for number in attempts.epochs.ids(lane)
         for attempt in attempts.all(BatchKey(lane, number))
     }
-    kept_sinks = [_sink_in(checkpoint, name) for name in names if name in needed]
+    kept_sinks = [definitions.sink(name) for name in names if name in needed]
     removed = []
     for name in names:
         definition = definitions.get(name)
-        sink = _sink_in(checkpoint, name)
-        if name in needed or definition is None or (sink not in kept_sinks and not _is_empty(sink)):
+        if name in needed or definition is None:
+            continue
+        if definitions.sink(name) not in kept_sinks and not _is_empty(definitions.sink(name), checkpoint):
             continue
         if not dry_run:
             definitions.forget(name)
@@ -136,15 +154,20 @@ def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, 
     return [f"{len(old)} marks of Airflow's events"] if old else []
 
 
-def _sink_in(checkpoint: Checkpoint, name: str) -> Sink | None:
-    recorded = ((checkpoint.definitions.get(name) or {}).get("arguments") or {}).get("sink")
-    return None if recorded is None else Sink.from_dict(recorded)
-
-
-def _is_empty(sink: Sink | None) -> bool:
-    """Whether the janitor has nothing to look for in the sink any more."""
-    return sink is None or not (
-        sink.stages()
-        or sink.drop_replaced(older_seconds=0, dry_run=True)
-        or sink.drop_fences(older_seconds=0, dry_run=True)
+def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> bool:
+    """Whether the janitor has nothing to look for in the sink any more. Of one that cannot be loaded here nobody knows,
+    so that its definition stays."""
+    if recorded is None:
+        return True
+    try:
+        sink = Sink.from_dict(recorded)
+    except DefinitionError:
+        return False
+    identity = checkpoint.identity()
+    own = identity.query_id if identity is not None else ""
+    return not (
+        sink.stages(own)
+        or sink.stages("")
+        or sink.drop_replaced(own, older_seconds=0, dry_run=True)
+        or sink.drop_fences(own, older_seconds=0, dry_run=True)
     )

@@ -1,25 +1,76 @@
 """A batch that keeps failing: after so many failed attempts it is set aside, and the pipeline goes on without it.
 
+What counts is what the batch itself is to blame for: that the runtime reports its transform or its data. Attempts that
+died have a count of their own, since a batch that kills its worker leaves no report, and neither does a power failure.
+An engine that is down or cannot be asked is an outage, and counts for nothing.
+
 Its commit entry says so. The batch stays replayable: its sources keep its range, and a clear of its task runs it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, EngineError, OutrunError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    EngineError,
+    OutrunError,
+    ReadError,
+    SparkKilledError,
+    TransformError,
+)
+from airflow_provider_microbatch.execution.commit_entry import add_commit
+from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.sinks import Sink
+
+log = logging.getLogger(__name__)
+
+REWOUND = "rewound"
+"""``engine`` in the handle of the epoch that a batch's number had when it was given up: it fences all attempts before,
+and the batch that has the number next begins after it."""
 
 ENGINE = "set aside"
 """``engine`` in the handle of the epoch under which a batch is set aside: it fences all attempts and runs nothing."""
 
 FOUND_DEAD = "found dead: its lease has run out, and its engine does not say that it runs"
+
+JOB, DEAD = "job", "dead"
+"""Values of :attr:`AttemptEnd.cause`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """Errors of a batch's attempts that speak against the batch, oldest first.
+
+    :param job: what the runtime reported of the transform, or of the data.
+    :param dead: attempts that were found dead, or whose Spark was killed.
+    """
+
+    job: tuple[str, ...]
+    dead: tuple[str, ...]
+
+    def due(self, *, after: int, after_dead: int | None) -> Sequence[str]:
+        """The errors for which the batch is to be set aside; empty as long as there are too few of either kind."""
+        if len(self.job) >= after:
+            return self.job
+        return self.dead if after_dead is not None and len(self.dead) >= after_dead else ()
+
+
+def cause_of(error: BaseException) -> str | None:
+    """What an attempt that ended with ``error`` failed of, as its end records it."""
+    if isinstance(error, (TransformError, ReadError)):
+        return JOB
+    return DEAD if isinstance(error, SparkKilledError) else None
 
 
 def is_dead(checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf) -> bool:
@@ -30,19 +81,59 @@ def is_dead(checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf) -> bo
         return False
 
 
-def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> list[str]:
-    """Errors of the batch's attempts that failed or are dead, oldest first. What a replay, a stop or a later attempt
-    put an end to is no failure of the batch."""
-    found = []
+def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Failures:
+    """Errors of the batch's attempts that speak against it. What a replay, a stop or a later attempt put an end to is
+    no failure of the batch."""
+    found: dict[str | None, list[str]] = {JOB: [], DEAD: []}
     for attempt in checkpoint.attempts.all(key):
+        if attempt.handle.get("engine") == REWOUND:
+            found = {JOB: [], DEAD: []}  # another batch of this number began here
         if not attempt.code or attempt.request is not None:
             continue  # an epoch that only fences, or a replay
         end = checkpoint.attempts.ended(key, attempt.epoch)
         if end is None:
-            found += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []
+            found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []
         elif end.state == "failed":
-            found.append(end.error or "")
-    return found
+            error = end.error or ""
+            # Before causes were recorded the text alone told who was found dead.
+            cause = DEAD if end.cause is None and error.startswith("found dead") else end.cause
+            if cause in found:
+                found[cause].append(error)
+    return Failures(job=tuple(found[JOB]), dead=tuple(found[DEAD]))
+
+
+def set_aside_if_due(
+    *,
+    pipeline: Pipeline,
+    checkpoint: Checkpoint,
+    planner: Planner,
+    planned: PlannedBatch,
+    newest: int,
+    run: RunIdentity | None,
+    now_ms: int,
+    engine: Engine,
+    end_earlier: Callable[[Attempt], None],
+) -> None:
+    """See :meth:`~airflow_provider_microbatch.execution.execution.Execution.set_aside_if_due`."""
+    if pipeline.on_failure != "set_aside" or planned.committed:
+        return
+    found = failures(checkpoint, planned.key, lambda name: engine if name == engine.name else None)
+    errors = found.due(after=pipeline.set_aside_after, after_dead=pipeline.set_aside_after_dead)
+    if not errors:
+        return
+    alarm = set_aside(
+        checkpoint=checkpoint,
+        planner=planner,
+        sink=pipeline.sink,
+        planned=planned,
+        errors=errors,
+        epoch=newest + 1,
+        run=run,
+        now_ms=now_ms,
+        end_earlier=end_earlier,
+    )
+    log.error("%s", alarm)
+    raise alarm
 
 
 def set_aside(
@@ -74,7 +165,7 @@ def set_aside(
         raise OutrunError(f"batch {key}: attempt {epoch} was opened at the same moment.")
     end_earlier(fence)
     attempts.end(key, epoch, AttemptEnd(state="canceled", error="sets the batch aside", ended_ms=now_ms))
-    if sink.contains(key) is not None:
+    if sink.contains(expected(checkpoint, planned.identity)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
     planner.keep_sources(planned)
     entry = CommitEntry(
@@ -91,7 +182,7 @@ def set_aside(
         run=run,
         committed_ms=now_ms,
     )
-    if not checkpoint.lane(key.lane).commit_log.add(key.id, entry):
+    if add_commit(checkpoint=checkpoint, planner=planner, planned=planned, entry=entry) != entry:
         raise OutrunError(f"batch {key} was committed at the same moment.")
     return aside_error(planned, entry)
 
@@ -100,6 +191,12 @@ def is_aside(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry | None) 
     """Whether the batch is set aside still: no replay has published it since. A position that was set by hand reads
     nothing, so its commit entry has no failure."""
     return commit is not None and commit.set_aside and bool(commit.failure) and not checkpoint.replays.epochs.ends(key)
+
+
+def all_aside(checkpoint: Checkpoint, lane: str) -> list[int]:
+    """The batches of the lane that are set aside still, ascending. Reads all commit entries."""
+    commits = checkpoint.lane(lane).commit_log
+    return [number for number in commits.ids() if is_aside(checkpoint, BatchKey(lane, number), commits.get(number))]
 
 
 def oldest_aside(checkpoint: Checkpoint, lane: str, *, below: int) -> int | None:

@@ -7,8 +7,9 @@ import logging
 from airflow_provider_microbatch.checkpoint.entries import AttemptEnd
 from airflow_provider_microbatch.exceptions import AttemptCanceledError
 from airflow_provider_microbatch.execution.execution import Execution, now_ms
+from airflow_provider_microbatch.execution.identity import is_published
 from airflow_provider_microbatch.execution.liveness import EngineOf
-from airflow_provider_microbatch.execution.status import end_attempt, is_committed, is_published
+from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,14 @@ def settle(execution: Execution, *, ti_id: str, error: BaseException | None, eng
         sink, pipeline = execution.pipeline.sink, execution.pipeline.name
         if is_committed(checkpoint, attempt):
             log.info("Batch %s attempt %s is committed: telling its job status hooks", key, epoch)
-            end_attempt(
-                checkpoint, attempt, AttemptEnd(state="succeeded", ended_ms=now_ms()), pipeline=pipeline, sink=sink
-            )
+            end = AttemptEnd(state="succeeded", ended_ms=now_ms())
+            end_attempt(checkpoint, attempt, end, pipeline=pipeline, sink=sink, live=execution.pipeline.hooks)
             continue
-        if error is None or checkpoint.attempts.ended(key, epoch) is not None or is_published(attempt, [sink]):
+        if (
+            error is None
+            or checkpoint.attempts.ended(key, epoch) is not None
+            or is_published(checkpoint, attempt, [sink])
+        ):
             continue
         newest = checkpoint.attempts.latest_epoch(key)
         if newest != epoch:

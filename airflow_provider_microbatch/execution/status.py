@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
-from airflow_provider_microbatch.exceptions import BrokenLogError, MicroBatchError
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import BrokenLogError, DefinitionError
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.hooks import (
     CANCELED,
@@ -16,11 +16,11 @@ from airflow_provider_microbatch.staging.hooks import (
     FINISHED,
     JobContext,
     JobStatusHook,
+    Telling,
+    bounded,
     tell_created,
     tell_end,
 )
-
-log = logging.getLogger(__name__)
 
 _STATUS = {"succeeded": FINISHED, "canceled": CANCELED, "failed": FAILED, "superseded": FAILED}
 
@@ -42,13 +42,18 @@ def definition_of(checkpoint: Checkpoint, attempt: Attempt) -> Mapping[str, Any]
     return arguments
 
 
-def hooks_of(checkpoint: Checkpoint, attempt: Attempt) -> list[JobStatusHook]:
+def hooks_of(checkpoint: Checkpoint, attempt: Attempt, *, live: Sequence[Definition] = ()) -> list[JobStatusHook]:
     """The hooks of the pipeline as the attempt ran it.
 
+    :param live: hooks at hand; one that is on record in the same form is taken itself.
+    :raises UntrustedError: if one must not be loaded because a checkpoint names it.
     :raises DefinitionError: if this process cannot import one.
     """
     arguments = definition_of(checkpoint, attempt) or {}
-    return [JobStatusHook.from_dict(hook) for hook in arguments.get("hooks", ())]
+    recorded = arguments.get("hooks") or ()
+    if not isinstance(recorded, (list, tuple)):
+        raise DefinitionError(f"the hooks of batch {attempt.key} attempt {attempt.epoch} are no list.")
+    return [JobStatusHook.from_dict(hook, live=live) for hook in recorded]
 
 
 def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
@@ -63,39 +68,55 @@ def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
     return any(answer is not None and answer.get("attempt") == epoch for answer in answers)
 
 
-def is_published(attempt: Attempt, sinks: Sequence[Sink]) -> bool:
-    """Whether the attempt's output is in one of the sinks."""
-    return any((found := sink.contains(attempt.key)) is not None and found.epoch == attempt.epoch for sink in sinks)
+def begin_attempt(
+    checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: Sink, live: Sequence[Definition]
+) -> None:
+    """Tell the hooks that the attempt is there.
+
+    :param live: the hooks at hand; see :func:`hooks_of`.
+    :raises HookError: if one refuses it.
+    """
+    hooks = hooks_of(checkpoint, attempt, live=live)
+    tell_created(hooks, _context(attempt, pipeline=pipeline, sink=sink), checkpoint.deliveries)
 
 
-def begin_attempt(checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: Sink) -> None:
-    """Tell the hooks that the attempt is there. :raises HookError: if one refuses it."""
-    tell_created(
-        hooks_of(checkpoint, attempt), _context(attempt, pipeline=pipeline, sink=sink), checkpoint.deliveries
-    )  # fmt: skip
-
-
-def end_attempt(checkpoint: Checkpoint, attempt: Attempt, end: AttemptEnd, *, pipeline: str, sink: Sink) -> bool:
+def end_attempt(
+    checkpoint: Checkpoint,
+    attempt: Attempt,
+    end: AttemptEnd,
+    *,
+    pipeline: str,
+    sink: Sink,
+    live: Sequence[Definition] = (),
+) -> Telling:
     """Record how the attempt ended, tell the hooks, forget the lease. Can be said again after a crash anywhere.
 
     The first end on record stays. Only a commit outranks it: an attempt that was given up, but published in that very
     moment, is told FINISHED last.
 
-    :return: True if nothing is left to do; else the lease stays, and by it the janitor finds the attempt.
+    :param live: hooks at hand; see :func:`hooks_of`.
+    :return: what has come of telling the hooks. As long as that is not done the lease stays, and by it the janitor
+        finds the attempt.
     """
     key, epoch = attempt.key, attempt.epoch
     if not checkpoint.attempts.end(key, epoch, end) and end.state != "succeeded":
         end = checkpoint.attempts.ended(key, epoch) or end
-    try:
-        hooks = hooks_of(checkpoint, attempt)
-    except MicroBatchError as error:
-        log.warning("the hooks of batch %s attempt %s cannot be called from here: %s", key, epoch, error)
-        return False
-    context = _context(attempt, pipeline=pipeline, sink=sink)
-    if not tell_end(hooks, context, checkpoint.deliveries, status=_STATUS[end.state], error=end.error):
-        return False
-    checkpoint.leases.forget(key, epoch)
-    return True
+    hooks: list[JobStatusHook] = []
+    # Hooks that cannot be imported any more are bounded as one that fails is.
+    told = bounded(
+        lambda: hooks.extend(hooks_of(checkpoint, attempt, live=live)),
+        deliveries=checkpoint.deliveries,
+        key=key,
+        epoch=epoch,
+        delivery=f"all.{_STATUS[end.state]}",
+        hook="finding the pipeline's hooks",
+    )
+    if told is Telling.DONE:
+        context = _context(attempt, pipeline=pipeline, sink=sink)
+        told = tell_end(hooks, context, checkpoint.deliveries, status=_STATUS[end.state], error=end.error)
+    if told is Telling.DONE:
+        checkpoint.leases.forget(key, epoch)
+    return told
 
 
 def _context(attempt: Attempt, *, pipeline: str, sink: Sink) -> JobContext:
@@ -104,5 +125,6 @@ def _context(attempt: Attempt, *, pipeline: str, sink: Sink) -> JobContext:
         key=attempt.key,
         epoch=attempt.epoch,
         run=attempt.run,
-        stage=str(sink.stage(attempt.key, attempt.epoch).report),
+        stage=str(sink.stage(attempt.batch, attempt.epoch).report),
+        checkpoint=attempt.batch.checkpoint,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,17 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError
 from airflow_provider_microbatch.execution.position import starts_of
 
+_NAMED = 5
+"""So many batches a message names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSummary:
     """What people want to know of a batch. Figures are None until they are known.
 
     :param key: the batch.
-    :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record), ``committed`` or
-        ``set_aside``.
+    :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record, and its lease runs),
+        ``committed`` or ``set_aside``.
     :param epoch: the attempt that is published, after a replay its attempt; else the newest; 0 if there was none.
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
@@ -29,7 +32,9 @@ class BatchSummary:
     :param files_out: data files published.
     :param bytes_out: bytes published.
     :param seconds: from the start of the published attempt to its commit.
-    :param run: the run that planned it.
+    :param run: the run that finished it, after a replay the one that replayed it; before that the one that is or was at
+        it last.
+    :param planned_by: the run that planned it.
     :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC.
     :param committed_ms: when it was committed, replayed last, or set aside; milliseconds since the epoch, UTC.
     :param error: why the newest attempt failed; None for a committed batch.
@@ -46,6 +51,7 @@ class BatchSummary:
     bytes_out: int | None
     seconds: float | None
     run: RunIdentity | None
+    planned_by: RunIdentity | None
     planned_ms: int
     committed_ms: int | None
     error: str | None
@@ -63,6 +69,29 @@ class BatchSummary:
         return {**dataclasses.asdict(self), "key": str(self.key), "label": self.label}
 
 
+@dataclass(frozen=True)
+class RunSummary:
+    """What people want to know of the batches that one run has run.
+
+    :param batches: in their order; at least one.
+    """
+
+    batches: Sequence[BatchSummary]
+
+    @property
+    def label(self) -> str:
+        """A few words for a square in the grid."""
+        if len(self.batches) == 1:
+            return self.batches[0].label
+        rows = sum(batch.rows_out or 0 for batch in self.batches)
+        return f"{names_of([batch.key for batch in self.batches])} · {rows_label(rows)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """That of the last batch, with all keys as ``batches``."""
+        keys = [str(batch.key) for batch in self.batches]
+        return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
+
+
 def batch_label(key: BatchKey) -> str:
     """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
     return f"batch {key.id if key.lane == LIVE else key}"
@@ -71,6 +100,21 @@ def batch_label(key: BatchKey) -> str:
 def rows_label(count: int) -> str:
     """``1,000 rows``."""
     return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def names_of(keys: Sequence[BatchKey]) -> str:
+    """``batches live/5, live/7``, the first few of them."""
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"batch{'es' if len(keys) > 1 else ''} {', '.join(map(str, keys[:_NAMED]))}{more}"
+
+
+NO_SIGN = "no end on record, and no sign of life: its lease has run out"
+"""Of an attempt that nobody seems to be at."""
+
+
+def is_held(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> bool:
+    """Whether an attempt's lease runs, or that of its stage which waits for audits. Asks no engine."""
+    return checkpoint.leases.remaining_seconds(key, epoch, parked=True) > 0
 
 
 def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
@@ -107,8 +151,10 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         state = "set_aside" if aside else "committed"
         error = commit.failure.get("error") if aside else None
     else:
-        state = "running" if shown is not None and end is None else "planned"
-        error = end.error if end else None
+        dead = shown is not None and end is None and not is_held(checkpoint, key, shown.epoch)
+        state = "running" if shown is not None and end is None and not dead else "planned"
+        error = NO_SIGN if dead else end.error if end else None
+    finisher = shown.run if shown is not None and (commit is None or answer) else commit.run if commit else None
     return BatchSummary(
         key=key,
         state=state,
@@ -120,7 +166,8 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
         seconds=seconds,
-        run=entry.run,
+        run=finisher or entry.run,
+        planned_by=entry.run,
         planned_ms=entry.batch_timestamp_ms,
         committed_ms=committed_ms,
         error=error,

@@ -3,7 +3,7 @@ timetables."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
@@ -55,7 +55,8 @@ def interval_of(context: Context) -> Interval:
         )
     elif start == end:
         start = _period_before(context, end)
-    return Interval(start_ms=_ms(start), end_ms=_ms(end))
+    first = getattr(context["dag"], "start_date", None)
+    return Interval.between(start, end, first=first)
 
 
 def _period_after(context: Context, tick: datetime) -> datetime:
@@ -96,7 +97,3 @@ def _known(value: Any, context: Context) -> Any:
             "here. Use CronDataIntervalTimetable, or give the timetable an interval."
         )
     return value
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.astimezone(UTC).timestamp() * 1000)

@@ -15,8 +15,6 @@ from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchEr
 from airflow_provider_microbatch.execution.janitor import GRACE_SECONDS, Janitor
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
-from airflow_provider_microbatch.operators.run_context import open_execution
-from airflow_provider_microbatch.sinks import Sink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,8 +26,11 @@ class MicroBatchJanitorOperator(BaseOperator):
 
     XCom: what was done, a report for each checkpoint.
 
-    :param pipelines: the pipelines to clean up after.
+    :param pipelines: the pipelines to clean up after. Their own sinks and hooks are used, so that none has to be
+        trusted.
     :param checkpoints: checkpoints to clean up, by address: what the janitor needs of a pipeline is on record in them.
+        Of their classes those of this package, of installed entry points and of ``[microbatch] trusted_modules`` are
+        loaded; any other is reported.
     :param grace_seconds: how long output that a replay put out is kept for readers, in seconds.
     :param only_say: only say what would be done.
     """
@@ -62,25 +63,31 @@ class MicroBatchJanitorOperator(BaseOperator):
         :return: the reports.
         :raises AirflowException: at the end, if something was left undone; a later run does it.
         """
-        work: list[tuple[Checkpoint, Sequence[Sink]]] = [
-            *((open_execution(pipeline).checkpoint, [pipeline.sink]) for pipeline in self.pipelines),
-            *((Checkpoint(open_store(location)), []) for location in self.checkpoints),
+        work: list[tuple[str, Pipeline | None]] = [
+            *((pipeline.checkpoint, pipeline) for pipeline in self.pipelines),
+            *((location, None) for location in self.checkpoints),
         ]
         reports, problems = [], []
-        for checkpoint, sinks in work:
+        for location, pipeline in work:
             try:
                 report = Janitor(
-                    checkpoint=checkpoint,
-                    sinks=sinks,
+                    checkpoint=Checkpoint(
+                        open_store(location), sources=[] if pipeline is None else [*pipeline.sources]
+                    ),
+                    sinks=[] if pipeline is None else [pipeline.sink],
+                    hooks=[] if pipeline is None else pipeline.hooks,
                     engine_of=find_engine,
                     grace_seconds=self.grace_seconds,
                     dry_run=self.only_say,
                 ).run()
-            except (MicroBatchError, OSError) as error:
-                problems.append(f"{checkpoint.location}: {error}")
+            except Exception as error:
+                # Sinks and engines may be a user's: whatever one raises, the next checkpoint is cleaned up.
+                self.log.exception("the janitor cannot clean up after %s", location)
+                told = error if isinstance(error, (MicroBatchError, OSError)) else f"{type(error).__name__}: {error}"
+                problems.append(f"{location}: {told}")
                 continue
             reports.append(report.to_dict())
-            problems += [f"{action.what}: {action.why}" for action in report.actions if action.kind == "failed"]
+            problems += report.problems
         if problems:
             raise AirflowException("the janitor could not do everything:\n" + "\n".join(problems))
         return reports

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
+    BatchPurgedError,
     BatchSetAsideError,
     DefinitionError,
     MicroBatchError,
     NothingInIntervalError,
 )
-from airflow_provider_microbatch.execution.backfill import IntervalSummary
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.summary import BatchSummary, batch_label
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, batch_label
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
@@ -170,13 +169,13 @@ class MicroBatchOperator(BaseOperator):
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)
         work = interval_work(self.pipeline, context)
-        engine = self._running = StoppableEngine(self.connect_engine(run, code) or self.engine())
+        engine = self._running = StoppableEngine(self.connect_engine() or self.engine())
         try:
             with alarming(context):
-                summary: BatchSummary | IntervalSummary | None = (work or execution).run(
+                summary: BatchSummary | RunSummary | None = (work or execution).run(
                     run=run, engine=engine, code=code, transform=transform, should_stop=lambda: engine.stopped
                 )
-        except (BatchInProgressError, NothingInIntervalError) as nothing:
+        except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:
             raise AirflowSkipException(str(nothing)) from None
         except AirflowFailException:
             raise
@@ -197,20 +196,22 @@ class MicroBatchOperator(BaseOperator):
         """The files that travel, and the function to call."""
         return code_of(self.pipeline, context)
 
-    def connect_engine(self, run: RunIdentity, code: Code) -> Engine | None:
+    def connect_engine(self) -> Engine | None:
         """What runs the batch, if the connection is of type ``spark_connect``."""
         from airflow_provider_microbatch.engines.lookup import find_connect_engine
 
         unused = {**self._engine_arguments, **self._rendered_hook_arguments()}
-        return find_connect_engine(self.conn_id, run=run, code=code, conf=self._conf, unused=unused)
+        return find_connect_engine(self.conn_id, conf=self._conf, unused=unused)
 
     def engine(self) -> Engine:
         """What runs the batch otherwise: spark-submit."""
+        from airflow_provider_microbatch.engines.processes import STOP_SECONDS
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
         return SparkSubmitEngine(
             conn_id=self.conn_id,
             conf=self._conf,
+            grace_seconds=STOP_SECONDS,
             **self._engine_arguments,
             hook_arguments=self._rendered_hook_arguments(),
         )

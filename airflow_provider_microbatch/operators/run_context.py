@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from airflow_provider_microbatch import configuration
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -19,6 +20,8 @@ from airflow_provider_microbatch.runtime.job import Transform
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+configuration.hand_down()
 
 BACKFILL = "backfill"
 """``run_type`` of the runs of Airflow's own backfill."""
@@ -56,7 +59,20 @@ def identity_of(context: Context) -> RunIdentity:
         logical_date=_iso(dag_run.logical_date),
         partition_key=dag_run.partition_key,
         partition_date=_iso(dag_run.partition_date),
+        first_try=_first_try(ti),
+        # The triggerer is told less of a run than a worker.
+        run_started=_iso(getattr(dag_run, "start_date", None)),
+        run_after=_iso(getattr(dag_run, "run_after", None)),
     )
+
+
+def _first_try(ti: Any) -> int | None:
+    """Number of the task's first try since its last clear: Airflow allows as many more as there are retries. If the
+    DAG's retries were changed in between it is off by the difference, but never out of what is possible."""
+    allowed, task = getattr(ti, "max_tries", None), getattr(ti, "task", None)
+    if allowed is None or task is None:
+        return None
+    return int(min(max(allowed - (task.retries or 0) + 1, 1), ti.try_number))
 
 
 def is_backfill(context: Context) -> bool:

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.engines.lookup import find_connect_engine, find
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     BatchInProgressError,
+    BatchPurgedError,
     BrokenLogError,
     DefinitionError,
     EngineError,
@@ -33,7 +34,7 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
-from airflow_provider_microbatch.execution.replay import unanswered
+from airflow_provider_microbatch.execution.replay import is_cleared, unanswered
 from airflow_provider_microbatch.execution.summary import batch_label, summarize
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
@@ -93,11 +94,11 @@ class PlanMicroBatchOperator(BaseOperator):
 
     def _plan(self, run: RunIdentity, context: Context) -> PlannedBatch | None:
         work = interval_work(self.pipeline, context)
-        if work is None:
-            return open_execution(self.pipeline).plan(run)
         try:
+            if work is None:
+                return open_execution(self.pipeline).plan(run)
             planned, *more = work.plan(run)
-        except (BatchInProgressError, NothingInIntervalError) as nothing:
+        except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:
             raise AirflowSkipException(str(nothing)) from None
         if more:
             keys = ", ".join(str(one.key) for one in (planned, *more))
@@ -167,7 +168,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline, lane=key.lane)
-        connect = self.connect_engine(identity_of(context), code)
+        connect = self.connect_engine()
         engine = self._running = StoppableEngine(connect or self.engine())
         set_label(context, batch_label(key))
         with alarming(context):
@@ -178,7 +179,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             with execution.hold(attempt, engine):
                 job = execution.job(attempt, transform)
                 execution.run_attempt(attempt=attempt, job=job, engine=engine, code=code)
-            if sink.manifest(key, attempt.epoch) is None:
+            if sink.manifest(attempt.batch, attempt.epoch) is None:
                 raise EngineError(f"batch {key} attempt {attempt.epoch}: Spark ended well but left no manifest.")
             if engine.stopped:
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped; its stage is dropped.")
@@ -190,7 +191,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
                 with alarming(context):
                     execution.alarm_if_due(attempt, engine=engine, error=error)
             raise
-        stage = sink.stage(key, attempt.epoch).arguments
+        stage = sink.stage(attempt.batch, attempt.epoch).arguments
         return {
             "key": str(key),
             "epoch": attempt.epoch,
@@ -217,17 +218,22 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         if self._running is not None:
             self._running.stop()
 
-    def connect_engine(self, run: RunIdentity, code: Code) -> Engine | None:
+    def connect_engine(self) -> Engine | None:
         """What runs the batch, if the connection is of type ``spark_connect``."""
         unused = {**self._engine_arguments(), **self._hook_arguments()}
-        return find_connect_engine(self.conn_id, run=run, code=code, conf=self.conf, unused=unused)
+        return find_connect_engine(self.conn_id, conf=self.conf, unused=unused)
 
     def engine(self) -> Engine:
         """What runs the batch otherwise: spark-submit."""
+        from airflow_provider_microbatch.engines.processes import STOP_SECONDS
         from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 
         return SparkSubmitEngine(
-            conn_id=self.conn_id, conf=self.conf, **self._engine_arguments(), hook_arguments=self._hook_arguments()
+            conn_id=self.conn_id,
+            conf=self.conf,
+            grace_seconds=STOP_SECONDS,
+            **self._engine_arguments(),
+            hook_arguments=self._hook_arguments(),
         )
 
     def _engine_arguments(self) -> dict[str, Any]:
@@ -305,6 +311,12 @@ class CommitMicroBatchOperator(BaseOperator):
             raise OutrunError(
                 f"batch {key}: attempt {manifest.epoch} is published and was not made for replay request "
                 f"{attempt.request}, which waits for its answer. Clear the submit task."
+            )
+        # Of the clear that submit ran for: a clear of this task alone only says commit again.
+        if attempt.run and is_cleared(execution.checkpoint, manifest, attempt.run, execution.load(key)):
+            raise OutrunError(
+                f"batch {key}: attempt {manifest.epoch}, of before the run was cleared, was published first. It is "
+                "committed and not what the clear asks for. Clear the submit task."
             )
         summary = summarize(execution.checkpoint, key)
         set_label(context, summary.label)

@@ -53,7 +53,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     :raises BatchFailure: if the batch cannot go on.
     """
     try:
-        fence = Fence(spark, job.stage.fence, stage=job.stage.report)
+        fence = Fence(spark, job.stage.fence)
         with fence.watched(), failing_as("runtime"):
             return _run(spark, job, fence)
     except FencedFailure as failure:
@@ -73,7 +73,7 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     with watch.phase("total"):
         pin(spark, job.conf)
         with watch.phase("read"):
-            frames, counts, learned = _read(spark, job)
+            frames, counts, learned, told = _read(spark, job)
         batch = Batch(
             id=job.batch_id,
             lane=job.lane,
@@ -96,13 +96,25 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             for count in (rows_out, *counts.values()):
                 count.written(counted)
     written = rows_out.get()
+    rows_in = {name: count.get(patience=1.0) for name, count in counts.items()}
+    for name, count in counts.items():
+        if rows_in[name] and count.empty():
+            log.warning(
+                "source %s: %s of %s rows have nothing in any column of its schema: does it fit the files (names, "
+                "types, separator, header)?",
+                name,
+                f"{count.empty():,}",
+                f"{rows_in[name]:,}",
+            )
     result = {
         "batchId": job.batch_id,
         "epoch": job.epoch,
-        "numInputRows": {name: count.get(patience=1.0) for name, count in counts.items()},
+        "identity": dict(job.identity),
+        "numInputRows": rows_in,
         "numOutputRows": written,
         "durationMs": watch.duration_ms,
         "learned": learned,
+        "read": told,
         "requiresAnotherBatch": batch.requires_another_batch,
         "sparkVersion": spark.version,
     }
@@ -115,17 +127,19 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     return result
 
 
-def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], dict[str, Any]]:
-    frames, counts, learned = Frames(), {}, {}
+def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any]]:
+    frames, counts, learned, told = Frames(absent=job.absent), {}, {}, {}
     for name, read in job.sources.items():
         with failing_as("read", where=f"source {name!r}"):
             log.info("reading source %s%s", name, _files(read.arguments))
             found = _load(read.reader)(spark, read.arguments)
-            counts[name] = RowCount()
+            counts[name] = RowCount(found.columns)
             frames[name] = counts[name].on(found.frame)
             if found.learned:
                 learned[name] = dict(found.learned)
-    return frames, counts, learned
+            if found.told:
+                told[name] = dict(found.told)
+    return frames, counts, learned, told
 
 
 def _files(arguments: Mapping[str, Any]) -> str:
@@ -139,19 +153,27 @@ def _transform(job: Job, batch: Batch) -> DataFrame:
 
     name = _name(job)
     if job.transform is None:
-        (frame,) = batch.sources.values()
+        (source,) = (*job.sources, *job.absent)
+        with failing_as("read"):
+            frame = batch.sources[source]
     else:
         log.info("calling %s", name)
         with failing_as("transform"):
             # Imported only now: with Spark Connect, a module's top level may need the session.
             frame = _load(f"{job.transform.module}:{job.transform.function}")(batch)
     if not isinstance(frame, DataFrame):
-        raise BatchFailure(
-            "transform",
-            f"{name} returned {type(frame).__name__ if frame is not None else 'None'}, not a DataFrame; end it with "
-            "'return <the frame to write>'",
-        )
+        raise BatchFailure("transform", f"{name} returned {_what_it_is(frame)}")
     return frame
+
+
+def _what_it_is(value: object) -> str:
+    if value is None:
+        return "None, not a DataFrame; end it with 'return <the frame to write>'"
+    package = type(value).__module__.partition(".")[0]
+    what = type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"
+    if package in ("pandas", "pyarrow"):
+        return f"a {what}, not a DataFrame of Spark; make it one: 'return batch.spark.createDataFrame(<the frame>)'"
+    return f"{what}, not a DataFrame of Spark; end it with 'return <the frame to write>'"
 
 
 def _check_columns(job: Job, frame: DataFrame) -> None:

@@ -12,9 +12,20 @@ if TYPE_CHECKING:
 
 
 class Frames(dict[str, "DataFrame"]):
-    """Frames by source name; an unknown name is answered with the names there are."""
+    """Frames by source name; an unknown name is answered with the names there are, one without a frame with the reason.
+
+    :param absent: why sources have no frame, by name.
+    """
+
+    def __init__(self, *, absent: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.absent = dict(absent or {})
 
     def __missing__(self, name: str) -> DataFrame:
+        if name in self.absent:
+            raise KeyError(
+                f"source {name!r} has no frame in this batch: {self.absent[name]} Or ask `if {name!r} in batch.sources`"
+            )
         known = ", ".join(repr(known) for known in self) or "none"
         raise KeyError(f"this pipeline has no source {name!r}; its sources are: {known}")
 
@@ -27,7 +38,8 @@ class Batch:
     :param lane: ``live``, or the name of a backfill's lane.
     :param epoch: the attempt; differs between tries, so rows must not depend on it.
     :param timestamp: the batch's time, aware, UTC, pinned in the offset log. Use it instead of the clock.
-    :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new.
+    :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new. A source
+        that has never had data and was given no schema has none: asking for its frame raises KeyError with the reason.
     :param spark: the session.
     """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,9 +23,12 @@ class RowCount:
 
     A frame that is used several times in one query is counted by one of its uses. A column that nobody selects is
     still read: Spark does not prune columns through an observation.
+
+    :param columns: rows in which all of these are null are counted, too; none, none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[str] = ()) -> None:
+        self._columns = columns
         self._name = f"rows-{uuid.uuid4()}"
         self._observation: Any = None
         self._metrics: dict[str, Any] = {}
@@ -35,12 +40,16 @@ class RowCount:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        rows = F.count(F.lit(1)).alias("rows")
+        counted = [F.count(F.lit(1)).alias("rows")]
+        if self._columns:
+            names = ("`" + name.replace("`", "``") + "`" for name in self._columns)
+            empty = reduce(lambda one, other: one & other, (F.col(name).isNull() for name in names))
+            counted.append(F.count(F.when(empty, 1)).alias("empty"))
         if "connect" in type(frame).__module__:
             # By name alone: its client raises if one Observation is found twice in a query, as in a join with itself.
-            return frame.observe(self._name, rows)
+            return frame.observe(self._name, *counted)
         self._observation = Observation(self._name)
-        observed = frame.observe(self._observation, rows)
+        observed = frame.observe(self._observation, *counted)
         # Observation.get blocks for ever if the frame takes part in no action: hence a thread.
         self._waiter = threading.Thread(target=self._look, daemon=True, name="row-count")
         self._waiter.start()
@@ -70,6 +79,10 @@ class RowCount:
             self._waiter.join(patience)
         rows = self._metrics.get("rows")
         return None if rows is None or self._spoilt else int(rows)
+
+    def empty(self) -> int:
+        """How many of the rows of :meth:`get`, which is asked first, have nothing in any of the columns."""
+        return int(self._metrics.get("empty") or 0)
 
     def _look(self) -> None:
         self._metrics = self._observation.get

@@ -8,27 +8,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_provider_microbatch.runtime.masking import mask
+
 TRACEBACK_LIMIT = 60_000
 """Characters of a traceback that are reported; the end of it is kept, where the error is."""
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
 _JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
+_DATA = re.compile(r"\bSQLSTATE: 22\w{3}\b")
+"""SQL's class of data exceptions: a division by zero, a cast that fails, a number out of range."""
+_GONE = ("Py4JNetworkError", "RetriesExceeded", "StatusCode.UNAVAILABLE", "INVALID_HANDLE.SESSION_")
+"""What a driver or a server that went away looks like, in whatever phase."""
 _READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
 
 
 class BatchFailure(Exception):
     """A batch cannot go on.
 
-    :param origin: ``transform``, ``read``, ``write`` or ``runtime``: whose fault it is.
+    :param origin: whose fault it is: ``transform``; ``read`` (a source), ``data`` (a value that cannot be computed
+        with), ``write`` (the stage) or ``runtime`` (all else, a cluster that went away included).
     :param error: one paragraph for a person.
     :param traceback: what to look at; for a transform, the user's frames only.
     """
 
     def __init__(self, origin: str, error: str, traceback: str = "") -> None:
-        super().__init__(error)
+        # Masked where it comes from: it is logged by the driver, written to the stage, told to the task and stored.
+        self.error = mask(error)
+        self.traceback = mask(traceback)
+        super().__init__(self.error)
         self.origin = origin
-        self.error = error
-        self.traceback = traceback
 
     def report(self) -> dict[str, str]:
         """The JSON line of ``_error/``."""
@@ -81,8 +89,13 @@ def _describe(error: BaseException) -> str:
 
 def _origin(error: BaseException, origin: str) -> str:
     """Spark is lazy: what is wrong with a file or with a function of the user's may surface only while it writes."""
+    text = f"{type(error).__name__}: {error}"
+    if any(mark in text for mark in _GONE):
+        return "runtime"
     if origin != "write":
         return origin
     if type(error).__name__ == "PythonException":
         return "transform"
+    if _DATA.search(text):
+        return "data"
     return "read" if any(mark in str(error) for mark in _READING) else origin

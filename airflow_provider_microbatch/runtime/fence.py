@@ -12,11 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.session import folder_beside_driver
+from airflow_provider_microbatch.runtime.session import path_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +38,11 @@ class Fence:
 
     :param spark: the session of the attempt.
     :param path: the file that fences it, in Spark's form; None: nothing ever does.
-    :param stage: the attempt's stage, on the same file system.
     """
 
-    def __init__(self, spark: SparkSession, path: str | None, *, stage: str) -> None:
+    def __init__(self, spark: SparkSession, path: str | None) -> None:
         self._spark = spark
         self._path = path
-        self._stage = stage
         self._fenced = False
 
     def check(self) -> None:
@@ -64,8 +61,8 @@ class Fence:
             return
         tag = f"microbatch-fence-{id(self)}"
         done = threading.Event()
-        # A session of Connect is shared with the attempt that fenced this one, so only the own operations may be
-        # stopped. Classic Spark keeps tags by thread and would stop nothing by one, but its driver is this attempt's.
+        # A session of Connect is its opener's, who may use it for more, so only the own operations may be stopped.
+        # Classic Spark keeps tags by thread and would stop nothing by one, but its driver is this attempt's.
         shared = type(self._spark).__module__.startswith("pyspark.sql.connect")
         interrupt = partial(self._spark.interruptTag, tag) if shared else self._spark.interruptAll
 
@@ -95,14 +92,16 @@ class Fence:
         from pyspark.errors import PySparkException
 
         if self._path is not None and not self._fenced:
-            if folder_beside_driver(self._spark, self._stage) is not None:
+            here = path_beside_driver(self._spark, self._path)
+            if here is not None:
                 with suppress(OSError):
-                    self._fenced = Path(self._path.removeprefix("file://")).exists()
+                    self._fenced = here.exists()
                 return self._fenced
             try:
                 # Resolving the table looks for the file. Reading it would be a job, which waits for a free core, and
-                # this attempt may have them all.
-                self._fenced = bool(self._spark.read.text(self._path).columns)
+                # this attempt may have them all. Named twice: for one path alone Spark also looks whether a streaming
+                # query has written it, and where it is not there logs a stack trace, at each look of a healthy task.
+                self._fenced = bool(self._spark.read.text([self._path, self._path]).columns)
             except PySparkException as error:
                 # Not there; or it cannot be looked at, and then publish decides.
                 log.debug("no fence at %s: %s", self._path, error)

@@ -22,10 +22,14 @@ class ReadResult:
 
     :param frame: the range's rows.
     :param learned: JSON values for the source's planning half, such as an inferred schema; it pins them.
+    :param told: JSON values for the source's planning half: what was read; it compares them with what was to be read.
+    :param columns: those of which a row that the schema fits has one. Rows in which all are null are counted.
     """
 
     frame: DataFrame
     learned: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
 
 
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
@@ -34,7 +38,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     :param spark: the session.
     :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
-        and ``base_path``, one set of partition columns a group) and ``ignore_missing``.
+        and ``base_path``, one set of partition columns a group) and ``left_out`` (planned files that were gone).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
         or ``partitions`` when they were not known before and a file was read.
     :raises ValueError: naming the source, for a schema that does not parse, or new partition columns.
@@ -49,9 +53,9 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     if frame is None:
         if known is None:
             raise ValueError(f"source {arguments['name']!r}: no file to read and no schema. Give it a schema.")
-        return ReadResult(frame=spark.createDataFrame([], known))
+        return ReadResult(frame=spark.createDataFrame([], known), told=told(arguments))
     if known is None or declared is None:
-        return ReadResult(frame=frame, learned={"schema": frame.schema.json()})
+        return ReadResult(frame=frame, learned={"schema": frame.schema.json()}, told=told(arguments))
     found = frame.schema
     added = [column for column in found.fields if column.name not in set(known.fieldNames())]
     if added and pinned is not None:
@@ -61,7 +65,29 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
             "Name them in the source's schema."
         )
     learned = {"partitions": type(found)(added).json()} if added else {}
-    return ReadResult(frame=_ordered(frame, [*known.fieldNames(), *(column.name for column in added)]), learned=learned)
+    ordered = _ordered(frame, [*known.fieldNames(), *(column.name for column in added)])
+    return ReadResult(frame=ordered, learned=learned, told=told(arguments), columns=_filled(arguments, known))
+
+
+def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
+    """Columns that come out of the text of a file: Spark reads what does not fit the schema as null, without a word."""
+    if arguments["format"] not in ("csv", "json"):
+        return ()
+    given = {key.lower(): value for key, value in arguments["options"].items()}
+    # Of the folders, and where Spark puts the text that did not fit.
+    other = {str(given.get("columnnameofcorruptrecord", "_corrupt_record"))}
+    for group in arguments["groups"]:
+        if group["base_path"] is not None:
+            parts = (part for path in group["paths"][:1] for part in path.removeprefix(group["base_path"]).split("/"))
+            other.update(part.partition("=")[0] for part in parts if "=" in part)
+    lowered = {name.lower() for name in other}
+    return tuple(name for name in schema.fieldNames() if name.lower() not in lowered)
+
+
+def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a read of these arguments has read once it has ended well: Spark reads each file whole, or fails."""
+    files = sum(len(group["paths"]) for group in arguments["groups"])
+    return {"files": files, "left_out": list(arguments.get("left_out", ()))}
 
 
 def _read_group(
@@ -74,8 +100,9 @@ def _read_group(
         reader = reader.schema(schema)
     for key, value in arguments["options"].items():
         reader = reader.option(key, value)
-    if arguments["ignore_missing"]:
-        reader = reader.option("ignoreMissingFiles", "true")
+    # A file that goes while it is read fails the attempt, and the next one plans without it or reads it in the archive.
+    # Else Spark would leave it out without a word, whatever the session is set to.
+    reader = reader.option("ignoreMissingFiles", "false")
     if group["base_path"] is None:
         reader = reader.option("recursiveFileLookup", "true")
     else:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JOB_VERSION = 1
+JOB_VERSION = 2
+"""A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class Job:
     :param transform: None passes a single source through as it is.
     :param sources: by name.
     :param stage: where to write.
+    :param absent: sources that have no frame in this batch, by name, and why: they have had no data yet, and no schema.
+    :param identity: whose batch it is, as JSON values that the manifest repeats.
     """
 
     pipeline: str
@@ -85,6 +88,8 @@ class Job:
     stage: Stage
     transform: Transform | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The job as a JSON text."""
@@ -99,7 +104,10 @@ class Job:
         data = json.loads(text)
         version = data.pop("version", None)
         if version != JOB_VERSION:
-            raise ValueError(f"job file of version {version}; this runtime reads version {JOB_VERSION}")
+            raise ValueError(
+                f"job file of version {version}; this runtime reads version {JOB_VERSION}. If a warm engine runs, stop "
+                "it and start it again with the package that the task has"
+            )
         transform = data.pop("transform")
         stage = data.pop("stage")
         stage["reserved_columns"] = tuple(stage["reserved_columns"])

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BOOT = "spark.microbatch.boot"
+"""A server that this package has started says by this setting on which machine, since when: see :func:`boot_id`."""
+
+
+def boot_id() -> str:
+    """The running kernel: processes of one see the same state of a file system. Empty where that cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
 
 def open_session() -> SparkSession:
     """The session that spark-submit has configured."""
@@ -52,10 +63,18 @@ def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
 
     :param address: a ``file:`` URL.
     """
+    folder = path_beside_driver(spark, address)
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def path_beside_driver(spark: SparkSession, address: str) -> Path | None:
+    """The path, there or not, if this process is on the host of Spark's driver and so has the same local files.
+
+    :param address: a ``file:`` URL.
+    """
     if not address.startswith("file:///") or not _is_beside_driver(spark):
         return None
-    folder = Path(address.removeprefix("file://"))
-    return folder if folder.is_dir() else None
+    return Path(address.removeprefix("file://"))
 
 
 @lru_cache(maxsize=1)
@@ -64,9 +83,13 @@ def _is_beside_driver(spark: Any) -> bool:
         return True  # the driver's JVM is this process's own
     if spark.client.host not in ("localhost", "127.0.0.1", socket.gethostname()):
         return False
-    # A forwarded port looks local too; the driver's own address does not: only one of this host can be bound.
+    # A forwarded port looks local too; the kernel's id does not, nor the driver's own address: only one of this host
+    # can be bound. Any host has a loopback address.
+    told = spark.conf.get(BOOT, None)
+    if told:
+        return bool(told == boot_id())
     address = spark.conf.get("spark.driver.host", None)
-    if not address:
+    if not address or address == "localhost" or address.startswith("127."):
         return False
     with socket.socket() as probe:
         try:
@@ -86,10 +109,10 @@ def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
         except PySparkException as error:
             if spark.conf.get(key, None) == value:
                 continue
+            # Neither the value nor Spark's message, which quotes it: settings may hold secrets.
             log.warning(
-                "the batch pins %s=%s, which this Spark does not let a running session change; give it to spark-submit "
-                "instead (%s)",
+                "Spark refuses the setting %s (%s). If it may be set at start only, give it to spark-submit, or to the "
+                "server, instead",
                 key,
-                value,
-                str(error).partition("\n")[0],
+                error.getCondition() or type(error).__name__,
             )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from airflow_provider_microbatch.runtime.session import open_session
+from airflow_provider_microbatch.runtime.connect import RemoteSession
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,23 +56,26 @@ def run(spark: SparkSession, statements: Sequence[str]) -> list[list[dict[str, A
     return results
 
 
-def run_by_connect(url: str, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """Run statements in a session of its own on a Spark Connect server. Starts no JVM.
+def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: str) -> list[list[dict[str, Any]]]:
+    """Run statements in a session of their own on a Spark Connect server. Starts no JVM.
 
     :param url: ``sc://host:port``.
+    :param session: its id, chosen by the caller, who can end it by that; it is closed in the end.
+    :param user: whose it is.
     :raises StatementFailure: at the first that fails, or if the server cannot be reached.
     """
     # Not by a builder: that would make this session, or Connect, the whole process's.
+    from pyspark.errors import PySparkException
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    address = urlsplit(url)
+    _check(url)
+    parameters = f"session_id={session};user_id={quote(user)}"
     try:
-        socket.create_connection((address.hostname, address.port or PORT), timeout=PROBE_SECONDS).close()
-    except OSError as error:
-        raise StatementFailure("", f"the Spark Connect server {url} cannot be reached: {error}") from error
-    spark = ConnectSession(connection=url)
+        spark = ConnectSession(connection=f"{url};{parameters}" if "/;" in url else f"{url.rstrip('/')}/;{parameters}")
+    except PySparkException as error:
+        raise StatementFailure("", f"the Spark Connect server {url} cannot be used: {_first_lines(error)}") from error
     # PySpark's own would try for ten minutes, with a task that says nothing.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=2000)])
     try:
@@ -85,22 +86,27 @@ def run_by_connect(url: str, statements: Sequence[str]) -> list[list[dict[str, A
             spark.stop()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Entry of the application that spark-submit runs.
+def end_by_connect(url: str, *, session: str, user: str) -> None:
+    """End what :func:`run_by_connect` of another process began; see :meth:`RemoteSession.end`.
 
-    :param arguments: paths of a JSON list of statements, and of the file for the answer: ``{"rows": …}``, or
-        ``{"condition": …, "error": …}``. Values that JSON has no form for are told as text.
+    :raises StatementFailure: if nobody can tell whether it has ended.
     """
-    statements = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    spark = open_session()
+    import grpc  # type: ignore[import-untyped,unused-ignore]
+
+    _check(url)
     try:
-        answer: dict[str, Any] = {"rows": run(spark, statements)}
-    except StatementFailure as failure:
-        answer = {"condition": failure.condition, "error": failure.error}
-    finally:
-        spark.stop()
-    Path(arguments[1]).write_text(json.dumps(answer, default=str), encoding="utf-8")
-    return 0
+        RemoteSession(url, session=session, user=user).end()
+    except (grpc.RpcError, RuntimeError) as error:
+        told = error.details() if isinstance(error, grpc.Call) else error
+        raise StatementFailure("", f"the Spark Connect server {url} did not end it: {told}") from error
+
+
+def _check(url: str) -> None:
+    address = urlsplit(url)
+    try:
+        socket.create_connection((address.hostname, address.port or PORT), timeout=PROBE_SECONDS).close()
+    except OSError as error:
+        raise StatementFailure("", f"the Spark Connect server {url} cannot be reached: {error}") from error
 
 
 @contextmanager

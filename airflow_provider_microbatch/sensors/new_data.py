@@ -8,14 +8,23 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, conf
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
+from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.operators.data_interval import wanted_interval
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill
-from airflow_provider_microbatch.triggers.new_data import FAILED, NOT_IMPORTABLE, NewDataTrigger, decide
+from airflow_provider_microbatch.triggers.new_data import (
+    FAILED,
+    GIVES_WAY,
+    NOT_IMPORTABLE,
+    NewDataTrigger,
+    decide,
+    gives_way,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,6 +39,9 @@ class NewDataSensor(BaseSensorOperator):
 
     It fires at once when a batch is planned and not committed, when its own run has planned one already, and when the
     run is a backfill. For a pipeline that plans by data intervals it waits until that of its run is over.
+
+    It is skipped when nothing is new and a run of its DAG that made a batch was cleared and is queued: with one active
+    run at a time that one waits for this one, and the data that comes later is the next run's.
 
     Deferrable, it starts in the triggerer and ends there: no worker is used at all. A source whose code the triggerer
     cannot import is polled by workers instead, which are free between two polls.
@@ -57,6 +69,8 @@ class NewDataSensor(BaseSensorOperator):
         super().__init__(poke_interval=poke_interval, mode=mode, **kwargs)
         self.pipeline = check_pipeline(pipeline, operator=f"task {self.task_id!r}")
         self.end_from_trigger = end_from_trigger and not self.outlets
+        self._searched_ms: int | None = None
+        self._clears = ClearedRuns(self.pipeline)
         definition = self.pipeline.to_dict()
         self.deferrable = deferrable and not any(path.startswith(_OF_A_DAG_FILE) for path in _classes(definition))
         if self.deferrable:
@@ -93,15 +107,33 @@ class NewDataSensor(BaseSensorOperator):
         return None
 
     def poke(self, context: Context) -> bool:
-        """One look at logs and sources."""
+        """One look at logs and sources.
+
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end.
+        """
+        asked_ms = now_ms()
         decision = decide(
             self.pipeline,
             identity_of(context),
             backfill=is_backfill(context),
             interval=wanted_interval(self.pipeline, context),
+            searched_ms=self._searched(context),
         )
+        self._searched_ms = asked_ms
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
+        if not decision.fire:
+            cleared = gives_way(self._clears, identity_of(context))
+            if cleared is not None:
+                raise AirflowSkipException(cleared)
         return decision.fire
+
+    def _searched(self, context: Context) -> int | None:
+        """When this try has looked before: in this process, or in the one that was first to reschedule it."""
+        if self._searched_ms is not None or not context.get("task_reschedule_count"):
+            return self._searched_ms
+        ti: Any = context["ti"]
+        first = ti.get_first_reschedule_date(context)
+        return None if first is None else round(first.timestamp() * 1000)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Called in a worker with the trigger's event.
@@ -113,6 +145,8 @@ class NewDataSensor(BaseSensorOperator):
             return super().execute(context)
         if event["status"] == FAILED:
             raise AirflowException(f"pipeline {self.pipeline.name!r} cannot be watched: {event['reason']}")
+        if event["status"] == GIVES_WAY:
+            raise AirflowSkipException(event["reason"])
         self.log.info("Fires: %s", event["reason"])
         return event["reason"]
 

@@ -1,36 +1,24 @@
 """Sinks: where batches are published. One module per system, loaded when used.
 
 An attempt writes into a stage of its own; :meth:`Sink.publish` makes it visible in one atomic step and may be called
-twice. Readers of the sink never see a stage.
+twice. Readers of the sink never see a stage. Batches are asked for by their identity, never by their number alone: what
+another checkpoint, another pipeline or another plan put at a batch's place is an error.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What an attempt wrote; travels with the data when it is published.
-
-    :param key: the batch.
-    :param epoch: the attempt.
-    :param files: path relative to the batch's folder → bytes.
-    :param result: the runtime's result (``numInputRows`` by source, ``numOutputRows``, ``durationMs`` by phase, …).
-    """
-
-    key: BatchKey
-    epoch: int
-    files: Mapping[str, int] = field(default_factory=dict)
-    result: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["ExpectedBatch", "Manifest", "Sink"]
 
 
 class Sink(Definition, ABC):
@@ -44,7 +32,7 @@ class Sink(Definition, ABC):
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
 
-    def admits(self, key: BatchKey) -> bool:
+    def admits(self, batch: BatchIdentity) -> bool:
         """Whether the batch may be planned, or run, as the sink is now; asked before anything is written.
 
         :return: False if the sink has all it will take: nothing is done then, and nothing has failed.
@@ -60,74 +48,109 @@ class Sink(Definition, ABC):
         """Job status hooks that the sink needs; the pipeline tells them before its own."""
         return ()
 
-    @abstractmethod
-    def stage(self, key: BatchKey, epoch: int) -> Stage:
-        """Where and how the runtime writes this attempt. A pure function."""
+    def make_ready(self) -> None:
+        """Make what must be there before Spark writes a stage, so that nobody else sees it. Idempotent; called before
+        each attempt. A sink whose stages nobody could see anyway has nothing to do.
+
+        :raises SinkError: if it cannot be made.
+        """
 
     @abstractmethod
-    def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        """Where and how the runtime writes this attempt. A pure function. Attempts of two checkpoints never share a
+        stage, whatever their batches are called."""
+
+    @abstractmethod
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         """The manifest of a stage that was written to its end; None if it was not."""
 
     @abstractmethod
-    def failure(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
         """What the runtime wrote about its failure (``{"error", "traceback", "origin"}``); None if it wrote nothing."""
 
     @abstractmethod
-    def contains(self, key: BatchKey) -> Manifest | None:
-        """Is the batch in? The manifest of what is published, or None."""
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        """Is the batch in? The manifest of what is published, or None.
+
+        :raises ForeignBatchError: if something else is at its place.
+        """
 
     @abstractmethod
-    def publish(self, key: BatchKey, epoch: int) -> Manifest:
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         """Append-once: make the stage the batch's output, or find that some attempt's output is in already.
 
         :return: the manifest that is in the sink now. Its epoch is another's if another attempt won; the own stage
             is then left for :meth:`drop_stage`.
         :raises SinkError: if there is no complete stage and the batch is not in.
+        :raises ForeignBatchError: if something else is at its place.
         """
 
     @abstractmethod
-    def replace(self, key: BatchKey, epoch: int) -> Manifest:
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         """Replay: put the stage in place of the batch's output in one step that readers cannot see half of.
 
         :raises PublishConflictError: if a later attempt has replaced it already.
+        :raises ForeignBatchError: if what would be replaced is not the batch's.
         """
 
     @abstractmethod
-    def drop_stage(self, key: BatchKey, epoch: int) -> bool:
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         """Remove the attempt's stage, whatever is left of it. False if there was none. Never touches published data."""
 
-    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
         """Leave word beside the stage that the attempt is fenced, for its Spark, which sees no checkpoint. It only
         spares work: :meth:`publish` decides without it. Idempotent.
 
         :param by: what fenced it, in words.
         """
 
-    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         """Remove what :meth:`fence` left at least ``older_seconds`` ago.
 
+        :param checkpoint: whose; what is another's stays.
         :param dry_run: only say what would be removed.
         :return: addresses of what was removed.
         """
         return []
 
-    def withdraw(self, key: BatchKey, epoch: int) -> bool:
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         """Take a batch out of the table in one step that readers cannot see half of; what is taken out is kept as
         replaced output is. Only ``microbatch rewind`` asks for it.
 
         :param epoch: the attempt whose output is to go; False if the batch is not in, so that it may be said again.
         :raises SinkError: if another attempt's output is in, or if the sink cannot do it.
         """
-        raise SinkError(f"{type(self).__name__} cannot take batch {key} out of {self.location()}; do it there.")
+        raise SinkError(f"{type(self).__name__} cannot take batch {batch.key} out of {self.location()}; do it there.")
 
-    def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         """Remove output that a replay put out at least ``older_seconds`` ago. A sink that keeps none has nothing to do.
 
+        :param checkpoint: whose; what is another's stays.
         :param dry_run: only say what would be removed.
         :return: addresses of what was removed.
         """
         return []
 
     @abstractmethod
-    def stages(self) -> list[tuple[BatchKey, int]]:
-        """All stages that exist, for the janitor and ``check``."""
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        """All stages of a checkpoint that exist, for the janitor.
+
+        :param checkpoint: its id; empty for those of attempts of before identities.
+        """
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether a batch stays in the table when the next one is published; False for a table that each replaces."""
+        return True
+
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        """Whether :meth:`contains` needs no Spark, and no server."""
+        return True
+
+    def batches(self, lane: str) -> list[int]:
+        """Ids of the lane that something is published under, whosever it is, ascending.
+
+        :raises SinkError: if the sink cannot list them.
+        """
+        raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")

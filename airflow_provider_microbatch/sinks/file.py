@@ -3,21 +3,23 @@
 ::
 
     <path>/lane=live/batch_id=7/…                            published: what readers list
-    <path>/_staging/lane=live/batch_id=7/attempt=2/…         written by attempt 2, seen by nobody
-    <path>/_replaced/lane=live/batch_id=7/attempt=1/…        put out by a replay; kept for readers that are still at it
-    <path>/_fenced/lane=live/batch_id=7.attempt=1            a file: tells the Spark of attempt 1 to end
+    <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  put out by a replay; kept for its readers
+    <path>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1      a file: tells the Spark of attempt 1 to end
 
 Spark, pyarrow and Hive skip folders that begin with an underscore, so they never see a stage. Publishing is one rename
-of a stage that is complete and on disk.
+of a stage that is complete and on disk. ``<checkpoint>`` is the id of the one whose attempt it is, so that of two that
+write one table none touches what is the other's; attempts of before identities have their folders without it.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
-import time
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,12 +27,27 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import Manifest, Sink
-from airflow_provider_microbatch.sinks.file_posix import exchange, locked, make_folders, rename_new, sync, sync_tree
+from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.settings import make_private_folder
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks.file_posix import (
+    check_no_link,
+    exchange,
+    locked,
+    make_folders,
+    rename_new,
+    sync,
+    sync_tree,
+    write_mark,
+)
 from airflow_provider_microbatch.sinks.file_report import check_files, read_error, read_manifest
+
+log = logging.getLogger(__name__)
 
 FORMATS = ("parquet", "json", "csv", "orc")
 RESERVED_COLUMNS = ("lane", "batch_id")
@@ -38,6 +55,7 @@ RESERVED_COLUMNS = ("lane", "batch_id")
 _STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
 _GLOB = "*?[]{}\\"
 _DROP_TRIES = 5
+_FENCED = "a later attempt has taken this one's place\n"
 
 
 @dataclass(frozen=True)
@@ -77,7 +95,10 @@ class FileSink(Sink):
                 raise DefinitionError(f"{where}: partition_by: {column!r} is a folder of ours; rename the column.")
         for key, value in self.options.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise DefinitionError(f"{where}: options {key!r}: {value!r} must be text on both sides.")
+                raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
+            refused = refusal(key, value)
+            if refused is not None:
+                raise DefinitionError(f"{where}: options: {refused}")
 
     @property
     def root(self) -> Path:
@@ -88,14 +109,29 @@ class FileSink(Sink):
         return f"file://{self.root}"
 
     def check(self) -> None:
-        nearest = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        where = f"the table {self.root} cannot be written"
+        nearest = next(folder for folder in (self.root, *self.root.parents) if os.path.lexists(folder))
         if not nearest.is_dir():
-            raise SinkError(f"the table {self.root} cannot be written: {nearest} is not a folder.")
+            raise SinkError(f"{where}: {nearest} is not a folder.")
         if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-            raise SinkError(f"the table {self.root} cannot be written: no permission to read and write {nearest}.")
+            raise SinkError(f"{where}: no permission to read and write {nearest}.")
+        if nearest == self.root:
+            return
+        # Only an attempt to make a folder tells whether one can be made (root may write everywhere, and not in /proc).
+        try:
+            Path(tempfile.mkdtemp(prefix=".microbatch-", dir=nearest)).rmdir()
+        except OSError as error:
+            raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
 
-    def stage(self, key: BatchKey, epoch: int) -> Stage:
-        address = f"file://{self._stage_path(key, epoch)}"
+    def make_ready(self) -> None:
+        """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
+        as they are: published, they are as readable as the table is."""
+        with _reporting("make ready", self.root):
+            make_folders(self.root)
+            make_private_folder(self.root / "_staging")
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        address = f"file://{self._stage_path(batch, epoch)}"
         return Stage(
             writer="airflow_provider_microbatch.runtime.write:write",
             arguments={
@@ -106,21 +142,21 @@ class FileSink(Sink):
             },
             report=address,
             reserved_columns=RESERVED_COLUMNS,
-            fence=f"file://{self._fence_path(key, epoch)}",
+            fence=f"file://{self._fence_path(batch, epoch)}",
         )
 
-    def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
-        with _reporting("read the stage of", key):
-            found = read_manifest(self._stage_path(key, epoch), key)
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        with _reporting("read the stage of", batch.key):
+            found = read_manifest(self._stage_path(batch, epoch), batch.key)
         # Where a replay was cut off between its exchange and its clean-up, the older output lies here.
         return found if found is not None and found.epoch == epoch else None
 
-    def failure(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
-        with _reporting("read the stage of", key):
-            return read_error(self._stage_path(key, epoch))
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        with _reporting("read the stage of", batch.key):
+            return read_error(self._stage_path(batch, epoch))
 
-    def contains(self, key: BatchKey) -> Manifest | None:
-        target = self._target_path(key)
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        key, target = batch.key, self._target_path(batch.key)
         with _reporting("look for", key):
             if not os.path.lexists(target):
                 return None
@@ -130,40 +166,49 @@ class FileSink(Sink):
                     f"{target} exists, but has no manifest: this package did not publish it. Move it away, then run "
                     f"batch {key} again."
                 )
+            own = batch.check(found, where=self.location())
             # A commit entry rests on this answer. If the publisher died right after its rename, only this makes the
             # rename last through a power cut.
             sync(target.parent)
-        return found
+        return own
 
-    def publish(self, key: BatchKey, epoch: int) -> Manifest:
-        found = self.contains(key)
+    def batches(self, lane: str) -> list[int]:
+        with _reporting("list", self.root):
+            names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
+        ids = [name.removeprefix("batch_id=") for name in names]
+        return sorted(int(text) for text in ids if text.isascii() and text.isdecimal())
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        found = self.contains(batch)
         if found is not None:
             return found
-        stage, target = self._stage_path(key, epoch), self._target_path(key)
+        key = batch.key
+        stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
         with _reporting("publish", key):
-            own = self._complete_stage(key, epoch)
+            own = self._complete_stage(batch, epoch)
             make_folders(target.parent)
             published = rename_new(stage, target)
             if published:
                 sync(target.parent)
                 self._forget(stage)
                 return own
-        winner = self.contains(key)
+        winner = self.contains(batch)
         if winner is None:
             raise SinkError(f"{target} came and went while batch {key} was published. Run the batch again.")
         return winner
 
-    def replace(self, key: BatchKey, epoch: int) -> Manifest:
-        stage, target = self._stage_path(key, epoch), self._target_path(key)
-        if self.contains(key) is None:
-            return self.publish(key, epoch)
-        with _reporting("replace", key), locked(self._replaced_path(key).with_name(f"batch_id={key.id}.lock")):
-            current = self.contains(key)
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        key = batch.key
+        stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
+        if self.contains(batch) is None:
+            return self.publish(batch, epoch)
+        with _reporting("replace", key), locked(self._lock_path(key)):
+            current = self.contains(batch)
             if current is None:
                 raise SinkError(f"{target} was removed while batch {key} was replaced. Run the batch again.")
             if current.epoch >= epoch:
-                return self._replaced_already(current, epoch)
-            own = self._complete_stage(key, epoch)
+                return self._replaced_already(batch, current, epoch)
+            own = self._complete_stage(batch, epoch)
             if not exchange(stage, target):
                 raise SinkError(
                     f"the file system of {self.root} cannot exchange two folders in one step (Linux renameat2), so "
@@ -171,15 +216,15 @@ class FileSink(Sink):
                 )
             sync(target.parent)
             sync(stage.parent)
-            self._keep_displaced(key, stage)
+            self._keep_displaced(batch.identity, stage)
         return own
 
-    def withdraw(self, key: BatchKey, epoch: int) -> bool:
-        target = self._target_path(key)
-        if self.contains(key) is None:
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        key, target = batch.key, self._target_path(batch.key)
+        if self.contains(batch) is None:
             return False
-        with _reporting("withdraw", key), locked(self._replaced_path(key).with_name(f"batch_id={key.id}.lock")):
-            current = self.contains(key)
+        with _reporting("withdraw", key), locked(self._lock_path(key)):
+            current = self.contains(batch)
             if current is None:
                 return False
             if current.epoch != epoch:
@@ -187,7 +232,8 @@ class FileSink(Sink):
                     f"batch {key} of {self.root} is attempt {current.epoch}'s, not {epoch}'s: replaced meanwhile. "
                     "Nothing was taken out; run the command again."
                 )
-            kept = self._replaced_path(key) / f"attempt={epoch}"
+            kept = self.replaced_path(batch.identity) / f"attempt={epoch}"
+            check_no_link(self.root, kept.parent)
             make_folders(kept.parent)
             while not rename_new(target, kept):
                 kept = kept.with_name(f"attempt={epoch}.withdrawn-{uuid.uuid4().hex}")
@@ -195,53 +241,66 @@ class FileSink(Sink):
             sync(kept.parent)
         return True
 
-    def drop_stage(self, key: BatchKey, epoch: int) -> bool:
-        stage = self._stage_path(key, epoch)
-        with _reporting("drop a stage of", key):
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        stage = self._stage_path(batch, epoch)
+        with _reporting("drop a stage of", batch.key):
+            check_no_link(self.root, stage.parent)
             left = list(stage.parent.glob(f"{stage.name}.dropped-*"))
             for rest in left:
                 _remove(rest)
             if not os.path.lexists(stage):
                 self._forget(stage)
                 return bool(left)
-            displaced = self._manifest_of_any(stage, key)
-            if displaced is not None and displaced.epoch != epoch:
-                self._keep_displaced(key, stage)
+            displaced = None if stage.is_symlink() else self._manifest_of_any(stage, batch.key)
+            if displaced is not None and not displaced.is_of(batch, epoch):
+                self._keep_displaced(batch, stage)
             else:
                 _remove_aside(stage)
             self._forget(stage)
         return True
 
-    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
-        path = self._fence_path(key, epoch)
-        with _reporting("fence an attempt of", key):
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        path = self._fence_path(batch, epoch)
+        with _reporting("fence an attempt of", batch.key):
+            check_no_link(self.root, path.parent)
             make_folders(path.parent)
-            path.write_text(f"{by}\n", encoding="utf-8")
+            # The reason may come out of a checkpoint that others can write: it goes to the log, and into no file here.
+            write_mark(path, _FENCED)
+        log.info("%s: %s", path, by)
 
-    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         with _reporting("remove old fences of", self.root):
-            return self._drop_old("_fenced/lane=*/batch_id=*.attempt=*", older_seconds=older_seconds, dry_run=dry_run)
+            return self._drop_old(
+                "_fenced", "lane=*/batch_id=*.attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
+            )
 
-    def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         with _reporting("remove replaced output of", self.root):
-            return self._drop_old("_replaced/lane=*/batch_id=*/attempt=*", older_seconds=older_seconds, dry_run=dry_run)
+            return self._drop_old(
+                "_replaced", "lane=*/batch_id=*/attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
+            )
 
-    def _drop_old(self, pattern: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+    def _drop_old(
+        self, folder: str, pattern: str, checkpoint: str, *, older_seconds: float, dry_run: bool
+    ) -> list[str]:
+        # Nobody can tell any more whose lies in the folders of before identities; they are old enough for anybody.
+        places = sorted({self.root / folder, _of_checkpoint(self.root / folder, checkpoint)})
+        all_kept = [kept for place in places for kept in sorted(place.glob(pattern))]
+        if not all_kept:
+            return []
+        now_ms = PosixStore(self.root).now_ms()  # of a file server its own, as the change times below are
         found = []
-        for kept in sorted(self.root.glob(pattern)):
+        for kept in all_kept:
+            check_no_link(self.root, kept.parent)
             # A rename sets the change time of what it moves: since then nobody can open it by its old name.
-            if time.time() - kept.lstat().st_ctime >= older_seconds:
+            if now_ms - kept.lstat().st_ctime_ns // 1_000_000 >= older_seconds * 1000:
                 found.append(str(kept))
-                if dry_run:
-                    continue
-                if kept.is_dir():
+                if not dry_run:
                     _remove(kept)
-                else:
-                    kept.unlink(missing_ok=True)
         return found
 
-    def stages(self) -> list[tuple[BatchKey, int]]:
-        root = self.root / "_staging"
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        root = _of_checkpoint(self.root / "_staging", checkpoint)
         found = set()
         for path in root.glob("lane=*/batch_id=*/attempt=*"):
             match = _STAGE.fullmatch(path.relative_to(root).as_posix())
@@ -252,35 +311,36 @@ class FileSink(Sink):
                     continue  # a folder that somebody else put there
         return sorted(found)
 
-    def _complete_stage(self, key: BatchKey, epoch: int) -> Manifest:
-        """The manifest of a stage that is whole and on disk."""
-        stage = self._stage_path(key, epoch)
-        own = self.manifest(key, epoch)
+    def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        """The manifest of a stage that is whole, of this plan and on disk."""
+        stage, key = self._stage_path(batch.staged, epoch), batch.key
+        own = self.manifest(batch.staged, epoch)
         if own is None:
             raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
+        batch.check_stage(own, where=str(stage))
         check_files(stage, own)
         sync_tree(stage)
         return own
 
-    def _replaced_already(self, current: Manifest, epoch: int) -> Manifest:
-        key = current.key
+    def _replaced_already(self, batch: ExpectedBatch, current: Manifest, epoch: int) -> Manifest:
         if current.epoch > epoch:
             raise PublishConflictError(
-                f"batch {key}: attempt {current.epoch} is published, which is later than attempt {epoch}. Nothing was "
-                "replaced."
+                f"batch {batch.key}: attempt {current.epoch} is published, which is later than attempt {epoch}. "
+                "Nothing was replaced."
             )
-        stage = self._stage_path(key, epoch)
+        stage = self._stage_path(batch.staged, epoch)
         if stage.exists():
-            self._keep_displaced(key, stage)
+            self._keep_displaced(batch.identity, stage)
         return current
 
-    def _keep_displaced(self, key: BatchKey, stage: Path) -> None:
+    def _keep_displaced(self, batch: BatchIdentity, stage: Path) -> None:
         """Move output that a replay has put out to ``_replaced``, where the janitor keeps it for its grace period: a
         reader that had it open reads on to the end."""
-        displaced = self._manifest_of_any(stage, key)
+        displaced = self._manifest_of_any(stage, batch.key)
         if displaced is None:
             return
-        kept = self._replaced_path(key) / f"attempt={displaced.epoch}"
+        kept = self.replaced_path(batch) / f"attempt={displaced.epoch}"
+        check_no_link(self.root, kept.parent)
         make_folders(kept.parent)
         if not rename_new(stage, kept):
             _remove(stage)
@@ -303,17 +363,29 @@ class FileSink(Sink):
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
 
-    def _stage_path(self, key: BatchKey, epoch: int) -> Path:
-        return self.root / "_staging" / f"lane={key.lane}" / f"batch_id={key.id}" / f"attempt={epoch}"
+    def _stage_path(self, batch: BatchIdentity, epoch: int) -> Path:
+        staging = _of_checkpoint(self.root / "_staging", batch.checkpoint)
+        return staging / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}" / f"attempt={epoch}"
 
-    def _fence_path(self, key: BatchKey, epoch: int) -> Path:
-        return self.root / "_fenced" / f"lane={key.lane}" / f"batch_id={key.id}.attempt={epoch}"
+    def _fence_path(self, batch: BatchIdentity, epoch: int) -> Path:
+        fenced = _of_checkpoint(self.root / "_fenced", batch.checkpoint)
+        return fenced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}.attempt={epoch}"
 
     def _target_path(self, key: BatchKey) -> Path:
         return self.root / f"lane={key.lane}" / f"batch_id={key.id}"
 
-    def _replaced_path(self, key: BatchKey) -> Path:
-        return self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}"
+    def replaced_path(self, batch: BatchIdentity) -> Path:
+        """Where output lies that attempts of the batch have put out."""
+        replaced = _of_checkpoint(self.root / "_replaced", batch.checkpoint)
+        return replaced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
+
+    def _lock_path(self, key: BatchKey) -> Path:
+        """One for all who would change what readers see of the batch, whosever they are."""
+        return self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
+
+
+def _of_checkpoint(folder: Path, checkpoint: str) -> Path:
+    return folder / checkpoint if checkpoint else folder
 
 
 def _local_path(path: object) -> str:
@@ -349,7 +421,11 @@ def _remove_aside(stage: Path) -> None:
 
 def _remove(stage: Path) -> None:
     """Remove a stage. Its manifest goes first: what is left of a removal that was cut off can never be published. A
-    driver that nobody could stop may be writing into it still, so a few tries are made."""
+    driver that nobody could stop may be writing into it still, so a few tries are made. Of a link only the link goes:
+    the manifest behind it is a published batch's, if somebody wants it to be."""
+    if stage.is_symlink() or not stage.is_dir():
+        stage.unlink(missing_ok=True)
+        return
     shutil.rmtree(stage / "_manifest", ignore_errors=True)
     for _ in range(_DROP_TRIES):
         shutil.rmtree(stage, ignore_errors=True)

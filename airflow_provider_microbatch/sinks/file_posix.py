@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -116,3 +117,25 @@ def make_folders(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)
+
+
+def check_no_link(root: Path, folder: Path) -> None:
+    """Others may write in a table's folders. Through a link that they left there, files of another folder would be
+    written or removed. The table's own folder, which the user names, may be one.
+
+    :raises OSError: for a link at ``folder`` or between it and ``root``.
+    """
+    below = root
+    for name in folder.relative_to(root).parts:
+        below = below / name
+        if below.is_symlink():
+            raise OSError(errno.ELOOP, "a link in place of a folder of the table; look who put it there, and remove it",
+                          str(below))  # fmt: skip
+
+
+def write_mark(path: Path, text: str) -> None:
+    """Make a small file, unless something is there, which is left as it is: a file, or a link that anybody made."""
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)

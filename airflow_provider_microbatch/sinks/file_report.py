@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
@@ -30,14 +31,16 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
         if result is None:
             return None
         epoch, batch_id = int(result["epoch"]), int(result["batchId"])
+        told = result.get("identity")
+        identity = BatchIdentity.from_dict(told) if told else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SinkError(
             f"{folder / MANIFEST} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
             f"look at {folder} and move it away if it is not needed."
         ) from error
-    if batch_id != key.id:
+    if batch_id != key.id or (identity is not None and identity.key != key):
         raise SinkError(f"{folder} should hold batch {key}, but its manifest says batch {batch_id}. Move it away.")
-    return Manifest(key=key, epoch=epoch, files=files, result=result)
+    return Manifest(key=key, epoch=epoch, identity=identity, files=files, result=result)
 
 
 def read_error(folder: Path) -> Mapping[str, Any] | None:

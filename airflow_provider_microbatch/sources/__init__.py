@@ -8,7 +8,7 @@ A :class:`Source` is what the user writes down. Opened with a :class:`SourceCont
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class SourceContext:
     :param state: the store, scoped to what this source keeps for itself beside Spark's folders (pinned schema, index).
     :param clock_ms: the time, milliseconds since the epoch.
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
+    :param being_read: ranges of this source, of all lanes, that attempts are at, or that were asked for again and wait
+        for one. What a commit gives up must not be of them.
     """
 
     name: str
@@ -37,6 +39,7 @@ class SourceContext:
     state: Store
     clock_ms: Callable[[], int]
     lane: str = LIVE
+    being_read: Callable[[], Sequence[HeldRange]] = tuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,11 @@ class Source(Definition, ABC):
     def open(self, context: SourceContext) -> OpenSource:
         """The source in the surroundings of one checkpoint. Touches nothing yet."""
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether what is committed may be gone from the source afterwards."""
+        return False
+
     def location(self) -> str:
         """The address a person would recognise, for messages and tables."""
         return type(self).__name__
@@ -91,35 +99,50 @@ class OpenSource(ABC):
         data; the same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again
         after a crash it returns what it wrote."""
 
+    def absent(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Why the range can have no frame, for people: it has no data, and nobody knows the schema of none. None if it
+        can be read; else :meth:`read` is not called. The transform may do without the frame."""
+        return None
+
     @abstractmethod
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """What the runtime has to read for ``(start, end]``; ``end == start`` is an empty range with a schema.
+        """What the runtime has to read for ``(start, end]``; ``end == start`` is an empty range with a schema. Not
+        asked for a range that is :meth:`absent`.
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
 
-    def verify(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
+    def verify(  # noqa: B027
+        self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None
+    ) -> None:
         """Called after Spark has read the range and before publish: raise SourceChangedError if the range changed
-        while it was read."""
+        while it was read, or if what was read is not the range.
+
+        :param told: what the runtime's reader told of what it read; None if it tells nothing (an older version's).
+        """
 
     def learned(self, facts: dict[str, Any]) -> None:  # noqa: B027
         """Take what the runtime's reader learned (such as an inferred schema) and pin it in the checkpoint.
         Called before publish; idempotent."""
 
     def commit(self, end: Offset) -> None:  # noqa: B027
-        """The batch that ends here is committed. Idempotent; said again if it may have been missed."""
+        """The batch that ends here is committed. Idempotent; said again if it may have been missed. What it gives up
+        for good must have been told to :meth:`release`: before the offset there may be ranges that no batch has read.
+        """
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
-        """The batch of this range is set aside: ``commit`` of a later end must leave the range readable until
-        :meth:`release`. Called before the batch's commit entry is written; durable on return, idempotent. A source
-        whose ``commit`` gives nothing up has nothing to do.
+        """The batch of this range is set aside, or the range is skipped by command: ``commit`` of a later end must
+        leave it readable until :meth:`release`. Called before the commit entry is written; durable on return,
+        idempotent. A source whose ``commit`` gives nothing up has nothing to do.
 
         :raises SourceError: if the range cannot be kept; the batch is not set aside then.
         """
 
     def release(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
-        """The range is in the sink: the next ``commit`` treats it as any other. Called for every committed batch, kept
-        or not; durable on return, idempotent."""
+        """A batch of this checkpoint has read the range and is in the sink: the ``commit`` that follows may give it up.
+        Called once the batch is published, before its commit entry is written: a crash in between must not hide which
+        ranges were read. Not called for what a batch of another query has read, nor when a batch is replayed that was
+        committed before. Durable on return, idempotent."""
 
     def finished(self, position: Offset | None) -> bool:
         """True if nothing will ever come after ``position`` (a bounded source that was read)."""

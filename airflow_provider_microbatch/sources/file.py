@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file_listing import Listing
 from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, local_path
@@ -57,7 +58,8 @@ class FileSource(Source):
     :param recursive: enter all folders below ``path``. As in Spark, there are no partition columns then.
     :param file_name_pattern: a glob that file names (not folders) must match.
     :param clean_source: after the commit, ``archive`` moves the batch's files to ``archive_dir``, ``delete`` removes
-        them. A file that changed after it was planned is left alone. Replays read archived files from the archive.
+        them: what was committed since this was set. A file that changed after it was planned is left alone. Replays
+        read archived files from the archive.
     :param archive_dir: absolute local folder on the same file system, outside of ``path``. A file keeps its path below
         the part of ``path`` that holds no glob (Spark would keep the full path).
     :param bounded: finished after what is there at the first plan that finds a file; files that are too young then do
@@ -135,6 +137,10 @@ class FileSource(Source):
 
         return OpenFileSource(self, context)
 
+    @property
+    def gives_up(self) -> bool:
+        return self.clean_source is not None
+
     def location(self) -> str:
         """The path as written."""
         return self.path
@@ -170,7 +176,10 @@ class FileSource(Source):
             raise DefinitionError(f"{where} must be a dict, not {self.options!r}.")
         for key, value in self.options.items():
             if not isinstance(key, str) or not isinstance(value, (str, bool, int, float)):
-                raise DefinitionError(f"{where}: {key!r}: {value!r} must be a text and a text, number or bool.")
+                raise DefinitionError(f"{where}: {key!r} must be a text, and its value a text, number or bool.")
+            refused = refusal(key, value)
+            if refused is not None:
+                raise DefinitionError(f"{where}: {refused}")
             field_name = _PLANNED_HERE.get(key.lower())
             if field_name is not None:
                 raise DefinitionError(

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file_clean import Cleaner
-from airflow_provider_microbatch.sources.file_kept import KeptEntries
+from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ListingOrder
 from airflow_provider_microbatch.sources.file_path import check_readable
-from airflow_provider_microbatch.sources.file_present import Located, locate, partition_groups, usable
+from airflow_provider_microbatch.sources.file_present import Located, Presence, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file_seen import SeenFiles
 from airflow_provider_microbatch.sources.file_window import FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
@@ -57,7 +57,8 @@ class OpenFileSource(OpenSource):
         self._state = context.state
         self._lane = context.lane
         self._log = SourceLog(context.log)
-        self._kept = KeptEntries(context.state)
+        self._being_read = context.being_read
+        self._cleaning = CleaningRecord(context.state)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
@@ -137,15 +138,20 @@ class OpenFileSource(OpenSource):
                 self._seen.save()
                 return start if ahead is None else offset_of(ahead)
 
+    def absent(self, start: Offset | None, end: Offset | None) -> str | None:
+        """A range without files, of a source that has read none yet and is given no schema."""
+        known = self._source.schema is not None or self._state.get(_SCHEMA) is not None
+        if known or (start != end and self._usable(start, end)):
+            return None
+        return (
+            "there is no file in it, and none has been read yet to infer a schema from. Give it a schema: "
+            "FileSource(…, schema='id long, …')."
+        )
+
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
         files = self._usable(start, end)
         pinned = {name: data.decode() for name in _LEARNED if (data := self._state.get(name)) is not None}
-        if not files and self._source.schema is None and _SCHEMA not in pinned:
-            raise self._error(
-                "there is no file to infer a schema from, and the range is empty. Give it a schema: "
-                "FileSource(…, schema='id long, …')."
-            )
         return Read(
             reader=READER,
             arguments={
@@ -156,13 +162,27 @@ class OpenFileSource(OpenSource):
                 "partitions_json": pinned.get(_PARTITIONS),
                 "options": dict(self._source.options),
                 "groups": partition_groups(files, partitioned=not self._source.recursive),
-                "ignore_missing": self._source.on_missing == "skip",
+                "left_out": self._left_out(start, end, files),
             },
         )
 
-    def verify(self, start: Offset | None, end: Offset | None) -> None:
-        """The check of :meth:`read` once more, after Spark has read."""
-        self._usable(start, end)
+    def _left_out(self, start: Offset | None, end: Offset | None, files: list[Located]) -> list[str]:
+        there = {one.planned.path for one in files}
+        return [file.path for file in self._range(log_id(start), log_id(end)) if file.path not in there]
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """The check of :meth:`read` once more, and whether Spark has read every file that is there."""
+        files = self._usable(start, end)
+        if told is None:
+            return
+        left_out = set(told["left_out"])
+        back = [one.planned.path for one in files if one.planned.path in left_out]
+        if back or told["files"] < len(files):
+            named = ", ".join(map(repr, back[:5])) or f"{len(files)} are there, {told['files']} were read"
+            raise SourceChangedError(
+                f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
+                f"the batch was read and are there now: {named}. Run the batch again, which reads them."
+            )
 
     def learned(self, facts: dict[str, Any]) -> None:
         """Pin an inferred schema, and partition columns that the schema does not name.
@@ -181,24 +201,33 @@ class OpenFileSource(OpenSource):
                 )
 
     def commit(self, end: Offset) -> None:
-        """Archive or delete the files up to ``end``, if the source is to be cleaned."""
-        if self._source.clean_source is not None:
-            cleaner = Cleaner(self._log, self._state, base=self._listing.base, archive=self._archive)
-            try:
-                if self._lane == LIVE:
-                    cleaner.clean(log_id(end))
-                else:
-                    cleaner.clean_lane(log_id(end), self._lane)
-            except SourceError as error:
-                raise self._error(str(error)) from error
+        """Archive or delete the files that are due, if the source is to be cleaned."""
+        if self._source.clean_source is None:
+            # What is not cleaned by now was committed before it is switched on again.
+            self._cleaning.change(lambda found: replace(found, due=Entries()))
+            return
+        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
+        try:
+            cleaner.clean(lane=self._lane, end=log_id(end), being_read=self._held)
+        except SourceError as error:
+            raise self._error(str(error)) from error
+
+    def _held(self) -> set[int]:
+        return {number for one in self._being_read() for number in _entries(one.start, one.end)}
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
         """Have ``clean_source`` leave the files of the range where they are."""
-        self._kept.keep(_entries(start, end))
+        self._cleaning.change(lambda found: replace(found, due=found.due.without(_entries(start, end))))
 
     def release(self, start: Offset | None, end: Offset | None) -> None:
-        """Have the next commit clean the files of the range, if they were kept."""
-        self._kept.release(_entries(start, end))
+        """The files of the range are due, if the source is to be cleaned."""
+        if self._source.clean_source is None:
+            self.keep(start, end)
+            return
+        read = {file.log_id for file in self._range(log_id(start), log_id(end))}
+        self._cleaning.change(
+            lambda found: replace(found.archiving(self._listing.base, self._archive), due=found.due.with_(read))
+        )
 
     def finished(self, position: Offset | None) -> bool:
         """True for a bounded source whose first listing is read."""
@@ -208,10 +237,11 @@ class OpenFileSource(OpenSource):
         return bound is not None and log_id(position) >= bound
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Files that ``clean_source`` deletes cannot be read again; those of a batch that was set aside are there."""
-        deletes = self._source.clean_source == "delete"
-        if deletes and not all(self._kept.holds(number) for number in _entries(start, end)):
-            return f"source {self._name!r}: deleted by clean_source"
+        """Files that ``clean_source`` has deleted cannot be read again."""
+        cleaned = self._cleaning.read()
+        for file in self._range(log_id(start), log_id(end)) if cleaned.done.runs else ():
+            if file.log_id in cleaned.done and self._locate(file, cleaned).presence is Presence.GONE:
+                return f"source {self._name!r}: {file.path!r} was deleted by clean_source"
         return None
 
     def check_offset(self, offset: Offset) -> None:
@@ -285,14 +315,18 @@ class OpenFileSource(OpenSource):
         return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
-        files = self._range(log_id(start), log_id(end))
-        base = self._listing.base
+        cleaned = self._cleaning.read()
         return usable(
-            (locate(file, base=base, archive=self._archive) for file in files),
+            (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
             source=self._name,
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
+            cleaned=cleaned.done,
         )
+
+    def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
+        base = self._listing.base
+        return locate(file, base=base, archives=cleaned.archiving(base, self._archive).archives)
 
     def _checked(self, position: Offset | None) -> int:
         """The position's log id, which the log must reach: else files that were read would be planned again."""

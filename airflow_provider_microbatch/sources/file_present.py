@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.file_cleaning import Entries
 from airflow_provider_microbatch.sources.file_listing import is_partition
 from airflow_provider_microbatch.sources.file_log import PlannedFile
 
@@ -48,15 +49,21 @@ def archived_path(path: str, *, base: str, archive: str) -> str:
     return str(Path(archive, Path(path).name if relative == "." else relative))
 
 
-def locate(file: PlannedFile, *, base: str, archive: str | None) -> Located:
-    """Look for the file where it was planned and, failing that, in the archive.
+def is_below(path: str, base: str) -> bool:
+    """Whether an absolute path is ``base`` or lies below it, by its letters alone: ``base/../x`` does not."""
+    return path == os.path.normpath(path) and (path == base or path.startswith(base.rstrip("/") + "/"))
+
+
+def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]]) -> Located:
+    """Look for the file where it was planned and, failing that, in the archives.
 
     :param base: the source's base.
-    :param archive: the archive folder, None without one.
+    :param archives: base and archive folder of all that there have been.
     """
     places = [(base, file.path)]
-    if archive is not None:
-        places.append((archive, archived_path(file.path, base=base, archive=archive)))
+    for origin, archive in archives:
+        if is_below(file.path, origin):
+            places.append((archive, archived_path(file.path, base=origin, archive=archive)))
     changed: Located | None = None
     for root, path in places:
         try:
@@ -77,20 +84,32 @@ def _difference(file: PlannedFile, status: os.stat_result) -> str:
     return f"mtime {file.timestamp_ms} ms was planned, {status.st_mtime_ns // 1_000_000} ms is there"
 
 
-def usable(located: Iterable[Located], *, source: str, on_missing: str, on_changed: str) -> list[Located]:
+def usable(
+    located: Iterable[Located], *, source: str, on_missing: str, on_changed: str, cleaned: Entries
+) -> list[Located]:
     """The files that may be read.
 
+    :param cleaned: log ids of entries that ``clean_source`` has cleaned: what is gone of these was taken by us, and no
+        ``on_missing`` makes a batch go on without it.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
-    found, gone, changed = [], [], []
+    found: list[Located] = []
+    gone: list[Located] = []
+    taken: list[Located] = []
+    changed: list[Located] = []
     for one in located:
         if one.presence is Presence.GONE:
-            gone.append(one)
+            (taken if one.planned.log_id in cleaned else gone).append(one)
         else:
             found.append(one)
             if one.presence is Presence.CHANGED:
                 changed.append(one)
     problems = []
+    if taken:
+        problems.append(
+            f"{len(taken)} planned file(s) were archived or deleted by clean_source and are in no archive: "
+            f"{_names(taken)}. Put them back where they were."
+        )
     if gone and on_missing == "fail":
         problems.append(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges,
 class FileWindow:
     """One look at source log and listing, seen through an interval of the files' mtimes.
 
-    :param interval: the interval; its lookback counts for files that are in no entry.
+    :param interval: the interval; its late spans count for files that are in no entry.
     :param lane: the lane that asks.
     :param latest: the highest log id.
     :param planned: every file of the source log, in order; gone through once.
@@ -32,10 +32,8 @@ class FileWindow:
         found: Iterable[FoundFile],
         settled: Callable[[FoundFile], bool],
     ) -> None:
-        begin = (interval.start_ms - interval.lookback_ms) * 1_000_000
-        end = interval.end_ms * 1_000_000
         self.latest = latest
-        unread = [file for file in found if begin <= file.mtime_ns < end]
+        unread = [file for file in found if interval.takes(file.mtime_ns // 1_000_000)]
         self.unread = sorted(filter(settled, unread), key=lambda file: (file.mtime_ns, file.path))
         self._unsettled = len(unread) - len(self.unread)
         self.own: int | None = None

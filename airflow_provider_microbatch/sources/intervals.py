@@ -4,33 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError
 
+if TYPE_CHECKING:
+    from pendulum import DateTime
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Data whose source time is in ``[start_ms, end_ms)``.
+    """Data whose source time is in ``[start_ms, end_ms)``, and what came late for other intervals.
 
     :param start_ms: milliseconds since the epoch, UTC.
     :param end_ms: milliseconds since the epoch, UTC; not part of the interval.
-    :param lookback_ms: how long before ``start_ms`` late data is looked for: that which no batch has read.
+    :param first_ms: where the first data interval of the schedule begins: what lies before it belongs to no other. None
+        if that is not known.
+    :param late: start and end (not part of it) of spans before ``start_ms`` in which data is late: their own interval
+        has had its run, or there is none. What no batch has read of them is read too.
     :raises IntervalError: if the interval is empty.
     """
 
     start_ms: int
     end_ms: int
-    lookback_ms: int = 0
+    first_ms: int | None = None
+    late: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.start_ms >= self.end_ms:
             raise IntervalError(f"the data interval {self} is empty: no data is in it, whatever there is.")
 
+    @classmethod
+    def between(cls, start: datetime, end: datetime, *, first: datetime | None = None) -> Self:
+        """The interval between two moments, each to the millisecond.
+
+        :param start: a moment with a time zone.
+        :param end: likewise.
+        :param first: when the first interval of the schedule begins, likewise; None if that is not known.
+        :raises IntervalError: if the interval is empty.
+        """
+        import pendulum
+
+        def ms(moment: datetime) -> int:
+            return round(pendulum.instance(moment).float_timestamp * 1000)
+
+        return cls(start_ms=ms(start), end_ms=ms(end), first_ms=None if first is None else ms(first))
+
+    def takes(self, ms: float) -> bool:
+        """Whether data of this source time, if no batch has read it, is for the interval's run."""
+        return self.start_ms <= ms < self.end_ms or any(start <= ms < end for start, end in self.late)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What a sensor has handed to its trigger, of this version or another."""
+        return cls(start_ms=values["start_ms"], end_ms=values["end_ms"], first_ms=values.get("first_ms"))
+
+    @property
+    def start(self) -> DateTime:
+        """The first moment, in UTC."""
+        return _moment(self.start_ms)
+
+    @property
+    def end(self) -> DateTime:
+        """The first moment after it, in UTC."""
+        return _moment(self.end_ms)
+
     def __str__(self) -> str:
-        return f"[{_moment(self.start_ms)}, {_moment(self.end_ms)})"
+        return f"[{_written(self.start)}, {_written(self.end)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +112,11 @@ class IntervalSurvey:
     unsettled: int = 0
 
 
-def _moment(ms: int) -> str:
-    timespec = "milliseconds" if ms % 1000 else "seconds"
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+def _moment(ms: int) -> DateTime:
+    import pendulum
+
+    return pendulum.from_timestamp(ms / 1000)
+
+
+def _written(moment: DateTime) -> str:
+    return moment.format("YYYY-MM-DD[T]HH:mm:ss.SSS[Z]" if moment.microsecond else "YYYY-MM-DD[T]HH:mm:ss[Z]")

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
 
@@ -20,10 +21,15 @@ from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, 
 class Catalog(Definition, ABC):
     """Definition of a catalog, and what the orchestrator does in it. Nothing is touched by the constructor."""
 
-    def create_stage_table(self, table: Table, key: BatchKey, epoch: int) -> StageTable:
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        """Whether a look at a table needs no Spark, and no server."""
+        return True
+
+    def create_stage_table(self, table: Table, batch: BatchIdentity, epoch: int) -> StageTable:
         """The stage table of an attempt, as a record in memory: its job knows it, the catalog's storage does not
         before :meth:`create_table`. Pure."""
-        return StageTable(table=table, key=key, epoch=epoch)
+        return StageTable(table=table, batch=batch, epoch=epoch)
 
     def check_table(self, table: Table) -> None:
         """:raises DefinitionError: if this catalog cannot hold such a table. Touches nothing."""
@@ -45,13 +51,13 @@ class Catalog(Definition, ABC):
         self.files(table).check()
 
     @abstractmethod
-    def admits(self, table: Table, key: BatchKey) -> bool:
+    def admits(self, table: Table, batch: BatchIdentity) -> bool:
         """Whether the batch may be planned, as the catalog is now; see
         :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
 
     def runtime_stage(self, stage: StageTable) -> Stage:
         """Where and how the runtime writes the stage table. Pure."""
-        made = self.files(stage.table).stage(stage.key, stage.epoch)
+        made = self.files(stage.table).stage(stage.batch, stage.epoch)
         return dataclasses.replace(
             made,
             writer="airflow_provider_microbatch.runtime.tables:write",
@@ -63,6 +69,10 @@ class Catalog(Definition, ABC):
     def folder(self, stage: StageTable) -> Path:
         """The stage table's folder."""
         return Path(self.runtime_stage(stage).report.removeprefix("file://"))
+
+    def make_ready(self, table: Table) -> None:
+        """Make what must be there before a stage table of ``table`` is; see :meth:`Sink.make_ready`. Not where the
+        published table is read from where its stage was written: its readers must get there."""
 
     @abstractmethod
     def create_table(self, stage: StageTable) -> None:
@@ -79,35 +89,47 @@ class Catalog(Definition, ABC):
         touches the table."""
 
     @abstractmethod
-    def publish(self, stage: StageTable, *, replay: bool) -> Manifest:
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """Make the stage table's rows the table's, in one step as far as the catalog has one.
 
+        :param batch: what counts as the batch's output.
         :param replay: replace what an earlier attempt of the batch published; else that stays and is the answer.
         :return: the manifest that is in the table now.
         :raises PublishConflictError: if a later attempt or batch is in.
         :raises SinkError: if there is no complete stage table, or the statement does not allow it any more.
+        :raises ForeignBatchError: if somebody else's batch is in its place.
         """
 
     @abstractmethod
-    def published(self, table: Table, key: BatchKey) -> Manifest | None:
-        """Is the batch in? The manifest of what is published, or None."""
+    def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        """Is the batch in? The manifest of what is published, or None.
 
-    def withdraw(self, table: Table, key: BatchKey, epoch: int) -> bool:
+        :raises ForeignBatchError: if somebody else's batch is in its place.
+        """
+
+    @abstractmethod
+    def batches(self, table: Table, lane: str) -> list[int]:
+        """Ids of the lane that something is in the table under, whosever it is, ascending."""
+
+    def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
         """Take a batch out of the table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""
-        raise SinkError(f"batch {key} cannot be taken out of {self.location(table)} by itself; do it in the catalog.")
+        raise SinkError(
+            f"batch {batch.key} cannot be taken out of {self.location(table)} by itself; do it in the catalog."
+        )
 
     def manifest(self, stage: StageTable) -> Manifest | None:
         """The manifest of a stage table that was written to its end; None if it was not."""
-        return self.files(stage.table).manifest(stage.key, stage.epoch)
+        return self.files(stage.table).manifest(stage.batch, stage.epoch)
 
     def failure(self, stage: StageTable) -> Mapping[str, Any] | None:
         """What the runtime wrote about its failure, or None."""
-        return self.files(stage.table).failure(stage.key, stage.epoch)
+        return self.files(stage.table).failure(stage.batch, stage.epoch)
 
     @abstractmethod
-    def stages(self, table: Table) -> list[tuple[BatchKey, int]]:
-        """All stage tables of the table's pipeline that are in the catalog's storage, sorted."""
+    def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        """All stage tables of the table's pipeline and the checkpoint that are in the catalog's storage, sorted."""
 
     @abstractmethod
-    def drop_replaced(self, table: Table, *, older_seconds: float, dry_run: bool) -> list[str]:
-        """Remove what was replaced at least ``older_seconds`` ago; addresses of what was removed."""
+    def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+        """Remove what was replaced at least ``older_seconds`` ago and is the checkpoint's; addresses of what was
+        removed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, read_mark
 from airflow_provider_microbatch.staging.stage_table import StageTable, Table
@@ -22,7 +22,7 @@ class FolderOfBatches:
     table: Table
     files: FileSink
 
-    def admits(self, key: BatchKey) -> bool:
+    def admits(self, batch: BatchIdentity) -> bool:
         """:raises SinkError: if the folder is somebody else's table."""
         mark = read_mark(self.files.root / TABLE)
         if mark is None:
@@ -44,7 +44,7 @@ class FolderOfBatches:
 
     def prepare(self, stage: StageTable) -> None:
         """Make the table before its first batch runs. :raises SinkError: if it is somebody else's."""
-        self.admits(stage.key)
+        self.admits(stage.batch)
         put_mark(
             self.files.root / TABLE,
             {
@@ -56,16 +56,20 @@ class FolderOfBatches:
                 "schema": self.table.schema,
             },
         )
-        self.admits(stage.key)  # of two pipelines that make it at once, one finds the other's mark
+        self.admits(stage.batch)  # of two pipelines that make it at once, one finds the other's mark
 
-    def published(self, key: BatchKey) -> Manifest | None:
+    def published(self, batch: ExpectedBatch) -> Manifest | None:
         """The manifest of the batch's folder."""
-        return self.files.contains(key)
+        return self.files.contains(batch)
 
-    def publish(self, stage: StageTable, *, replay: bool) -> Manifest:
+    def batches(self, lane: str) -> list[int]:
+        """Ids of the lane that there are folders of."""
+        return self.files.batches(lane)
+
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """One rename, or one exchange."""
-        return (self.files.replace if replay else self.files.publish)(stage.key, stage.epoch)
+        return (self.files.replace if replay else self.files.publish)(batch, stage.epoch)
 
     def drop(self, stage: StageTable) -> None:
         """Remove the stage's files."""
-        self.files.drop_stage(stage.key, stage.epoch)
+        self.files.drop_stage(stage.batch, stage.epoch)

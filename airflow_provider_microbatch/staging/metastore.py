@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.staging.stage_table import Owner
+from airflow_provider_microbatch.staging.statement_steps import StatementSteps
 from airflow_provider_microbatch.staging.statements import StatementError, Statements, literal, quoted
 
 OWNER = "microbatch.owner"
@@ -61,10 +63,12 @@ class TableInfo:
 class Metastore:
     """:param statements: what runs statements.
     :param namespace: of all tables that are asked for; None for the default.
+    :param steps: what runs those that change something; None where nothing is to be changed.
     """
 
     statements: Statements
     namespace: str | None
+    steps: StatementSteps | None = None
 
     def table(self, name: str) -> TableInfo | None:
         """The table; None if there is none."""
@@ -74,6 +78,16 @@ class Metastore:
         """The folder of the batch's partition; None if there is none."""
         found = self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} {_partition(key)} AS JSON")
         return found.location if found else None
+
+    def batches(self, name: str, lane: str) -> list[int]:
+        """Ids of the lane that the table has partitions of, ascending."""
+        try:
+            (rows,) = self.statements.run([f"SHOW PARTITIONS {self.name(name)} PARTITION (lane = {literal(lane)})"])
+        except StatementError as error:
+            if error.condition in _MISSING:
+                return []
+            raise
+        return sorted(int(row["partition"].rpartition("batch_id=")[2]) for row in rows)
 
     def named(self, prefix: str) -> list[str]:
         """Tables whose name begins with ``prefix``."""
@@ -110,33 +124,38 @@ class Metastore:
             f"LOCATION {_address(location)}",
             f"TBLPROPERTIES ({_pairs(properties)})",
         ]
-        self.statements.run([" ".join(part for part in parts if part)])
+        self._change([" ".join(part for part in parts if part)])
 
     def rename(self, name: str, new: str) -> None:
         """One call of the metastore. :raises StatementError: if ``new`` is taken."""
-        self.statements.run([f"ALTER TABLE {self.name(name)} RENAME TO {self.name(new)}"])
+        self._change([f"ALTER TABLE {self.name(name)} RENAME TO {self.name(new)}"])
 
     def move(self, name: str, location: Path) -> None:
         """Point the table at other files. One call of the metastore."""
-        self.statements.run([f"ALTER TABLE {self.name(name)} SET LOCATION {_address(location)}"])
+        self._change([f"ALTER TABLE {self.name(name)} SET LOCATION {_address(location)}"])
 
     def add_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Add the batch's partition unless there is one. One call of the metastore."""
-        self.statements.run(
+        self._change(
             [f"ALTER TABLE {self.name(name)} ADD IF NOT EXISTS {_partition(key)} LOCATION {_address(location)}"]
         )
 
     def move_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Point the batch's partition at other files. One call of the metastore."""
-        self.statements.run([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
+        self._change([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
 
     def drop(self, *names: str) -> None:
         """Drop tables, those that are there."""
-        self.statements.run([f"DROP TABLE IF EXISTS {self.name(name)}" for name in names])
+        self._change([f"DROP TABLE IF EXISTS {self.name(name)}" for name in names])
 
     def name(self, table: str) -> str:
         """The table's name in a statement."""
         return quoted(self.namespace, table)
+
+    def _change(self, statements: list[str]) -> None:
+        if self.steps is None:
+            raise SinkError(f"{statements[0]}: only who holds the table's lock may change it.")
+        self.steps.run(statements)
 
     def _describe(self, statement: str) -> TableInfo | None:
         try:

@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.folder_of_batches import FolderOfBatches
@@ -39,9 +40,12 @@ class PathCatalog(Catalog):
     def location(self, table: Table) -> str:
         return f"file://{self._target(table)}"
 
-    def admits(self, table: Table, key: BatchKey) -> bool:
+    def admits(self, table: Table, batch: BatchIdentity) -> bool:
         with reporting(f"look at table {table.name}"):
-            return self._kind(table).admits(key)
+            return self._kind(table).admits(batch)
+
+    def make_ready(self, table: Table) -> None:
+        self.files(table).make_ready()
 
     def create_table(self, stage: StageTable) -> None:
         mark, folder = self._mark(stage), self.folder(stage)
@@ -59,39 +63,45 @@ class PathCatalog(Catalog):
             remove_mark(self._mark(stage))  # last: by it the next one finds what a drop that was cut off left
         return True
 
-    def publish(self, stage: StageTable, *, replay: bool) -> Manifest:
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         with reporting(f"publish {stage}"):
             kind = self._kind(stage.table)
-            found = kind.published(stage.key)
+            found = kind.published(batch)
             if (found is None or (replay and found.epoch < stage.epoch)) and not self._is_own(stage):
                 raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
-            published = kind.publish(stage, replay=replay)
+            published = kind.publish(stage, batch, replay=replay)
             if published.epoch == stage.epoch:
                 remove_mark(self._mark(stage))
         return published
 
-    def published(self, table: Table, key: BatchKey) -> Manifest | None:
-        with reporting(f"look for batch {key}"):
-            return self._kind(table).published(key)
+    def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        with reporting(f"look for batch {batch.key}"):
+            return self._kind(table).published(batch)
 
-    def stages(self, table: Table) -> list[tuple[BatchKey, int]]:
-        staging = self.files(table).root / "_staging"
+    def batches(self, table: Table, lane: str) -> list[int]:
+        with reporting(f"list table {table.name}"):
+            return self._kind(table).batches(lane)
+
+    def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        staging = self.files(table).root / "_staging" / checkpoint
         marks = [
             Owner.from_dict(read_mark(path))
             for path in staging.glob("lane=*/batch_id=*/attempt=*.table")
             if _MARK.fullmatch(path.relative_to(staging).as_posix())
         ]
-        return sorted((owner.key, owner.epoch) for owner in marks if owner and owner.pipeline == table.pipeline)
+        own = [owner for owner in marks if owner and (owner.pipeline, owner.checkpoint) == (table.pipeline, checkpoint)]
+        return sorted((owner.key, owner.epoch) for owner in own)
 
-    def drop_replaced(self, table: Table, *, older_seconds: float, dry_run: bool) -> list[str]:
-        return self.files(table).drop_replaced(older_seconds=older_seconds, dry_run=dry_run)
+    def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+        return self.files(table).drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def _kind(self, table: Table) -> FolderOfBatches | WholeFolder:
         files = self.files(table)
         return FolderOfBatches(table, files) if table.mode == APPEND else WholeFolder(table, self._target(table), files)
 
-    def withdraw(self, table: Table, key: BatchKey, epoch: int) -> bool:
-        return self.files(table).withdraw(key, epoch) if table.mode == APPEND else super().withdraw(table, key, epoch)
+    def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
+        own = table.mode == APPEND
+        return self.files(table).withdraw(batch, epoch) if own else super().withdraw(table, batch, epoch)
 
     def files(self, table: Table) -> FileSink:
         target = self._target(table)

@@ -9,8 +9,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS, FileSink
 from airflow_provider_microbatch.sinks.file_report import read_schema
 from airflow_provider_microbatch.staging import statement
@@ -60,7 +62,7 @@ class TableOfPartitions:
     files: FileSink
     store: Metastore
 
-    def admits(self, key: BatchKey) -> bool:
+    def admits(self, batch: BatchIdentity) -> bool:
         """:raises SinkError: if it is somebody else's table."""
         info = self.store.table(self.table.base_name)
         return info is None or self._is_own(info)
@@ -78,11 +80,19 @@ class TableOfPartitions:
                 partitioned_by=RESERVED_COLUMNS,
                 if_not_exists=True,
             )
-        self.admits(stage.key)
+        self.admits(stage.batch)
 
     def folder(self, key: BatchKey) -> Path | None:
         """Where the batch's published files are."""
         return self.store.partition(self.table.base_name, key)
+
+    def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
+        """What is in the batch's partition. :raises ForeignBatchError: if it is somebody else's."""
+        return batch.check(found, where=f"table {self.table.name}")
+
+    def batches(self, lane: str) -> list[int]:
+        """Ids of the lane that there are partitions of."""
+        return self.store.batches(self.table.base_name, lane)
 
     def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
         """Name the files, in one call. The metastore decides between two that add one partition."""
@@ -122,15 +132,15 @@ class WholeTable:
     files: FileSink
     store: Metastore
 
-    def admits(self, key: BatchKey) -> bool:
+    def admits(self, batch: BatchIdentity) -> bool:
         """Whether the statement allows the batch; False if there is nothing to do."""
         info = self.store.table(self.table.base_name)
         exists = info is not None or self._is_moved_away()
-        return statement.admits(self.table, key, exists=exists, owner=self._owner(info))
+        return statement.admits(self.table, batch, exists=exists, owner=self._owner(info))
 
     def prepare(self, stage: StageTable) -> None:
         """The table itself appears only on success. :raises SinkError: if the statement does not allow it any more."""
-        if not self.admits(stage.key):
+        if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 
     def folder(self, key: BatchKey) -> Path | None:
@@ -140,6 +150,15 @@ class WholeTable:
         if info is None or owner is None or (owner.pipeline, owner.key) != (self.table.pipeline, key):
             return None
         return info.location
+
+    def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
+        """What the table is, if it is the batch's output; see :func:`statement.find`."""
+        return statement.find(self.table, batch, found)
+
+    def batches(self, lane: str) -> list[int]:
+        """The batch whose output the table is."""
+        owner = self._owner(self.store.table(self.table.base_name))
+        return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
     def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
         """Name the files: by one call, unless a table is there whose columns are others."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -83,15 +84,22 @@ class Owner:
     :param pipeline: the pipeline.
     :param key: the batch.
     :param epoch: the attempt.
+    :param checkpoint: id of the checkpoint; empty for attempts of before identities.
     """
 
     pipeline: str
     key: BatchKey
     epoch: int
+    checkpoint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {"pipeline": self.pipeline, "lane": self.key.lane, "batchId": self.key.id, "epoch": self.epoch}
+        told = {"pipeline": self.pipeline, "lane": self.key.lane, "batchId": self.key.id, "epoch": self.epoch}
+        return {**told, "checkpoint": self.checkpoint} if self.checkpoint else told
+
+    def may_be_of(self, table: Table, checkpoint: str) -> bool:
+        """Whether it is an attempt of the table's pipeline and of the checkpoint, as far as the mark tells."""
+        return self.pipeline == table.pipeline and self.checkpoint in ("", checkpoint)
 
     def to_json(self) -> str:
         """JSON, the same for the same owner."""
@@ -103,8 +111,10 @@ class Owner:
         if not isinstance(data, Mapping):
             return None
         try:
-            key = BatchKey(data["lane"], data["batchId"])
-            return cls(pipeline=str(data["pipeline"]), key=key, epoch=int(data["epoch"]))
+            key, checkpoint = BatchKey(data["lane"], data["batchId"]), data.get("checkpoint", "")
+            if checkpoint and not is_checkpoint_id(checkpoint):
+                return None
+            return cls(pipeline=str(data["pipeline"]), key=key, epoch=int(data["epoch"]), checkpoint=checkpoint)
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -114,18 +124,25 @@ class StageTable:
     """The table that one attempt writes. Nobody reads it but audits.
 
     :param table: what it becomes, or is added to.
-    :param key: the batch.
+    :param batch: the batch.
     :param epoch: the attempt.
     """
 
     table: Table
-    key: BatchKey
+    batch: BatchIdentity
     epoch: int
+
+    @property
+    def key(self) -> BatchKey:
+        """Lane and id of the batch."""
+        return self.batch.key
 
     @property
     def owner(self) -> Owner:
         """The mark by which its attempt, and nobody else, drops it."""
-        return Owner(pipeline=self.table.pipeline, key=self.key, epoch=self.epoch)
+        return Owner(
+            pipeline=self.table.pipeline, key=self.key, epoch=self.epoch, checkpoint=self.batch.checkpoint
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"the stage table of {self.table.name} for batch {self.key} attempt {self.epoch}"

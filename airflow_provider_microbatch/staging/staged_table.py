@@ -38,4 +38,4 @@ class StagedTableHook(JobStatusHook):
         self.catalog.drop_table(self._stage(context))
 
     def _stage(self, context: JobContext) -> StageTable:
-        return self.catalog.create_stage_table(self.table, context.key, context.epoch)
+        return self.catalog.create_stage_table(self.table, context.batch, context.epoch)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
-from airflow_provider_microbatch.runtime.statements import StatementFailure, run_by_connect
+from airflow_provider_microbatch.runtime.statements import StatementFailure, end_by_connect, run_by_connect
 
 Rows = list[dict[str, Any]]
 
@@ -30,11 +32,25 @@ class Statements(Definition, ABC):
     """What runs statements of Spark SQL. Every call is a session of its own."""
 
     @abstractmethod
-    def run(self, statements: Sequence[str]) -> list[Rows]:
+    def handle(self) -> Mapping[str, Any]:
+        """Choose the handle of a step, by which any process can end it: JSON values, unique, no secret. Touches
+        nothing."""
+
+    @abstractmethod
+    def run(self, statements: Sequence[str], *, handle: Mapping[str, Any] | None = None) -> list[Rows]:
         """Run them in order.
 
+        :param handle: of the step; a step is run once. None: they change nothing, so nobody has to end them.
         :return: the rows of each.
         :raises StatementError: at the first that fails; those after it are not run.
+        """
+
+    @abstractmethod
+    def end(self, handle: Mapping[str, Any]) -> None:
+        """End a step that another process may have begun. When this returns no statement of it runs, or ever will.
+
+        :param handle: as it was chosen; it comes out of a file that others may have written.
+        :raises SinkError: if nobody can tell, or the handle is none of :meth:`handle`.
         """
 
 
@@ -57,11 +73,36 @@ class ConnectStatements(Statements):
                 "set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
             )
 
-    def run(self, statements: Sequence[str]) -> list[Rows]:
+    def handle(self) -> Mapping[str, Any]:
+        # As PySpark chooses the user; a server knows sessions by id and user.
+        user = os.environ.get("SPARK_USER") or os.environ.get("USER") or "microbatch"
+        return {"url": self.url, "session": str(uuid.uuid4()), "user": user}
+
+    def run(self, statements: Sequence[str], *, handle: Mapping[str, Any] | None = None) -> list[Rows]:
+        chosen = handle or self.handle()
         try:
-            return run_by_connect(self.url, statements)
+            return run_by_connect(self.url, statements, session=chosen["session"], user=chosen["user"])
         except StatementFailure as failed:
             raise StatementError(failed.condition, failed.error) from failed
+
+    def end(self, handle: Mapping[str, Any]) -> None:
+        session, user = handle.get("session"), handle.get("user")
+        if handle.get("url") != self.url:
+            # Not asked there: the token of this server would be sent to whatever a file names.
+            raise SinkError(f"it was sent to {handle.get('url')!r}, and the catalog's server is {self.url} now")
+        if not isinstance(user, str) or not _is_uuid(session):
+            raise SinkError("the record has no session and user")
+        try:
+            end_by_connect(self.url, session=str(session), user=user)
+        except StatementFailure as failed:
+            raise SinkError(failed.error) from failed
+
+
+def _is_uuid(text: object) -> bool:
+    try:
+        return isinstance(text, str) and str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def literal(text: str) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.hooks import JobStatusHook
 from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
@@ -79,44 +80,59 @@ class TableSink(Sink):
     def check(self) -> None:
         self.catalog.check(self.definition)
 
-    def admits(self, key: BatchKey) -> bool:
-        return self.catalog.admits(self.definition, key)
+    def admits(self, batch: BatchIdentity) -> bool:
+        return self.catalog.admits(self.definition, batch)
 
-    def stage(self, key: BatchKey, epoch: int) -> Stage:
-        return self.catalog.runtime_stage(self._stage(key, epoch))
+    def make_ready(self) -> None:
+        self.catalog.make_ready(self.definition)
 
-    def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
-        return self.catalog.manifest(self._stage(key, epoch))
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        return self.catalog.runtime_stage(self._stage(batch, epoch))
 
-    def failure(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
-        return self.catalog.failure(self._stage(key, epoch))
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        return self.catalog.manifest(self._stage(batch, epoch))
 
-    def contains(self, key: BatchKey) -> Manifest | None:
-        return self.catalog.published(self.definition, key)
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return self.catalog.failure(self._stage(batch, epoch))
 
-    def publish(self, key: BatchKey, epoch: int) -> Manifest:
-        return self.catalog.publish(self._stage(key, epoch), replay=False)
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        return self.catalog.published(self.definition, batch)
 
-    def replace(self, key: BatchKey, epoch: int) -> Manifest:
-        return self.catalog.publish(self._stage(key, epoch), replay=True)
+    @property
+    def keeps_batches(self) -> bool:
+        return self.mode == APPEND
 
-    def drop_stage(self, key: BatchKey, epoch: int) -> bool:
-        return self.catalog.drop_table(self._stage(key, epoch))
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        return self.catalog.is_cheap_to_ask
 
-    def fence(self, key: BatchKey, epoch: int, *, by: str) -> None:
-        self.catalog.files(self.definition).fence(key, epoch, by=by)
+    def batches(self, lane: str) -> list[int]:
+        return self.catalog.batches(self.definition, lane)
 
-    def drop_fences(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self.catalog.files(self.definition).drop_fences(older_seconds=older_seconds, dry_run=dry_run)
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=False)
 
-    def withdraw(self, key: BatchKey, epoch: int) -> bool:
-        return self.catalog.withdraw(self.definition, key, epoch)
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=True)
 
-    def drop_replaced(self, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self.catalog.drop_replaced(self.definition, older_seconds=older_seconds, dry_run=dry_run)
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        return self.catalog.drop_table(self._stage(batch, epoch))
 
-    def stages(self) -> list[tuple[BatchKey, int]]:
-        return self.catalog.stages(self.definition)
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        self.catalog.files(self.definition).fence(batch, epoch, by=by)
 
-    def _stage(self, key: BatchKey, epoch: int) -> StageTable:
-        return self.catalog.create_stage_table(self.definition, key, epoch)
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        files = self.catalog.files(self.definition)
+        return files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        return self.catalog.withdraw(self.definition, batch, epoch)
+
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self.catalog.drop_replaced(self.definition, checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        return self.catalog.stages(self.definition, checkpoint)
+
+    def _stage(self, batch: BatchIdentity, epoch: int) -> StageTable:
+        return self.catalog.create_stage_table(self.definition, batch, epoch)

@@ -3,7 +3,7 @@
 ::
 
     <namespace>/orders/…                                                   the table: what readers list
-    <namespace>/_tables/orders/_staging/lane=live/batch_id=7/attempt=2/…   the stage table
+    <namespace>/_tables/orders/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   the stage table
     <namespace>/_tables/orders/_replaced/…                                 the table before; kept for its readers
 """
 
@@ -13,9 +13,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file_posix import (
     exchange,
@@ -42,18 +42,18 @@ class WholeFolder:
     target: Path
     files: FileSink
 
-    def admits(self, key: BatchKey) -> bool:
+    def admits(self, batch: BatchIdentity) -> bool:
         """Whether the statement allows the batch; False if there is nothing to do."""
-        return statement.admits(self.table, key, exists=os.path.lexists(self.target), owner=self._owner())
+        return statement.admits(self.table, batch, exists=os.path.lexists(self.target), owner=self._owner())
 
     def prepare(self, stage: StageTable) -> None:
         """The table itself appears only on success. :raises SinkError: if the statement does not allow it any more."""
-        if not self.admits(stage.key):
+        if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 
-    def published(self, key: BatchKey) -> Manifest | None:
-        """The table's manifest if it is the batch's output."""
-        owner = self._owner()
+    def published(self, batch: ExpectedBatch) -> Manifest | None:
+        """The table's manifest if it is the batch's output; see :func:`statement.find`."""
+        owner, key = self._owner(), batch.key
         if owner is None or (owner.pipeline, owner.key) != (self.table.pipeline, key):
             return None
         found = read_manifest(self.target, key)
@@ -62,12 +62,17 @@ class WholeFolder:
                 f"table {self.table.name}: {self.target} has lost its manifest. Move it away and run {key} again."
             )
         sync(self.target.parent)  # the publisher may have died right after its rename
-        return found
+        return statement.find(self.table, batch, found)
 
-    def publish(self, stage: StageTable, *, replay: bool) -> Manifest:
+    def batches(self, lane: str) -> list[int]:
+        """The batch whose output the table is."""
+        owner = self._owner()
+        return [owner.key.id] if owner is not None and owner.key.lane == lane else []
+
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """One rename where there is no table, one exchange where there is."""
         with locked(self.files.root / "publish.lock"):
-            found = self.published(stage.key)
+            found = self.published(batch)
             if found is not None and found.epoch > stage.epoch and replay:
                 raise PublishConflictError(
                     f"batch {stage.key}: attempt {found.epoch} is published, which is later than attempt "
@@ -78,20 +83,21 @@ class WholeFolder:
                     self._keep_displaced(stage)
                 return found
             self.prepare(stage)
-            return self._put(stage)
+            return self._put(stage, batch)
 
     def drop(self, stage: StageTable) -> None:
         """Remove the stage's files. The lock keeps it from the moment in which a publish has just put the table that
         was there before into the stage's place."""
         with locked(self.files.root / "publish.lock"):
             self._keep_displaced(stage)
-            self.files.drop_stage(stage.key, stage.epoch)
+            self.files.drop_stage(stage.batch, stage.epoch)
 
-    def _put(self, stage: StageTable) -> Manifest:
+    def _put(self, stage: StageTable, batch: ExpectedBatch) -> Manifest:
         folder = self._folder(stage)
-        own = self.files.manifest(stage.key, stage.epoch)
+        own = self.files.manifest(stage.batch, stage.epoch)
         if own is None:
             raise SinkError(f"{stage} is not complete at {folder}. Run the batch again.")
+        batch.check_stage(own, where=str(folder))
         check_files(folder, own)
         told = read_schema(folder)
         mark = {
@@ -125,8 +131,7 @@ class WholeFolder:
             return
         mark = read_mark(folder / TABLE)
         if folder.exists() and Owner.from_dict(mark) != stage.owner:
-            key = stage.key
-            kept = self.files.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}" / f"attempt={stage.epoch}"
+            kept = self.files.replaced_path(stage.batch) / f"attempt={stage.epoch}"
             make_folders(kept.parent)
             if not rename_new(folder, kept):
                 raise SinkError(f"{kept} is in the way of the table that {stage} replaced. Move it away.")
@@ -136,7 +141,7 @@ class WholeFolder:
         return Owner.from_dict(read_mark(self.target / TABLE))
 
     def _folder(self, stage: StageTable) -> Path:
-        return Path(self.files.stage(stage.key, stage.epoch).report.removeprefix("file://"))
+        return Path(self.files.stage(stage.batch, stage.epoch).report.removeprefix("file://"))
 
     def _exchange(self, stage: StageTable) -> Path:
         folder = self._folder(stage)

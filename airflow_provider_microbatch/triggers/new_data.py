@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision
+from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.operators.data_interval import wanted_interval
 from airflow_provider_microbatch.operators.run_context import (
     identity_of,
@@ -24,16 +28,20 @@ from airflow_provider_microbatch.operators.run_context import (
 )
 from airflow_provider_microbatch.sources.intervals import Interval
 
+log = logging.getLogger(__name__)
+
 FIRED = "fired"
 FAILED = "failed"
+GIVES_WAY = "gives way"
 NOT_IMPORTABLE = "not importable"
 
 
 class NewDataTrigger(BaseTrigger):
     """Asks every ``poll_interval`` seconds whether the pipeline has a batch to make. Never writes.
 
-    Events: ``{"status": "fired", "reason": …}``; ``failed`` with the error's text; or ``not importable``, if the
-    triggerer lacks the code of a source, so that a worker has to ask.
+    Events: ``{"status": "fired", "reason": …}``; ``gives way``, if a cleared run of the DAG waits for this one to end;
+    ``failed`` with the error's text; or ``not importable``, if the triggerer lacks the code of a source, so that a
+    worker has to ask.
 
     :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.execution.pipeline.Pipeline.to_dict` gives it.
     :param poll_interval: seconds between two questions.
@@ -82,11 +90,22 @@ class NewDataTrigger(BaseTrigger):
             return
         try:
             run, backfill, interval = self._who(pipeline)
+            clears = ClearedRuns(pipeline)
+            searched_ms: int | None = None
+            asked_ms = now_ms()
             while not (
-                decision := await asyncio.to_thread(decide, pipeline, run, backfill=backfill, interval=interval)
+                decision := await asyncio.to_thread(
+                    decide, pipeline, run, backfill=backfill, interval=interval, searched_ms=searched_ms
+                )
             ).fire:
                 self.log.debug("Not yet: %s", decision.reason)
+                searched_ms = asked_ms
+                cleared = await sync_to_async(gives_way)(clears, run)
+                if cleared is not None:
+                    yield self._skipped(cleared)
+                    return
                 await asyncio.sleep(self.poll_interval)
+                asked_ms = now_ms()
         except Exception as error:
             # Raised from here, all that the task's log would say is that the trigger failed.
             yield _event(FAILED, f"{type(error).__name__}: {error}")
@@ -97,34 +116,55 @@ class NewDataTrigger(BaseTrigger):
         else:
             yield _event(FIRED, decision.reason)
 
+    def _skipped(self, reason: str) -> TriggerEvent:
+        self.log.info("Gives way: %s", reason)
+        return TaskSkippedEvent(xcoms={"return_value": reason}) if self.end_from_trigger else _event(GIVES_WAY, reason)
+
     def _who(self, pipeline: Pipeline) -> tuple[RunIdentity | None, bool, Interval | None]:
         if self._run is not None:
-            return RunIdentity(**self._run), False, Interval(**self._interval) if self._interval else None
+            return RunIdentity(**self._run), False, Interval.from_dict(self._interval) if self._interval else None
         ti: Any = self.task_instance
         if ti is None:
             return None, False, None
         context = ti.get_template_context()
         run, interval = identity_of(context), wanted_interval(pipeline, context)
-        # The triggerer is not told the run's clear number. A later try may come of a clear, and the question for such a
-        # run is only dearer: the whole log is searched for a batch of its own.
+        # The triggerer is not told the run's clear number. A later try may come of a clear, and the first question for
+        # such a run is only dearer: the whole log is searched for a batch of its own.
         run = dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1))
         return run, is_backfill(context), interval
 
 
+def gives_way(clears: ClearedRuns, run: RunIdentity | None) -> str | None:
+    """Why the run ends without having waited for data, in words; None if it goes on waiting. Writes nothing."""
+    try:
+        cleared = None if run is None else clears.waiting(run)
+    except Exception as error:
+        # A courtesy to another run: that Airflow cannot be asked now is no reason to end this one.
+        log.debug("whether a cleared run waits cannot be asked: %s", error, exc_info=True)
+        return None
+    return None if cleared is None else f"run {cleared!r} was cleared and waits for this one to end"
+
+
 def decide(
-    pipeline: Pipeline, run: RunIdentity | None, *, backfill: bool, interval: Interval | None = None
+    pipeline: Pipeline,
+    run: RunIdentity | None,
+    *,
+    backfill: bool,
+    interval: Interval | None = None,
+    searched_ms: int | None = None,
 ) -> FireDecision:
     """Whether a sensor fires now. Blocks, and writes nothing.
 
     :param backfill: the run is of Airflow's own backfill: its data is of the past, so there is nothing to wait for.
     :param interval: the run's data interval, if the pipeline plans by intervals.
+    :param searched_ms: when this try has asked before, and the answer was no; milliseconds since the epoch.
     """
     if interval is not None:
         work = IntervalWork(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), interval=interval)
-        return work.should_fire(run, engine_of=find_engine)
+        return work.should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")
-    return open_execution(pipeline).should_fire(run, engine_of=find_engine)
+    return open_execution(pipeline).should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
 
 
 def _event(status: str, reason: str) -> TriggerEvent:

@@ -55,6 +55,12 @@ def test_one_without_length_reaches_back_to_the_tick_before(timetable: Any, expe
     assert str(interval_of(context(Path(), interval=(NOON, NOON), timetable=timetable))) == expected
 
 
+def test_the_monthly_run_of_june_reads_may() -> None:
+    june = datetime(2026, 6, 1, tzinfo=UTC)
+    of_june = context(Path(), interval=(june, june), timetable=CronTriggerTimetable("@monthly", timezone="UTC"))
+    assert str(interval_of(of_june)) == "[2026-05-01T00:00:00Z, 2026-06-01T00:00:00Z)"
+
+
 def test_that_of_a_partition_reaches_to_the_next_tick_of_its_timezone() -> None:
     timetable = CronPartitionTimetable("@daily", timezone="Europe/Berlin", run_offset=-1)
     given = context(Path(), interval=None, partition_date=MIDNIGHT, timetable=timetable)

@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.airflow_face.support import context
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -22,7 +23,7 @@ def dead(root: Path) -> World:
     planned = world.execution.plan(run_identity(0))
     assert planned is not None
     world.execution.open_attempt(key=planned.key, run=run_identity(0), code=CODE, engine=InlineEngine())
-    (world.lake / "_staging" / "lane=live" / "batch_id=0" / "attempt=1").mkdir(parents=True)
+    world.stage_folder().mkdir(parents=True)
     world.expire_leases()
     return world
 
@@ -51,6 +52,34 @@ def test_one_that_cannot_be_cleaned_up_fails_the_task_after_the_others(tmp_path:
     broken, other = dead(tmp_path / "broken"), dead(tmp_path / "other")
     (tmp_path / "broken" / "checkpoint" / "metadata").write_bytes(b"")
     with pytest.raises(AirflowException, match=r"broken/checkpoint/metadata is empty"):
+        run(tmp_path, pipelines=[broken.pipeline, other.pipeline])
+    assert other.stages() == []
+
+
+def test_a_definition_of_another_version_is_the_trouble_of_its_own_checkpoint(tmp_path: Path) -> None:
+    newer, other = dead(tmp_path / "newer"), dead(tmp_path / "other")
+    definition = next((tmp_path / "newer" / "checkpoint" / "microbatch" / "pipelines").iterdir())
+    text = definition.read_text()
+    assert '"path":' in text
+    definition.write_text(text.replace('"path":', '"shine":"bright","path":'))
+    with pytest.raises(AirflowException, match=r"FileS\w+ has no field 'shine'"):
+        run(tmp_path, checkpoints=[newer.pipeline.checkpoint, other.pipeline.checkpoint])
+    assert other.stages() == []
+
+
+def test_whatever_a_sink_raises_the_other_checkpoints_are_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, other = dead(tmp_path / "broken"), dead(tmp_path / "other")
+    real = FileSink.stages
+
+    def stages(self: FileSink, checkpoint: str) -> Any:
+        if self.path == str(broken.lake):
+            raise KeyError("a sink of the user's")
+        return real(self, checkpoint)
+
+    monkeypatch.setattr(FileSink, "stages", stages)
+    with pytest.raises(AirflowException, match="a sink of the user's"):
         run(tmp_path, pipelines=[broken.pipeline, other.pipeline])
     assert other.stages() == []
 

@@ -11,8 +11,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, DefinitionError, TransformError
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.operators.steps import PlanMicroBatchOperator
 from airflow_provider_microbatch.runtime.job import Job
 from tests.airflow_face.support import InlineOperator, context, transform_file
 from tests.execution.world import CODE, World, run_identity
@@ -100,6 +102,26 @@ def test_on_kill_cancels_the_engine_and_nothing_is_published_after_it(world: Wor
     assert world.stages() == []
     operator(world).execute(context(world.root / "bundle", try_number=2))
     assert world.table() == {0: [1]}
+
+
+@pytest.mark.parametrize("operator_class", [InlineOperator, PlanMicroBatchOperator])
+def test_who_loses_the_put_of_a_plan_skips_and_names_the_winner(
+    world: World, operator_class: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MetadataLog.add
+
+    def add(self: Any, batch_id: int, entry: Any) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(MetadataLog, "add", real)
+            world.execution.plan(run_identity(7))
+        return real(self, batch_id, entry)
+
+    world.land(1)
+    monkeypatch.setattr(MetadataLog, "add", add)
+    arguments = {"inline": InlineEngine()} if operator_class is InlineOperator else {}
+    task = operator_class(task_id="micro_batch", pipeline=world.pipeline, **arguments)
+    with pytest.raises(AirflowSkipException, match="run-7"):
+        task.execute(context(world.root / "bundle", number=8))
 
 
 def test_on_kill_before_execute_is_harmless(world: World) -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,13 +19,20 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.execution.plan import FireDecision
+from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
+from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.triggers import new_data
+from airflow_provider_microbatch.triggers.new_data import NewDataTrigger, decide
 from tests.airflow_face.support import context, tree
-from tests.execution.world import World
+from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -105,6 +114,117 @@ def test_a_cleared_run_finds_its_batch_behind_newer_ones(world: World) -> None:
         world.run(number)
     # Started from its trigger it is not told the clear number; the try number says that it may be a clear.
     assert fires(triggered(world, context(world.root, number=1, try_number=2)))
+
+
+_LATE = 4_000_000_000_000
+
+
+class Reading:
+    """How often entries of offset log and commit log are read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = PosixStore.get
+
+        def get(store: PosixStore, path: str) -> bytes | None:
+            self.count += Path(store.location).name in ("offsets", "commits")
+            return real(store, path)
+
+        monkeypatch.setattr(PosixStore, "get", get)
+
+    def of(self, look: Callable[[], object]) -> int:
+        before = self.count
+        look()
+        return self.count - before
+
+
+def test_a_cleared_sensor_searches_the_log_once_and_then_waits_at_the_price_of_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading(monkeypatch)
+    given = context(world.root, number=99, try_number=2, clear_number=1)
+    given["ti"].get_first_reschedule_date = lambda context: datetime.now(tz=UTC)
+
+    def costs() -> list[int]:
+        sensor, rescheduled = (
+            NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=False) for _ in range(2)
+        )
+        looks = [reading.of(lambda: sensor.poke(given)) for _ in range(3)]
+        return [*looks, reading.of(lambda: rescheduled.poke({**given, "task_reschedule_count": 1}))]
+
+    for number in range(3):
+        world.land(number + 1)
+        world.run(number)
+    first, *flat = costs()
+    for number in range(3, 12):
+        world.land(number + 1)
+        world.run(number)
+    longer, *still_flat = costs()
+    assert longer > first
+    assert flat == still_flat
+    assert max(flat) < first
+
+
+def test_the_trigger_of_a_retried_sensor_searches_the_log_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        world.land(number + 1)
+        world.run(number)
+    reading, costs = Reading(monkeypatch), []
+
+    def decided(*args: Any, **kwargs: Any) -> FireDecision:
+        found: list[FireDecision] = []
+        costs.append(reading.of(lambda: found.append(decide(*args, **kwargs))))
+        return found[0]
+
+    monkeypatch.setattr(new_data, "decide", decided)
+    assert not fires(triggered(world, context(world.root, number=99, try_number=2)))
+    assert len(set(costs[1:])) == 1
+    assert costs[0] > costs[1]
+
+
+def test_what_a_command_has_changed_is_searched_again(world: World) -> None:
+    """A rewind in the meantime, say: what the log said before it says nothing now."""
+    for number in (1, 2, 3):
+        world.land(number)
+        world.run(number)
+    run = identity_of(context(world.root, number=1, clear_number=1))
+    log = world.checkpoint.maintenance
+    begun = log.begin(command="rewind 2", by="somebody", started_ms=now_ms(), steps=[])
+    asked_ms = now_ms()
+    assert not world.execution.should_fire(run).fire
+    log.end(begun.number, outcome="applied", ended_ms=now_ms())
+    assert world.execution.should_fire(run, searched_ms=asked_ms).fire
+
+
+@pytest.mark.parametrize("plan", ["live", "interval"])
+def test_an_engine_that_cannot_be_asked_from_here_lets_it_fire(
+    world: World, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    """No ``yarn`` in the triggerer, say. The operator behind it is where the engine can be asked."""
+
+    def cannot(name: str) -> Any:
+        raise EngineError("the command 'yarn' is not on PATH")
+
+    world.land(1)
+    monkeypatch.setattr(new_data, "find_engine", cannot)
+    if plan == "interval":
+        world.options["plan"] = "interval"
+        day = Interval(start_ms=0, end_ms=_LATE)
+        work = IntervalWork(
+            pipeline=world.pipeline, checkpoint=world.checkpoint, interval=day, clock_ms=lambda: day.end_ms
+        )
+        (planned,) = work.plan(run_identity(1))
+        execution = work.execution(planned.key)
+    else:
+        day, execution = None, world.execution
+        found = execution.plan(run_identity(1))
+        assert found is not None
+        planned = found
+    execution.open_attempt(key=planned.key, run=run_identity(1), code=CODE, engine=InlineEngine())
+    another = run_identity(2)
+    assert not decide(world.pipeline, another, backfill=False, interval=day).fire
+    world.expire_leases()
+    assert decide(world.pipeline, another, backfill=False, interval=day).fire
 
 
 def test_it_fires_at_once_in_a_backfill(world: World) -> None:

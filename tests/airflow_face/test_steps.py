@@ -17,10 +17,10 @@ from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BrokenLogError,
     DefinitionError,
+    OutrunError,
     SinkError,
     TransformError,
 )
-from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import (
     CommitMicroBatchOperator,
@@ -30,7 +30,7 @@ from airflow_provider_microbatch.operators.steps import (
 )
 from airflow_provider_microbatch.runtime.job import Job
 from tests.airflow_face.support import InlineSubmit, context, transform_file
-from tests.execution.world import World, run_identity
+from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
 KEY = BatchKey("live", 0)
@@ -58,6 +58,27 @@ def submit(world: World, key: str, engine: InlineEngine | None = None, **kwargs:
 def commit(world: World, submitted: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
     given = context(world.root / "bundle", task_id="commit", **kwargs)
     return CommitMicroBatchOperator(task_id="commit", pipeline=world.pipeline, submitted=submitted).execute(given)
+
+
+def test_output_of_before_a_clear_that_is_published_first_does_not_pass_for_the_clears(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.land(1)
+    key = plan(world)
+    before = submit(world, key)
+    take = Attempts.take_exactly
+
+    def late(attempts: Attempts, attempt: Attempt) -> bool:
+        published = world.checkpoint.attempts.get(KEY, before["epoch"])
+        assert published is not None
+        world.execution.publish(published)
+        return take(attempts, attempt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempts, "take_exactly", late)
+        again = submit(world, key, clear_number=1)
+    with pytest.raises(OutrunError, match="Clear the submit task"):
+        commit(world, again, clear_number=1)
 
 
 def test_the_steps_make_a_batch_and_audits_find_the_stage(world: World) -> None:
@@ -267,13 +288,12 @@ def test_what_a_running_server_cannot_heed_is_named(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WARM", '{"conn_type": "spark_connect", "host": "localhost"}')
     given: dict[str, Any] = {"conn_id": "warm", "jars": "a.jar", "driver_memory": "1g", "conf": {"spark.x": "1"}}
-    run, code = run_identity(0), Code()
     for operator in (
         SubmitMicroBatchOperator(task_id="submit", pipeline=world.pipeline, key="live/0", **given),
         MicroBatchOperator(task_id="batch", pipeline=world.pipeline, **given),
     ):
         caplog.clear()
-        assert operator.connect_engine(run, code) is not None
+        assert operator.connect_engine() is not None
         assert "not used: driver_memory, jars" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""``make chaos N=1000 SEED=…``: worlds of task runs that die, until ``N`` kills have happened.
+"""``make chaos N=1000 SEED=… SYSTEM=…``: worlds of task runs that die, until ``N`` kills have happened.
 
 At least one kill in twenty goes through a real scheduler and a real spark-submit; the others hit the same code on a
 small engine, which is a process of its own. Exit status 1 if anything was lost, doubled, orphaned or wrong.
@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.chaos.offspring import adopt_orphans, end_offspring
 from tests.chaos.tally import Tally, append, total
 from tests.chaos.world import World
+from tests.support.systems import DEFAULT, SYSTEMS
 
 REAL_SHARE = 20
 """One kill in so many is real."""
@@ -27,14 +28,14 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
-def play(folder: Path, runs: int, seed: str) -> Tally:
+def play(folder: Path, system: str, runs: int, seed: str) -> Tally:
     """One world on the small engine; its folder stays if something was wrong."""
     root = folder / seed.replace("/", "-")
     root.mkdir()
-    return _settle(World(root, seed=seed).play(runs=runs), root)
+    return _settle(World(root, seed=seed, system=system).play(runs=runs), root)
 
 
-def play_real(folder: Path, kills: int, seed: str, seconds: float) -> Tally:
+def play_real(folder: Path, system: str, kills: int, seed: str, seconds: float) -> Tally:
     """The real world; its folder stays if something was wrong."""
     # They import Airflow and PostgreSQL's driver, which the small worlds get along without.
     from tests.chaos.real.world import RealWorld
@@ -47,7 +48,7 @@ def play_real(folder: Path, kills: int, seed: str, seconds: float) -> Tally:
         print(line, flush=True)
 
     with postgres() as server:
-        world = RealWorld(root, seed=seed, database=server.database("chaos"))
+        world = RealWorld(root, seed=seed, system=system, database=server.database("chaos"))
         return _settle(world.play(kills=kills, seconds=seconds, say=say), root)
 
 
@@ -71,7 +72,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=given.folder)).resolve()
     _stop_once()
     adopt_orphans()
-    print(f"seed {given.seed}", flush=True)
+    print(f"system {given.system}, seed {given.seed}", flush=True)
     tally = Tally()
     try:
         _play_all(given, folder, tally)
@@ -92,7 +93,7 @@ def main() -> int:
 
 def _play_all(given: argparse.Namespace, folder: Path, tally: Tally) -> None:
     if given.world is not None:
-        tally.add(play(folder, given.runs, given.world))
+        tally.add(play(folder, given.system, given.runs, given.world))
         return
     real = given.real
     if real is None:
@@ -100,7 +101,7 @@ def _play_all(given: argparse.Namespace, folder: Path, tally: Tally) -> None:
     if given.worlds != 0 and given.kills > real:
         _play_small(given, folder, tally, kills=given.kills - real)
     if real:
-        tally.add(play_real(folder, real, str(given.seed), given.seconds))
+        tally.add(play_real(folder, given.system, real, str(given.seed), given.seconds))
 
 
 def _play_small(given: argparse.Namespace, folder: Path, tally: Tally, *, kills: int) -> None:
@@ -115,7 +116,7 @@ def _play_small(given: argparse.Namespace, folder: Path, tally: Tally, *, kills:
         while wanted():
             seeds = [f"{given.seed}/{number + offset}" for offset in range(given.workers * 2)]
             number += len(seeds)
-            for one in pool.map(functools.partial(play, folder, given.runs), seeds):
+            for one in pool.map(functools.partial(play, folder, given.system, given.runs), seeds):
                 tally.add(one)
             rate = tally.total / (time.monotonic() - began)
             wrong = ", ".join(f"{count} {name}" for name, count in tally.wrong.items()) or "nothing wrong"
@@ -131,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=int(time.time()), help="printed; the same seed makes the same worlds"
     )
+    parser.add_argument("--system", choices=sorted(SYSTEMS), default=DEFAULT, help="what pipelines live in")
     parser.add_argument("--runs", type=int, default=6, help="task runs in a world")
     parser.add_argument("--workers", type=int, default=2, help="worlds at once")
     parser.add_argument("--worlds", type=int, help="exactly so many worlds, however many kills; 0: none but the real")

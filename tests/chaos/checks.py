@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -13,15 +11,13 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from tests.chaos.setting import Setting
 from tests.chaos.tally import Tally
 from tests.support.hooks import lines
+from tests.support.whose import stages_of
 
 
-def published(lake: Path) -> dict[int, list[tuple[int, int]]]:
-    """Ids and code versions by batch, as a reader that lists the table finds them."""
-    found = {}
-    for folder in lake.glob("lane=live/batch_id=*"):
-        rows = [json.loads(line) for path in folder.glob("part-*") for line in path.read_text().splitlines()]
-        found[int(folder.name.partition("=")[2])] = [(row["id"], row["version"]) for row in rows]
-    return found
+def published(setting: Setting) -> dict[int, list[tuple[int, int]]]:
+    """Ids and code versions by batch, as a reader of the table finds them."""
+    found = setting.where.published()
+    return {key.id: [(row["id"], row["version"]) for row in rows] for key, rows in found.items()}
 
 
 def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Tally) -> None:
@@ -30,8 +26,8 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
     :param landed: ids 0 to ``landed - 1`` were landed, once each.
     :param newest: batch → version of the code of its newest replay.
     """
-    root, checkpoint = Path(setting.root), setting.checkpoint()
-    table = published(root / "lake")
+    checkpoint = setting.checkpoint()
+    table = published(setting)
     seen = Counter(row for rows in table.values() for row, _ in rows)
     lost = sorted(set(range(landed)) - seen.keys())
     doubled = sorted(row for row, count in seen.items() if count > 1)
@@ -50,8 +46,8 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
     for batch in ids:
         pending = checkpoint.replays.pending(BatchKey("live", batch))
         tally.blame("wrong states", len(pending), f"batch {batch} has replays without an answer")
-    leftover = [path for name in setting.sources for path in setting.landing(name).iterdir()]
     if setting.archive:
+        leftover = [unit for name in setting.sources for unit in setting.where.not_given_up(name)]
         tally.blame("wrong states", len(leftover), f"committed files that were not archived: {leftover[:3]}")
     _check_cleanliness(setting, checkpoint, tally)
     _check_hooks(setting, checkpoint, ids, tally)
@@ -61,7 +57,7 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
 
 def _check_cleanliness(setting: Setting, checkpoint: Checkpoint, tally: Tally) -> None:
     """Nothing is left that a janitor, which has run, should have seen to."""
-    stages = setting.pipeline().sink.stages()
+    stages = stages_of(setting.pipeline().sink, checkpoint)
     tally.blame("stages orphaned", len(stages), f"{stages}")
     unfinished = checkpoint.leases.unfinished()
     tally.blame("wrong states", len(unfinished), f"attempts that nobody has finished: {unfinished}")

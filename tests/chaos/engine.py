@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ class ProcessEngine:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
-        return {"engine": self.name, "tag": f"chaos-{uuid.uuid4().hex}"}
+        return {"engine": self.name, "tag": processes.new_tag()}
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         tag = handle["tag"]

@@ -59,6 +59,7 @@ class Engine:
             "durationMs": {"total": 1},
             "batchId": self.job["batch_id"],
             "epoch": self.job["epoch"],
+            "identity": self.job["identity"],
         }
         sizes = [{"file": name, "bytes": (self.stage / name).stat().st_size} for name in (one, other)]
         self.write(f"{MANIFEST}/_temporary/part-00000.txt", [{"result": result}, *sizes])

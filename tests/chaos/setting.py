@@ -12,14 +12,14 @@ from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sources.file import FileSource
 from tests.support.hooks import Diary
+from tests.support.systems import DEFAULT, SYSTEMS, System
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """:param root: folder of the world.
+    :param system: what the pipeline lives in, by its name in :mod:`tests.support.systems`.
     :param sources: names.
     :param format: of the checkpoint.
     :param max_files: limit of a batch, for each source.
@@ -28,6 +28,7 @@ class Setting:
     """
 
     root: str
+    system: str = DEFAULT
     sources: tuple[str, ...] = ("orders",)
     format: str = "v2"
     max_files: int | None = None
@@ -42,11 +43,13 @@ class Setting:
     def save(self) -> None:
         """Make the landing folders and write the setting down for the task processes."""
         for name in self.sources:
-            self.landing(name).mkdir(parents=True)
+            self.where.prepare(name)
         (Path(self.root) / "setting.json").write_text(json.dumps(asdict(self)))
 
-    def landing(self, source: str) -> Path:
-        return Path(self.root, "landing", source)
+    @property
+    def where(self) -> System:
+        """The system, in this world's folder."""
+        return SYSTEMS[self.system](Path(self.root))
 
     @property
     def code(self) -> str:
@@ -59,35 +62,23 @@ class Setting:
         return Path(self.root, "diary")
 
     def pipeline(self) -> Pipeline:
-        sources = {
-            name: FileSource(
-                str(self.landing(name)),
-                schema="id long",
-                max_files=self.max_files,
-                clean_source="archive" if self.archive else None,
-                archive_dir=str(Path(self.root, "archive", name)) if self.archive else None,
-            )
-            for name in self.sources
-        }
+        where = self.where
         return Pipeline(
             "orders",
-            checkpoint=str(Path(self.root, "checkpoint")),
-            sources=sources,
-            sink=FileSink(str(Path(self.root, "lake")), format="json"),
+            checkpoint=where.checkpoint(),
+            sources={name: where.source(name, limit=self.max_files, cleans=self.archive) for name in self.sources},
+            sink=where.sink(),
             transform=f"{self.code}:transform",
             checkpoint_format=self.format,
             hooks=[Diary(str(self.diary))],
         )
 
     def land(self, source: str, rows: range) -> None:
-        """One file of these ids, renamed into place when it is whole."""
-        folder = self.landing(source)
-        hidden = folder / f".{rows.start}"
-        hidden.write_text("".join(json.dumps({"id": row}) + "\n" for row in rows))
-        hidden.rename(folder / f"{rows.start:06}.json")
+        """One unit of these ids."""
+        self.where.land(source, rows)
 
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(open_store(str(Path(self.root, "checkpoint"))), sources=self.sources)
+        return Checkpoint(open_store(self.where.checkpoint()), sources=self.sources)
 
     def execution(self) -> Execution:
         return Execution(pipeline=self.pipeline(), checkpoint=self.checkpoint(), lease_seconds=self.lease_seconds)

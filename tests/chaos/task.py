@@ -20,9 +20,11 @@ from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.janitor import Janitor
+from airflow_provider_microbatch.settings import Settings, hand_down
 from tests.chaos.engine import ProcessEngine
 from tests.chaos.points import Points
 from tests.chaos.setting import Setting, identity
+from tests.support.hooks import Diary
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +61,7 @@ def clean(root: Path, point: str | None) -> dict[str, Any]:
     :return: ``{"outcome": "cleaned", "failed": …, "dropped": …}``.
     """
     Points(point, action="kill", root=root, who="janitor").install(ProcessEngine)
+    hand_down(lambda: Settings(trusted_modules=(Diary.__module__,)))
     setting = Setting.load(root)
     engine = ProcessEngine(root, version=0, fault={})
     janitor = Janitor(
@@ -67,7 +70,7 @@ def clean(root: Path, point: str | None) -> dict[str, Any]:
         grace_seconds=0.0,
     )
     report = janitor.run()
-    return {"outcome": "cleaned", "failed": report.of("failed"), "dropped": len(report.of("stage dropped"))}
+    return {"outcome": "cleaned", "failed": report.problems, "dropped": len(report.of("stage dropped"))}
 
 
 class Task:

@@ -38,6 +38,7 @@ def run_chaos(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProces
     return done, total(added)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [11, 12])
 def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, seed: int) -> None:
     done, tally = run_chaos(tmp_path, "--worlds", str(WORLDS), "--workers", "1", "--seed", str(seed))
@@ -54,7 +55,7 @@ def test_stopped_in_the_middle_it_leaves_no_process(tmp_path: Path) -> None:
     driver = subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
     def started() -> list[psutil.Process]:
-        return processes.find(str(tmp_path))
+        return processes.carrying(str(tmp_path))
 
     def is_engine(process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -19,6 +19,7 @@ from tests.chaos.setting import Setting
 from tests.chaos.signals import KILLS, record
 from tests.chaos.tally import Tally
 from tests.chaos.task import Task
+from tests.support.systems import DEFAULT
 
 ENGINE_POINTS = ("begin", "half", "before the manifest", "after the manifest")
 VICTIMS = ("engine", "task", "both")
@@ -38,9 +39,10 @@ LEASE_SECONDS = 0.5
 class World:
     """:param root: an empty folder.
     :param seed: decides everything but the moments at which the kernel runs whom.
+    :param system: what the pipeline lives in, by its name in :mod:`tests.support.systems`.
     """
 
-    def __init__(self, root: Path, *, seed: str) -> None:
+    def __init__(self, root: Path, *, seed: str, system: str = DEFAULT) -> None:
         self.root = root
         self.seed = seed
         self.random = random.Random(seed)
@@ -54,6 +56,7 @@ class World:
         self.given_up = False
         self.setting = Setting(
             root=str(root),
+            system=system,
             sources=self.random.choice([("orders",), ("orders", "returns")]),
             format=self.random.choice(["v1", "v2"]),
             max_files=self.random.choice([None, 2]),
@@ -286,7 +289,7 @@ class World:
 
     def engines(self) -> list[psutil.Process]:
         """Engine processes of this world."""
-        return processes.find(f"{self.root}/jobs/")
+        return processes.carrying(f"{self.root}/jobs/")
 
     def look_for_orphans(self, number: int) -> None:
         """A run that ended well has stopped whatever its earlier tries had left. Where two were alive at once, one may

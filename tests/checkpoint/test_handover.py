@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, CorruptEntryError
 from tests.checkpoint.test_golden import GOLDEN, open_golden
 from tests.checkpoint.world import claimed, entry
+from tests.support.spark_log import files_spark_reads
 
 
 def with_files(root: Path, count: int, *, log: int | None = None) -> Checkpoint:
@@ -67,6 +73,61 @@ def test_sparks_own_compaction_is_built_upon(tmp_path: Path) -> None:
         made.commit_log.add(number, CommitEntry())
     [written] = hand_over(made)
     assert compacted(Path(written)) == list(range(20))
+
+
+def after_adoption(root: Path, compacts: list[int], newest: int) -> Path:
+    """What a query left (its ``.compact`` files, its newer entries), and plain entries of ours up to ``newest``."""
+    made, folder = claimed(root), root / "sources" / "orders"
+    folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"path": f"file:///data/{one}.json", "timestamp": one, "batchId": one}) for one in range(newest + 1)
+    ]
+    for number in compacts:
+        (folder / f"{number}.compact").write_text("\n".join(["v1", *lines[: number + 1]]))
+    for number in range(max(compacts, default=-1) + 1, newest + 1):
+        (folder / str(number)).write_text(f"v1\n{lines[number]}")
+    for number in (newest - 1, newest):
+        made.offset_log.add(number, entry(number))
+        made.commit_log.add(number, CommitEntry())
+    hand_over(made)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("compacts", "newest"),
+    [([9], 19), ([9], 29), ([9], 33), ([9], 39), ([19], 49), ([9, 19], 22), ([9, 19], 49), ([9], 15), ([19], 28)],
+)
+def test_spark_finds_what_its_rule_looks_for_after_an_adoption(
+    tmp_path: Path, compacts: list[int], newest: int
+) -> None:
+    folder = after_adoption(tmp_path, compacts, newest)
+    looked_for = files_spark_reads(folder)
+    assert all((folder / name).exists() for name in looked_for), looked_for
+    [only] = folder.glob("*.compact")
+    assert compacted(only) == list(range(int(only.stem) + 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(interval=st.integers(2, 40), times=st.integers(0, 3), kept=st.integers(1, 3), more=st.integers(1, 45))
+def test_nor_does_it_matter_which_interval_the_query_has(interval: int, times: int, kept: int, more: int) -> None:
+    """But for one below ten whose newest compactions all happen to fit ten, which nothing in the log tells."""
+    compacts = [interval * one - 1 for one in range(1, times + 1)][-kept:]
+    assume(interval >= 10 or any((one + 1) % 10 for one in compacts))
+    with tempfile.TemporaryDirectory() as root:
+        folder = after_adoption(Path(root), compacts, max(compacts, default=0) + more)
+        looked_for = files_spark_reads(folder, interval)
+        assert all((folder / name).exists() for name in looked_for), (looked_for, list(folder.iterdir()))
+
+
+def test_killed_before_the_older_compaction_is_gone_it_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStore, "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            after_adoption(tmp_path, [9], 29)
+    assert hand_over(Checkpoint(open_store(str(tmp_path)))) == []
+    assert [path.name for path in (tmp_path / "sources" / "orders").glob("*.compact")] == ["29.compact"]
 
 
 def test_the_index_of_the_source_log_is_dropped_since_spark_goes_on_without_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, TransformError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, TransformError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.summary import summarize
@@ -127,7 +128,10 @@ def test_show_of_a_batch_that_is_not_there_names_those_that_are(
 
 def test_check_of_a_sound_checkpoint(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = microbatch(capsys, "check", world.pipeline.checkpoint)
-    assert (status, out) == (0, f"{world.pipeline.checkpoint}: nothing wrong (live: 3 planned, 2 committed)\n")
+    assert (status, out) == (
+        0,
+        f"{world.pipeline.checkpoint}: nothing wrong (live: 3 planned, 2 committed; table: 2 of 2 asked for)\n",
+    )
     assert microbatch(capsys, "check", world.pipeline.checkpoint, "--json")[:2] == (0, "[]\n")
 
 
@@ -275,3 +279,31 @@ def test_log_and_show_tell_what_was_set_aside_and_why_and_then_which_replay_ran_
     assert '"code_hash": "0123abcd"' in newest
     assert '"bundle_version": "v2"' in newest
     assert "made for request 1" in newest
+
+
+def test_check_asks_the_table_and_names_what_is_missing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(world.lake / "lane=live" / "batch_id=0")
+    status, out, _ = microbatch(capsys, "check", world.pipeline.checkpoint, "--table")
+    assert status == 1
+    assert "batch live/0 is committed and not in" in out
+    assert "repair: Clear task 'micro_batch' of run 'run-0' of DAG 'orders'" in out
+
+
+def test_a_new_checkpoint_is_told_apart_and_started_behind_or_adopts_by_command(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = World(tmp_path / "new", sink=world.pipeline.sink)
+    new.land(30)
+    with pytest.raises(ForeignBatchError):
+        new.run(0)
+    location = new.pipeline.checkpoint
+    status, out, _ = microbatch(capsys, "check", location)
+    assert (status, "is another one than" in out) == (1, True)
+    status, _, err = microbatch(capsys, "adopt", location, 0)
+    assert (status, "batch live/0 is not planned" in err) == (2, True)
+    assert microbatch(capsys, "start-behind", location, "--dry-run")[0] == 0
+    assert new.checkpoint.offset_log.ids() == []
+    assert microbatch(capsys, "start-behind", location)[0] == 0
+    assert new.run(0) is not None
+    assert microbatch(capsys, "check", location, "--table")[0] == 0
+    assert microbatch(capsys, "log", location)[0] == 0

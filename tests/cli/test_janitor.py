@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> World:
     planned = world.execution.plan(run_identity(0))
     assert planned is not None
     world.execution.open_attempt(key=planned.key, run=run_identity(0), code=CODE, engine=InlineEngine())
-    stage = world.lake / "_staging" / "lane=live" / "batch_id=0" / "attempt=1"
+    stage = world.stage_folder()
     stage.mkdir(parents=True)
     (stage / "part-0.json").write_text("{}")
     return world

@@ -1,4 +1,4 @@
-"""What every sink must do. A new sink joins by an entry in SINKS: how to make it, and how the runtime would leave a
+"""What every sink must do. A new sink joins by an entry in SYSTEMS: how to make it, and how the runtime would leave a
 stage in it."""
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatchError, PublishConflictError, SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.manifest import as_adopted
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.sinks.stages import write_stage
+from tests.contract.registered import registered
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, write_stage
 from tests.staging.stages import write_stage_table
-
-KEY = BatchKey("live", 7)
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Kind:
     write_stage: Callable[..., object]
 
 
-SINKS = {
+SYSTEMS = {
     "file": Kind(make=lambda folder: FileSink(str(folder / "table"), format="json"), write_stage=write_stage),
     "path table": Kind(
         make=lambda folder: TableSink(PathCatalog(str(folder / "lake")), "sales.orders", format="json"),
@@ -36,10 +37,12 @@ SINKS = {
 }
 
 
-@pytest.fixture(params=SINKS.values(), ids=SINKS.keys())
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+system_name = registered(SYSTEMS)
+
+
+@pytest.fixture
+def kind(system_name: str) -> Kind:
+    return SYSTEMS[system_name]
 
 
 @pytest.fixture
@@ -53,42 +56,43 @@ def test_the_definition_survives_a_round_trip(sink: Sink) -> None:
 
 def test_making_and_asking_touch_nothing(sink: Sink, tmp_path: Path) -> None:
     sink.check()
-    assert sink.stage(KEY, 1) == sink.stage(KEY, 1)
+    assert sink.stage(BATCH, 1) == sink.stage(BATCH, 1)
     assert sink.location()
-    assert sink.contains(KEY) is None
-    assert sink.manifest(KEY, 1) is None
-    assert sink.failure(KEY, 1) is None
-    assert sink.stages() == []
-    assert sink.drop_stage(KEY, 1) is False
+    assert sink.contains(EXPECTED) is None
+    assert sink.manifest(BATCH, 1) is None
+    assert sink.failure(BATCH, 1) is None
+    assert sink.stages(CHECKPOINT) == []
+    assert sink.drop_stage(BATCH, 1) is False
     assert list(tmp_path.iterdir()) == []
 
 
-def test_attempts_and_lanes_never_share_a_stage(sink: Sink) -> None:
-    keys = [(KEY, 1), (KEY, 2), (BatchKey("live", 8), 1), (BatchKey("backfill", 7), 1)]
-    assert len({str(sink.stage(key, epoch)) for key, epoch in keys}) == len(keys)
+def test_attempts_lanes_and_checkpoints_never_share_a_stage(sink: Sink) -> None:
+    others = [batch_of(BatchKey("live", 8)), batch_of(BatchKey("backfill", 7)), batch_of(checkpoint="another")]
+    stages = [sink.stage(batch, 1) for batch in (BATCH, *others)]
+    assert len({str(stage) for stage in (*stages, sink.stage(BATCH, 2))}) == len(stages) + 1
 
 
 def test_a_stage_is_published_once_and_saying_it_again_changes_nothing(kind: Kind, sink: Sink) -> None:
     kind.write_stage(sink, 1)
-    assert sink.stages() == [(KEY, 1)]
-    assert sink.contains(KEY) is None
-    staged = sink.manifest(KEY, 1)
+    assert sink.stages(CHECKPOINT) == [(KEY, 1)]
+    assert sink.contains(EXPECTED) is None
+    staged = sink.manifest(BATCH, 1)
     assert staged is not None
-    assert sink.publish(KEY, 1) == staged
-    assert sink.contains(KEY) == staged
-    assert sink.publish(KEY, 1) == staged
-    assert sink.stages() == []
+    assert sink.publish(EXPECTED, 1) == staged
+    assert sink.contains(EXPECTED) == staged
+    assert sink.publish(EXPECTED, 1) == staged
+    assert sink.stages(CHECKPOINT) == []
 
 
 def test_of_two_attempts_the_first_wins_and_the_other_learns_it(kind: Kind, sink: Sink) -> None:
     kind.write_stage(sink, 1)
     kind.write_stage(sink, 2)
-    assert sink.publish(KEY, 2).epoch == 2
-    assert sink.publish(KEY, 1).epoch == 2
-    assert sink.stages() == [(KEY, 1)]
-    assert sink.drop_stage(KEY, 1) is True
-    assert sink.stages() == []
-    found = sink.contains(KEY)
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert sink.publish(EXPECTED, 1).epoch == 2
+    assert sink.stages(CHECKPOINT) == [(KEY, 1)]
+    assert sink.drop_stage(BATCH, 1) is True
+    assert sink.stages(CHECKPOINT) == []
+    found = sink.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 2
 
@@ -97,69 +101,169 @@ def test_an_unfinished_or_missing_stage_is_never_published(kind: Kind, sink: Sin
     kind.write_stage(sink, 1, complete=False)
     for epoch in (1, 2):
         with pytest.raises(SinkError):
-            sink.publish(KEY, epoch)
-    assert sink.contains(KEY) is None
+            sink.publish(EXPECTED, epoch)
+    assert sink.contains(EXPECTED) is None
 
 
 def test_batches_and_lanes_do_not_meet(kind: Kind, sink: Sink) -> None:
-    other = BatchKey("backfill", 7)
+    other = expect(BatchKey("backfill", 7))
     kind.write_stage(sink, 1)
-    kind.write_stage(sink, 1, key=other)
-    sink.publish(KEY, 1)
+    kind.write_stage(sink, 1, batch=other.identity)
+    sink.publish(EXPECTED, 1)
     assert sink.contains(other) is None
     sink.publish(other, 1)
-    assert sink.drop_stage(KEY, 1) is False
-    assert sink.contains(KEY) is not None
+    assert sink.drop_stage(BATCH, 1) is False
+    assert sink.contains(EXPECTED) is not None
 
 
 def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: Sink) -> None:
     for epoch in (1, 2, 3):
         kind.write_stage(sink, epoch, rows=epoch)
-    sink.publish(KEY, 1)
-    assert sink.replace(KEY, 3).result["numOutputRows"] == 3
-    assert sink.replace(KEY, 3).epoch == 3
+    sink.publish(EXPECTED, 1)
+    assert sink.replace(EXPECTED, 3).result["numOutputRows"] == 3
+    assert sink.replace(EXPECTED, 3).epoch == 3
     with pytest.raises(PublishConflictError, match="attempt 3"):
-        sink.replace(KEY, 2)
-    found = sink.contains(KEY)
+        sink.replace(EXPECTED, 2)
+    found = sink.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 3
-    assert sink.stages() == [(KEY, 2)]
+    assert sink.stages(CHECKPOINT) == [(KEY, 2)]
 
 
 def test_a_replay_needs_a_complete_stage(kind: Kind, sink: Sink) -> None:
     kind.write_stage(sink, 1)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     kind.write_stage(sink, 2, complete=False)
     with pytest.raises(MicroBatchError):
-        sink.replace(KEY, 2)
-    found = sink.contains(KEY)
+        sink.replace(EXPECTED, 2)
+    found = sink.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 1
 
 
 def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Sink) -> None:
-    assert sink.withdraw(KEY, 1) is False
+    assert sink.withdraw(EXPECTED, 1) is False
     for epoch in (1, 2):
         kind.write_stage(sink, epoch)
-    sink.publish(KEY, 1)
-    sink.replace(KEY, 2)
+    sink.publish(EXPECTED, 1)
+    sink.replace(EXPECTED, 2)
     with pytest.raises(SinkError, match="attempt 2"):
-        sink.withdraw(KEY, 1)
-    assert sink.contains(KEY) is not None
-    assert sink.withdraw(KEY, 2) is True
-    assert sink.contains(KEY) is None
-    assert sink.withdraw(KEY, 2) is False
+        sink.withdraw(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+    assert sink.withdraw(EXPECTED, 2) is True
+    assert sink.contains(EXPECTED) is None
+    assert sink.withdraw(EXPECTED, 2) is False
     for epoch in (3, 4):
         kind.write_stage(sink, epoch)
-        assert sink.publish(KEY, epoch).epoch == epoch
-        assert sink.withdraw(KEY, epoch) is True
+        assert sink.publish(EXPECTED, epoch).epoch == epoch
+        assert sink.withdraw(EXPECTED, epoch) is True
 
 
 def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind, sink: Sink) -> None:
     kind.write_stage(sink, 1)
-    sink.publish(KEY, 1)
-    sink.withdraw(KEY, 1)
-    assert sink.stages() == []
-    assert sink.drop_replaced(older_seconds=3600) == []
-    assert len(sink.drop_replaced(older_seconds=0)) == 1
-    assert sink.drop_replaced(older_seconds=0) == []
+    sink.publish(EXPECTED, 1)
+    sink.withdraw(EXPECTED, 1)
+    assert sink.stages(CHECKPOINT) == []
+    assert sink.drop_replaced(CHECKPOINT, older_seconds=3600) == []
+    assert len(sink.drop_replaced(CHECKPOINT, older_seconds=0)) == 1
+    assert sink.drop_replaced(CHECKPOINT, older_seconds=0) == []
+
+
+FOREIGN = {
+    "another checkpoint": batch_of(checkpoint="another", location="/checkpoints/another"),
+    "another pipeline": batch_of(pipeline="returns"),
+    "another plan": batch_of(digest="d2"),
+    "an older version": BatchIdentity.at(KEY),
+}
+
+
+@pytest.fixture(params=list(FOREIGN.values()), ids=list(FOREIGN))
+def foreign(request: pytest.FixtureRequest) -> BatchIdentity:
+    found: BatchIdentity = request.param
+    return found
+
+
+def theirs(kind: Kind, sink: Sink, foreign: BatchIdentity, epoch: int = 1) -> ExpectedBatch:
+    """Published under the same number by somebody else."""
+    kind.write_stage(sink, epoch, batch=foreign)
+    known = ExpectedBatch(identity=foreign, recognise=lambda found: found if found.identity is None else None)
+    sink.publish(known, epoch)
+    return known
+
+
+def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
+    kind: Kind, sink: Sink, foreign: BatchIdentity
+) -> None:
+    known = theirs(kind, sink, foreign)
+    kind.write_stage(sink, 2)
+    for asked in (
+        lambda: sink.contains(EXPECTED),
+        lambda: sink.publish(EXPECTED, 2),
+        lambda: sink.replace(EXPECTED, 2),
+    ):
+        with pytest.raises(ForeignBatchError, match="is another one than pipeline 'orders'"):
+            asked()
+    found = sink.contains(known)
+    assert found is not None
+    assert found.epoch == 1
+    assert (KEY, 2) in sink.stages(CHECKPOINT)
+    assert sink.batches("live") == [7]
+    assert sink.batches("backfill") == []
+
+
+def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: Sink, foreign: BatchIdentity) -> None:
+    known = theirs(kind, sink, foreign)
+    with pytest.raises(ForeignBatchError):
+        sink.withdraw(EXPECTED, 1)
+    assert sink.contains(known) is not None
+
+
+def test_a_foreign_batch_is_named_with_the_ways_on(kind: Kind, sink: Sink, foreign: BatchIdentity) -> None:
+    theirs(kind, sink, foreign)
+    with pytest.raises(ForeignBatchError) as error:
+        sink.contains(EXPECTED)
+    text = str(error.value)
+    assert "another path or table" in text
+    assert "microbatch adopt /checkpoints/orders live/7" in text
+    restored = foreign.checkpoint == CHECKPOINT
+    assert ("microbatch rewind /checkpoints/orders --to 6 --drop-output" in text) is restored
+    assert ("microbatch start-behind /checkpoints/orders" in text) is not restored
+    assert foreign.location in text
+
+
+def test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt(
+    kind: Kind, sink: Sink, foreign: BatchIdentity
+) -> None:
+    theirs(kind, sink, foreign, epoch=5)
+    adopting = ExpectedBatch(identity=BATCH, recognise=as_adopted)
+    found = sink.contains(adopting)
+    assert found is not None
+    assert found.epoch == 0
+    kind.write_stage(sink, 1)
+    assert sink.replace(adopting, 1).epoch == 1
+    assert sink.contains(EXPECTED) is not None
+
+
+def test_a_stage_of_another_plan_is_not_published(kind: Kind, sink: Sink) -> None:
+    kind.write_stage(sink, 1, batch=batch_of(digest="d2"))
+    with pytest.raises(SinkError, match="written for another plan of batch live/7"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+
+
+def test_stages_fence_marks_and_replaced_output_of_another_checkpoint_stay(kind: Kind, sink: Sink) -> None:
+    another = batch_of(checkpoint="another")
+    for batch in (BATCH, another):
+        kind.write_stage(sink, 1, batch=batch)
+        sink.fence(batch, 1, by="a test")
+    assert sink.stages("another") == sink.stages(CHECKPOINT) == [(KEY, 1)]
+    assert len(sink.drop_fences(CHECKPOINT, older_seconds=0)) == 1
+    assert sink.drop_stage(BATCH, 1)
+    assert sink.stages("another") == [(KEY, 1)]
+    theirs_now = expect(checkpoint="another")
+    sink.publish(theirs_now, 1)
+    kind.write_stage(sink, 2, batch=another)
+    sink.replace(theirs_now, 2)
+    assert sink.drop_replaced(CHECKPOINT, older_seconds=0) == []
+    assert len(sink.drop_replaced("another", older_seconds=0)) == 1
+    assert len(sink.drop_fences("another", older_seconds=0)) == 1

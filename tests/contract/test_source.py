@@ -1,4 +1,4 @@
-"""What every source must do, whatever it reads. A new source adds a factory to ``FACTORIES``."""
+"""What every source must do, whatever it reads. A new source adds a factory to ``SYSTEMS``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.contract.registered import registered
 
 
 class System(Protocol):
@@ -47,12 +48,15 @@ class Files:
         self._folder.rename(self._folder.with_name("elsewhere"))
 
 
-FACTORIES: dict[str, Callable[[Path], System]] = {"file": Files, "file, ordered": partial(Files, ordered=True)}
+SYSTEMS: dict[str, Callable[[Path], System]] = {"file": Files, "file, ordered": partial(Files, ordered=True)}
 
 
-@pytest.fixture(params=sorted(FACTORIES))
-def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
-    return FACTORIES[request.param](tmp_path)
+system_name = registered(SYSTEMS)
+
+
+@pytest.fixture
+def system(system_name: str, tmp_path: Path) -> System:
+    return SYSTEMS[system_name](tmp_path)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every store must do. A new store is added to ``STORES`` and passes all of this unchanged."""
+"""What every store must do. A new store is added to ``SYSTEMS`` and passes all of this unchanged."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ import pytest
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
+from tests.contract.registered import registered
 
 Make = Callable[[Path], Store]
-STORES: dict[str, Make] = {"posix": lambda folder: PosixStore(folder / "checkpoint")}
+SYSTEMS: dict[str, Make] = {"posix": lambda folder: PosixStore(folder / "checkpoint")}
 SPAWN = multiprocessing.get_context("spawn")
 WHOLE = 200_000
 
 
-@pytest.fixture(params=STORES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+system_name = registered(SYSTEMS)
 
 
 @pytest.fixture
-def store(kind: str, tmp_path: Path) -> Store:
-    return STORES[kind](tmp_path)
+def store(system_name: str, tmp_path: Path) -> Store:
+    return SYSTEMS[system_name](tmp_path)
 
 
 def test_nothing_is_there_and_reading_writes_nothing(store: Store, tmp_path: Path) -> None:
@@ -128,8 +127,8 @@ def test_asking_the_clock_leaves_nothing_behind(store: Store, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def _race(make: Make, folder: Path, rounds: int, number: int, barrier: Any, wins: Any) -> None:
-    store = make(folder)
+def _race(system: str, folder: Path, rounds: int, number: int, barrier: Any, wins: Any) -> None:
+    store = SYSTEMS[system](folder)
     for turn in range(rounds):
         barrier.wait()
         if store.put_if_absent(f"offsets/{turn}", f"{number}".encode()):
@@ -137,16 +136,12 @@ def _race(make: Make, folder: Path, rounds: int, number: int, barrier: Any, wins
     wins.put(None)
 
 
-def _make_posix(folder: Path) -> Store:
-    return STORES["posix"](folder)
-
-
-def test_of_many_processes_exactly_one_puts(kind: str, store: Store, tmp_path: Path) -> None:
+def test_of_many_processes_exactly_one_puts(system_name: str, store: Store, tmp_path: Path) -> None:
     workers, rounds = 4, 25
     barrier, wins = SPAWN.Barrier(workers), SPAWN.Queue()
-    make = {"posix": _make_posix}[kind]
     processes = [
-        SPAWN.Process(target=_race, args=(make, tmp_path, rounds, number, barrier, wins)) for number in range(workers)
+        SPAWN.Process(target=_race, args=(system_name, tmp_path, rounds, number, barrier, wins))
+        for number in range(workers)
     ]
     for process in processes:
         process.start()
@@ -162,8 +157,8 @@ def test_of_many_processes_exactly_one_puts(kind: str, store: Store, tmp_path: P
     assert all(store.get(f"offsets/{turn}") == str(number).encode() for turn, number in won)
 
 
-def _put_forever(make: Make, folder: Path, lane: int, started: Any) -> None:
-    store = make(folder)
+def _put_forever(system: str, folder: Path, lane: int, started: Any) -> None:
+    store = SYSTEMS[system](folder)
     number = 0
     while True:
         store.put_if_absent(f"lane-{lane}/{number}", f"{number:08d}".encode() * (WHOLE // 8))
@@ -172,11 +167,12 @@ def _put_forever(make: Make, folder: Path, lane: int, started: Any) -> None:
             started.set()
 
 
-def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(kind: str, store: Store, tmp_path: Path) -> None:
-    make = {"posix": _make_posix}[kind]
+def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(
+    system_name: str, store: Store, tmp_path: Path
+) -> None:
     for lane in range(4):
         started = SPAWN.Event()
-        process = SPAWN.Process(target=_put_forever, args=(make, tmp_path, lane, started))
+        process = SPAWN.Process(target=_put_forever, args=(system_name, tmp_path, lane, started))
         process.start()
         assert started.wait(timeout=60)
         assert process.pid is not None

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.runtime.job import Job, Read
 from airflow_provider_microbatch.sinks.file import FileSink
+from tests.sinks.stages import batch_of, expect
 
 CONNECTION = json.dumps({"conn_type": "spark", "host": "local[1]"})
 
@@ -36,6 +37,8 @@ class World:
         self.sink = FileSink(str(folder / "lake"), format="json")
         self.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
         self.key = BatchKey("live", 0)
+        self.batch = batch_of(self.key)
+        self.expected = expect(self.key)
         self.tags: list[str] = []
 
     def land(self, name: str, rows: list[dict[str, object]]) -> str:
@@ -55,7 +58,6 @@ class World:
             "schema": "id long, note string",
             "options": {},
             "groups": [{"paths": paths, "base_path": str(self.landing)}],
-            "ignore_missing": False,
         }
         job = Job(
             pipeline="orders",
@@ -67,8 +69,9 @@ class World:
             sources={
                 "orders": Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments),
             },
-            stage=self.sink.stage(self.key, epoch),
+            stage=self.sink.stage(self.batch, epoch),
             transform=called,
+            identity=self.batch.to_dict(),
             **changes,  # type: ignore[arg-type]
         )
         return job, code

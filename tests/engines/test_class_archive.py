@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_microbatch.engines import class_archive
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.engines.submit_statements import SubmitStatements
 from tests.engines.conftest import World
 
 SHARED = "org.apache.spark.deploy.SparkSubmit source: shared objects file (top)"
@@ -31,12 +30,12 @@ def classes_of(world: World, told: Path, *, epoch: int) -> str:
     world.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, env_vars=options, grace_seconds=5)
     job, code = world.job(None, [world.land("a.json", [{"id": 1}])], epoch=epoch)
     world.engine.result(world.start(job, code))
-    assert world.sink.manifest(world.key, epoch) is not None
+    assert world.sink.manifest(world.batch, epoch) is not None
     return told.read_text()
 
 
 @pytest.mark.spark
-def test_batches_and_statements_take_their_classes_from_an_archive_that_is_whole(
+def test_batches_take_their_classes_from_an_archive_that_is_whole(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "spark classes"
@@ -47,16 +46,12 @@ def test_batches_and_statements_take_their_classes_from_an_archive_that_is_whole
 
     use(monkeypatch, str(folder))
     assert SHARED in classes_of(world, tmp_path / "classes-1.log", epoch=1)
-    with monkeypatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", f"-Xlog:class+load:file={tmp_path / 'classes-2.log'}")
-        assert SubmitStatements().run(["SELECT 1 AS one"]) == [[{"one": 1}]]
-    assert SHARED in (tmp_path / "classes-2.log").read_text()
 
     # Java would map what is left of it, and be killed by a signal when it reads beyond the end.
     archive.chmod(0o600)
     with archive.open("r+b") as file:
         file.truncate(made["bytes"] // 2)
-    assert "shared objects file (top)" not in classes_of(world, tmp_path / "classes-3.log", epoch=2)
+    assert "shared objects file (top)" not in classes_of(world, tmp_path / "classes-2.log", epoch=2)
 
 
 def test_an_archive_that_cannot_be_used_is_told_and_changes_nothing(

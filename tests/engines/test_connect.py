@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -121,39 +122,151 @@ def test_code_reaches_client_and_workers_and_attempts_do_not_mix_it(
     assert first["session"] != second["session"]
 
 
-# A type by name is read by whatever session PySpark takes for the process's own.
-TYPED = """
+DIMENSION = """
+import os, time
 from pyspark.sql import functions as F
 def transform(batch):
-    F.udf(lambda n: n, "long")("id")
+    F.udf(lambda n: n, "long")("id")  # a type by name is read by whatever session PySpark takes for the process's own
+    dimension = batch.spark.read.schema("id long").json({folder!r})
+    if {cached}:
+        dimension.cache()
+        assert dimension.count() and dimension.is_cached
+    while not os.path.exists({go!r}):
+        time.sleep(0.05)
+    return dimension
+"""
+
+
+class Dimension:
+    """A folder that the transform reads by itself, and that grows behind the server's back."""
+
+    def __init__(self, world: World, *, cached: bool) -> None:
+        self.folder, self.go = world.root / "dimension", world.root / "go"
+        self.folder.mkdir()
+        transform(world, DIMENSION.format(folder=str(self.folder), go=str(self.go), cached=cached))
+
+    def land(self, number: int) -> None:
+        (self.folder / f"{number}.json").write_text(json.dumps({"id": number}))
+
+
+def mapped(world: World, index: int) -> None:
+    """One of several task runs of the same DAG run."""
+    given = context(world.root / "bundle")
+    given["ti"].map_index = index
+    operator(world).execute(given)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_each_attempt_of_a_dag_run_sees_what_is_there_now(world: World, cached: bool) -> None:
+    dimension = Dimension(world, cached=cached)
+    dimension.go.touch()
+    for index in range(3):
+        world.land(index)
+        dimension.land(index)
+        mapped(world, index)
+    assert world.table() == {0: [0], 1: [0, 1], 2: [0, 1, 2]}
+    assert len({handles(world, BatchKey("live", index))[0]["session"] for index in range(3)}) == 3
+
+
+def test_what_an_attempt_has_cached_is_not_seen_by_another_pipeline_that_runs_meanwhile(
+    world: World, warm: Warm, tmp_path: Path
+) -> None:
+    dimension = Dimension(world, cached=True)
+    dimension.land(1)
+    world.land(1)
+    slow = threading.Thread(target=execute, args=(world,))
+    slow.start()
+    try:
+        wait_until(lambda: held(warm, CACHED) == [1])
+        (tmp_path / "other" / "bundle" / "jobs").mkdir(parents=True)
+        other = World(tmp_path / "other")
+        other.land(1)
+        dimension.land(2)
+        source = (world.root / "bundle" / "jobs" / "orders.py").read_text()
+        transform(other, source.replace(str(dimension.go), str(other.root)))
+        execute(other)
+        assert other.table() == {0: [1, 2]}
+    finally:
+        dimension.go.touch()
+        slow.join()
+    assert world.table() == {0: [1]}
+
+
+LEAVES = """
+def transform(batch):
+    spark = batch.spark
+    for key, value in (("spark.sql.caseSensitive", "true"), ("spark.sql.files.ignoreCorruptFiles", "true")):
+        assert spark.conf.get(key) == "false"
+        spark.conf.set(key, value)
+    assert not spark.catalog.tableExists("mine")
+    spark.range(1).createTempView("mine")
+    spark.sql("/* CREATE TABLE x */ CREATE TEMPORARY VIEW too AS SELECT 'CACHE TABLE x' AS text")
+    refused = []
+    for name, leave in {
+        "view": lambda: spark.range(1).createOrReplaceGlobalTempView("x"),
+        "sql view": lambda: spark.sql("-- so\\nCREATE GLOBAL TEMP VIEW x AS SELECT 1"),
+        "cache": lambda: spark.catalog.cacheTable("mine"),
+        "sql cache": lambda: spark.sql("cache lazy table y AS SELECT 1"),
+        "table": lambda: spark.range(1).write.saveAsTable("x"),
+        "table 2": lambda: spark.range(1).writeTo("default.x").createOrReplace(),
+        "sql table": lambda: spark.sql("CREATE TABLE IF NOT EXISTS spark_catalog.default.`x` (id INT) USING json"),
+        "of a frame": lambda: spark.sql("CREATE TABLE x AS SELECT * FROM {frame}", frame=spark.range(1)),
+        "sql database": lambda: spark.sql("CREATE DATABASE x"),
+        "program": lambda: spark.sql("EXECUTE IMMEDIATE 'CREATE OR REPLACE VIEW x AS SELECT 1'"),
+    }.items():
+        try:
+            leave()
+        except Exception as error:
+            assert type(error).__name__ == "SharedNameError", (name, error)
+            refused.append(name)
+    assert len(refused) == 10, refused
     return batch.sources["orders"]
 """
 
 
-def test_a_session_is_one_for_a_dag_run_and_a_new_one_when_the_server_has_closed_it(world: World, warm: Warm) -> None:
-    transform(world, TYPED)
+def test_settings_and_names_do_not_cross_and_names_of_all_are_refused(world: World) -> None:
+    transform(world, LEAVES)
+    for index in (0, 1):
+        world.land(index)
+        mapped(world, index)
+    assert world.table() == {0: [0], 1: [1]}
+    transform(world, "def transform(batch):\n    batch.spark.range(1).write.saveAsTable('x')\n")
+    world.land(2)
+    with pytest.raises(TransformError, match=r"(?s)saveAsTable.*table 'x' in the catalog in the server's memory"):
+        mapped(world, 2)
 
-    def mapped(index: int) -> None:
-        world.land(index + 1)
-        given = context(world.root / "bundle")
-        given["ti"].map_index = index
-        operator(world).execute(given)
 
-    mapped(0)
-    mapped(1)
-    (first,), (second,) = handles(world), handles(world, BatchKey("live", 1))
-    assert first["session"] == second["session"]
-    assert first["tag"] != second["tag"]
-    close = (
-        "import sys; from pyspark.sql import SparkSession; "
-        "SparkSession.builder.remote(sys.stdin.read()).create().stop()"
-    )
-    url = f"sc://localhost:{warm.connection['port']}/;token={warm.connection['password']}"
-    url += f";user_id={first['user']};session_id={first['session']}"
-    subprocess.run([sys.executable, "-c", close], input=url, text=True, check=True)
-    mapped(2)
-    assert handles(world, BatchKey("live", 2))[0]["session"] != first["session"]
-    assert world.table() == {0: [1], 1: [2], 2: [3]}
+def held(warm: Warm, *kinds: str) -> list[int]:
+    """How many objects of these classes live in the server after a full collection."""
+    told = subprocess.run(["jcmd", str(warm.running.server_pid), "GC.class_histogram"], capture_output=True, text=True)
+    counts = {line.split()[3]: int(line.split()[1]) for line in told.stdout.splitlines() if line.count(".") > 1}
+    return [counts.get(f"org.apache.spark.sql.{kind}", 0) for kind in kinds]
+
+
+SESSION, CACHED = "connect.service.SessionHolder", "execution.CachedData"
+
+
+def test_a_server_keeps_nothing_of_attempts_that_have_ended_or_were_killed(world: World, warm: Warm) -> None:
+    engine = SparkConnectEngine(conn_id=CONN_ID)
+    for number in range(40):
+        handle = engine.handle(pipeline="orders", key=BatchKey("live", number), epoch=1)
+        engine._launches[handle["tag"]].close()
+    wait_until(lambda: held(warm, SESSION)[0] < 5)
+    dimension = Dimension(world, cached=True)
+    dimension.land(1)
+    world.land(1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen([sys.executable, "-c", TASK, str(world.root)], env=environment) as process:
+        wait_until(lambda: held(warm, CACHED) == [1])
+        psutil.Process(handles(world)[0]["pid"]).kill()
+        process.kill()
+    assert held(warm, CACHED) == [1]
+    world.expire_leases()
+    dimension.go.touch()
+    execute(world, 2)
+    assert world.table() == {0: [1]}
+    wait_until(lambda: held(warm, SESSION, CACHED) < [5, 1])
+    assert held(warm, CACHED) == [0]
 
 
 def test_a_failing_transform_is_told_by_its_traceback(world: World) -> None:
@@ -305,9 +418,60 @@ def test_a_second_start_says_that_one_runs(warm: Warm, capsys: pytest.CaptureFix
     facts = json.loads(capsys.readouterr().out)
     assert facts["server_pid"] == warm.running.server_pid
     assert facts["spark"].startswith("4.")
-    assert facts["sessions"] >= 1
+    assert facts["attempts"] == 0
     assert warm.folder.stat().st_mode & 0o077 == 0
     assert (warm.folder / server.CONNECTION).stat().st_mode & 0o077 == 0
+
+
+def test_nothing_of_a_warm_engine_is_open_to_the_network(warm: Warm) -> None:
+    listening = [
+        found.laddr.ip
+        for process in processes.find(warm.running.tag)
+        for found in process.net_connections(kind="inet")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 3, "Spark Connect, driver, block manager"
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+    assert "spark.authenticate=true" in (warm.folder / "server.properties").read_text()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in warm.folder.glob("*.*") if path.is_file())
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_start_leaves_nothing_for_ever_and_the_next_one_keeps_the_address(
+    tmp_path: Path, signal_: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "e"
+    folder.mkdir(mode=0o700)
+    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "engine", "start", "--dir", str(folder)]
+    record = folder / "engine.json"
+    with subprocess.Popen(command) as starting:
+        wait_until(lambda: record.exists() or starting.poll() is not None)
+        tag = json.loads(record.read_text())["tag"]
+        wait_until(lambda: len(processes.find(tag)) > 1)
+        starting.send_signal(signal_)
+    try:
+        assert bool(processes.find(tag)) == (signal_ is signal.SIGKILL)
+        assert server.status(folder).running is None
+        assert main(["engine", "stop", "--dir", str(folder)]) == 0
+        assert not processes.find(tag)
+        if signal_ is signal.SIGTERM:
+            return
+        started = [main(["engine", "start", "--dir", str(folder), "--master", "local[1]"])]
+        connection = (folder / server.CONNECTION).read_text()
+        assert "airflow connections import" in capsys.readouterr().out
+        assert main(["engine", "stop", "--dir", str(folder)]) == 0
+        started.append(main(["engine", "start", "--dir", str(folder), "--master", "local[1]"]))
+        assert started == [0, 0]
+        assert (folder / server.CONNECTION).read_text() == connection
+        given = [int(port) for port in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()]
+        (address,) = json.loads(connection).values()
+        assert not given[0] <= address["port"] <= given[1], (
+            "anybody's connection may take it while the engine is stopped"
+        )
+        assert "still right" in capsys.readouterr().out
+    finally:
+        main(["engine", "stop", "--dir", str(folder)])
+        processes.end_all(tag, grace=1)
 
 
 def test_a_server_that_refuses_the_token_is_told_before_anything_is_recorded(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import socket
+import uuid
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import server
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
-from airflow_provider_microbatch.engines.spark_connect_child import session_id
-from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call
+from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, is_own
 from airflow_provider_microbatch.exceptions import EngineError
 
+ENGINE_TAG = "microbatch-engine-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
+TAG = "microbatch-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
 KEY = BatchKey("live", 0)
 
 
@@ -56,19 +58,14 @@ def test_nothing_runs_on_a_local_server_that_has_gone(monkeypatch: pytest.Monkey
     url = f"sc://localhost:{free_port()}"
     handle = {
         "engine": "spark-connect", "host": socket.gethostname(), "url": url, "conn_id": "warm", "user": "me",
-        "session": session_id("x", 0), "tag": "microbatch-1", "pid": os.getpid(), "started": 1.0,
+        "session": str(uuid.uuid4()), "tag": TAG, "pid": os.getpid(), "started": 1.0,
         "application": "orders batch live/0 attempt 1",
     }  # fmt: skip
     # The pid is in use again, by this very process, which started later.
     assert engine.cancel(handle) is False
     # Of another host's server nobody knows.
     with pytest.raises(EngineError, match="does not answer"):
-        engine.cancel({**handle, "host": "elsewhere"})
-
-
-def test_sessions_are_found_again_by_what_they_are_for() -> None:
-    assert session_id("orders\nrun-1", 0) == session_id("orders\nrun-1", 0)
-    assert len({session_id(purpose, generation) for purpose in ("a", "b") for generation in (0, 1)}) == 4
+        engine.cancel({**handle, "host": "elsewhere", "url": engine._server("warm").public_url})
 
 
 def test_a_runner_in_a_folder_that_others_may_write_is_not_trusted(tmp_path: Path) -> None:
@@ -81,6 +78,68 @@ def test_a_runner_in_a_folder_that_others_may_write_is_not_trusted(tmp_path: Pat
         found.close()
         tmp_path.chmod(0o770)
         assert call(tmp_path) is None
+
+
+def test_a_folder_behind_a_link_and_a_process_of_another_user_are_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, link = tmp_path / "engine", tmp_path / "link"
+    folder.mkdir(mode=0o700)
+    link.symlink_to(folder)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "runner.sock"))
+        listener.listen()
+        assert call(link) is None
+        found = call(folder)
+        assert found is not None
+        found.close()
+        accepted, _ = listener.accept()
+        with accepted:
+            assert is_own(accepted)
+            monkeypatch.setattr(os, "getuid", lambda: 65_000)
+            assert not is_own(accepted)
+    monkeypatch.undo()
+    assert main(["engine", "start", "--dir", str(link)]) == 2
+    assert "this user's alone" in capsys.readouterr().err
+
+
+def test_port_and_token_stay_unless_the_port_is_taken(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / server.CONNECTION).write_text(json.dumps({server.CONN_ID: {"port": port, "password": "secret-77"}}))
+    tmp_path.chmod(0o700)
+    assert server.stop(tmp_path) is False
+    assert server._address(tmp_path) == (port, "secret-77")
+    with socket.create_server(("127.0.0.1", port)):
+        other, token = server._address(tmp_path)
+    assert (other != port, token) == (True, "secret-77")
+    for broken in ("{", "[]", "{}", json.dumps({server.CONN_ID: {"port": 10**9, "password": ""}})):
+        (tmp_path / server.CONNECTION).write_text(broken)
+        assert len(server._address(tmp_path)[1]) > 30
+
+
+def test_a_start_is_on_record_before_it_starts_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        """The process is gone."""
+
+    def spawn(command: list[str], *_: object) -> None:
+        assert any(json.loads((tmp_path / "engine.json").read_text())["tag"] in part for part in command)
+        raise Killed
+
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(server, "_spawn", spawn)
+    with pytest.raises(Killed):
+        server.start(tmp_path)
+    assert server.status(tmp_path).running is None
+
+
+@pytest.mark.parametrize("tag", ["", "python", "microbatch-engine-", None, 7])
+def test_a_record_that_names_other_processes_ends_none(
+    tmp_path: Path, tag: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("airflow_provider_microbatch.engines.processes.end_all", lambda *_, **__: pytest.fail("ended"))
+    (tmp_path / "engine.json").write_text(json.dumps({"tag": tag}))
+    assert server.stop(tmp_path) is False
 
 
 def test_a_runner_of_another_version_or_python_does_not_fit() -> None:
@@ -109,7 +168,7 @@ def test_a_stale_record_is_no_engine(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no engine runs" in capsys.readouterr().out
     folder.mkdir(mode=0o700)
     record = {
-        "tag": "microbatch-engine-long-gone", "url": "sc://localhost:1", "master": "local", "spark": "4.1.3",
+        "tag": ENGINE_TAG, "url": "sc://localhost:1", "master": "local", "spark": "4.1.3",
         "server_pid": os.getpid(), "runner_pid": os.getpid(), "started": 1.0,
     }  # fmt: skip
     (folder / "engine.json").write_text(json.dumps(record))

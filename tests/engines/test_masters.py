@@ -14,6 +14,7 @@ from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import EngineState
 
+TAG = "microbatch-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
 KEY = BatchKey("live", 5)
 
 
@@ -49,6 +50,7 @@ def test_the_target_is_the_one_the_hook_submits_to(
         ),
         ({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}, "no cluster"),
         ({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cloud"}}, "'cloud'"),
+        ({"conn_type": "http", "host": "example.com"}, "'spark_default' is of type 'http', not 'spark'"),
     ],
 )
 def test_what_spark_refuses_is_refused_before_an_attempt_is_recorded(
@@ -83,14 +85,14 @@ def test_yarn_is_asked_by_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "listing").write_text(LISTING)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     handle = {
-        "engine": "spark-submit", "host": "elsewhere", "tag": "microbatch-1", "application": "orders",
+        "engine": "spark-submit", "host": "elsewhere", "tag": TAG, "application": "orders",
         "master": "yarn", "deploy_mode": "cluster", "namespace": None,
     }  # fmt: skip
     engine = SparkSubmitEngine()
     assert engine.poll(handle) is EngineState.RUNNING
     assert engine.cancel(handle) is True
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert "-appTags microbatch-1" in calls[0]
+    assert f"-appTags {TAG}" in calls[0]
     assert calls[-1] == "application -kill application_1700000000000_0042"
     (tmp_path / "listing").write_text(LISTING.splitlines()[0])
     assert engine.poll(handle) is EngineState.UNKNOWN

@@ -20,9 +20,14 @@ import pytest
 
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.exceptions import EngineError, ForeignBatchError
 from airflow_provider_microbatch.execution.engine import EngineState
+from airflow_provider_microbatch.execution.identity import planned_identity
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.engines.conftest import World
+from tests.execution.maintaining import applied
+from tests.execution.world import World as Pipelines
 
 pytestmark = pytest.mark.spark
 
@@ -43,13 +48,13 @@ def test_a_job_leaves_a_stage_with_a_manifest(world: World) -> None:
     world.engine.result(handle)
     assert world.engine.poll(handle) is EngineState.SUCCEEDED
 
-    manifest = world.sink.manifest(world.key, 1)
+    manifest = world.sink.manifest(world.batch, 1)
     assert manifest is not None
     assert manifest.result["numInputRows"] == {"orders": 3}
     assert manifest.result["numOutputRows"] == 2
     assert manifest.result["batchId"] == 0
     assert set(manifest.result["durationMs"]) == {"read", "transform", "write", "total"}
-    published = world.sink.publish(world.key, 1)
+    published = world.sink.publish(world.expected, 1)
     assert published == manifest
     folder = world.sink.root / "lane=live" / "batch_id=0"
     rows = [json.loads(line) for name in manifest.files for line in (folder / name).read_text().splitlines()]
@@ -70,7 +75,7 @@ def test_a_driver_has_the_pyspark_that_is_installed_and_python_functions_run(wor
     )
     job, code = world.job(transform, [world.land("a.json", [{"id": 21}])])
     world.engine.result(world.start(job, code))
-    (name,) = world.sink.publish(world.key, 1).files
+    (name,) = world.sink.publish(world.expected, 1).files
     row = json.loads((world.sink.root / "lane=live" / "batch_id=0" / name).read_text())
     # From the zip of it that spark-submit puts first, each driver would compile all of it.
     assert row == {"id": 42, "where": importlib.import_module("pyspark").__file__}
@@ -115,13 +120,13 @@ def test_a_transform_that_fails_is_reported_and_the_exit_status_says_so(world: W
     with pytest.raises(EngineError, match="no good"):
         world.engine.result(handle)
     assert world.engine.poll(handle) is EngineState.FAILED
-    failure = world.sink.failure(world.key, 1)
+    failure = world.sink.failure(world.batch, 1)
     assert failure is not None
     assert failure["origin"] == "transform"
     assert "in helper" in failure["traceback"]
     assert "runtime" not in failure["traceback"]
-    assert world.sink.manifest(world.key, 1) is None
-    assert world.sink.drop_stage(world.key, 1)
+    assert world.sink.manifest(world.batch, 1) is None
+    assert world.sink.drop_stage(world.batch, 1)
 
 
 def test_a_large_plan_travels_and_an_unused_source_lets_the_driver_exit(world: World) -> None:
@@ -130,7 +135,7 @@ def test_a_large_plan_travels_and_an_unused_source_lets_the_driver_exit(world: W
     job, code = world.job(transform, paths, conf={f"spark.sql.made.up.{n}": "x" * 100 for n in range(2000)})
     assert len(job.to_json()) > 128 * 1024
     world.engine.result(world.start(job, code))
-    manifest = world.sink.manifest(world.key, 1)
+    manifest = world.sink.manifest(world.batch, 1)
     assert manifest is not None
     assert manifest.result["numInputRows"] == {"orders": None}
     assert manifest.result["numOutputRows"] == 2
@@ -213,3 +218,22 @@ def test_an_orphan_is_found_and_ended_by_another_process(world: World, tmp_path:
     assert world.engine.poll(handle) is EngineState.UNKNOWN
     assert not any(runs(process) for process in running)
     assert not packaging.folder_of(handle["tag"]).exists()
+
+
+def test_a_batch_that_spark_submit_ran_is_known_by_who_made_it(spark_default: None, tmp_path: Path) -> None:
+    """A new checkpoint on a table that was kept, as a user meets it."""
+    sink = FileSink(str(tmp_path / "lake"), format="json")
+    engine: Any = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
+    old, new = Pipelines(tmp_path / "old", sink=sink), Pipelines(tmp_path / "new", sink=sink)
+    old.land(1)
+    new.land(7)
+    assert old.run(0, engine) is not None
+    found = old.published()
+    assert found is not None
+    assert found.identity == planned_identity(old.checkpoint, found.key)
+    with pytest.raises(ForeignBatchError, match=f"published by pipeline 'orders' .checkpoint {old.checkpoint_id}"):
+        new.run(0, engine)
+    applied(new, lambda drafting: plan_start_behind(drafting, allow_reread=False))
+    assert new.run(0, engine) is not None
+    new.lake = tmp_path / "lake"
+    assert new.table() == {0: [1], 1: [7]}

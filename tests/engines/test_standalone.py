@@ -43,7 +43,7 @@ def shouting(world: World) -> tuple[Job, Code]:
 
 def table(world: World) -> list[tuple[int, str]]:
     """Publish the attempt, and read what is there then."""
-    manifest = world.sink.publish(world.key, 1)
+    manifest = world.sink.publish(world.expected, 1)
     folder = world.sink.root / "lane=live" / "batch_id=0"
     rows = [json.loads(line) for name in manifest.files for line in (folder / name).read_text().splitlines()]
     return sorted((row["id"], row["loud"]) for row in rows)
@@ -77,7 +77,7 @@ def test_a_warm_engine_may_be_the_driver_of_a_standalone_cluster(
         (connection,) = json.loads((folder / server.CONNECTION).read_text()).values()
         monkeypatch.setenv("AIRFLOW_CONN_WARM", json.dumps(connection))
         job, code = shouting
-        engine: Engine = SparkConnectEngine(conn_id="warm", scope="run", code_hash=code.code_hash)
+        engine: Engine = SparkConnectEngine(conn_id="warm")
         handle: dict[str, Any] = dict(engine.handle(pipeline="orders", key=world.key, epoch=1))
         engine.start(handle, job, code)
         engine.result(handle)

@@ -17,6 +17,7 @@ from unittest import mock
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
@@ -26,13 +27,16 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
 
 HOUR_MS = 60 * 60 * 1000
 ROWS = 3
 """The source has as many rows, one a batch."""
 
+
+Staged = tuple[int, BatchIdentity]
+"""A row, and the batch that it was read for."""
 
 Question = tuple[str, tuple[Any, ...]]
 """What a process asks of the world, or changes."""
@@ -54,14 +58,14 @@ class World:
     """Everything that outlives a process. Values are never changed in place.
 
     :param files: path → bytes and when they were written.
-    :param stages: batch and attempt → the row's number.
-    :param table: batch → attempt and row.
+    :param stages: batch and attempt → the row's number, and the batch's identity.
+    :param table: batch → attempt, row and identity.
     :param now_ms: the store's clock.
     """
 
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    stages: dict[tuple[BatchKey, int], int] = field(default_factory=dict)
-    table: dict[BatchKey, tuple[int, int]] = field(default_factory=dict)
+    stages: dict[tuple[BatchKey, int], Staged] = field(default_factory=dict)
+    table: dict[BatchKey, tuple[int, Staged]] = field(default_factory=dict)
     now_ms: int = HOUR_MS
 
     @cached_property
@@ -133,8 +137,9 @@ def _list(world: World, folder: str) -> tuple[World, tuple[str, ...]]:
     return world, tuple(sorted({p[len(prefix) :].partition("/")[0] for p in world.files if p.startswith(prefix)}))
 
 
-def _manifest(key: BatchKey, epoch: int, row: int) -> Manifest:
-    return Manifest(key=key, epoch=epoch, files={}, result={"row": row})
+def _manifest(key: BatchKey, epoch: int, staged: Staged) -> Manifest:
+    row, identity = staged
+    return Manifest(key=key, epoch=epoch, identity=identity, files={}, result={"row": row})
 
 
 def _contains(world: World, key: BatchKey) -> tuple[World, Manifest | None]:
@@ -143,8 +148,8 @@ def _contains(world: World, key: BatchKey) -> tuple[World, Manifest | None]:
 
 
 def _staged(world: World, key: BatchKey, epoch: int) -> tuple[World, Manifest | None]:
-    row = world.stages.get((key, epoch))
-    return world, None if row is None else _manifest(key, epoch, row)
+    staged = world.stages.get((key, epoch))
+    return world, None if staged is None else _manifest(key, epoch, staged)
 
 
 def _publish(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
@@ -169,15 +174,15 @@ def _replace(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
 
 
 def _moved(world: World, key: BatchKey, epoch: int) -> tuple[World, Manifest]:
-    row = world.stages[key, epoch]
+    staged = world.stages[key, epoch]
     stages = {stage: found for stage, found in world.stages.items() if stage != (key, epoch)}
-    return replace(world, stages=stages, table={**world.table, key: (epoch, row)}), _manifest(key, epoch, row)
+    return replace(world, stages=stages, table={**world.table, key: (epoch, staged)}), _manifest(key, epoch, staged)
 
 
 def _drop(world: World, key: BatchKey, epoch: int) -> tuple[World, bool]:
     if (key, epoch) not in world.stages:
         return world, False
-    return replace(world, stages={s: row for s, row in world.stages.items() if s != (key, epoch)}), True
+    return replace(world, stages={s: staged for s, staged in world.stages.items() if s != (key, epoch)}), True
 
 
 _ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
@@ -193,7 +198,7 @@ _ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
     "replace": _replace,
     "drop": _drop,
     "stages": lambda world: (world, tuple(sorted(world.stages))),
-    "stage": lambda world, key, epoch, row: (replace(world, stages={**world.stages, (key, epoch): row}), None),
+    "stage": lambda world, key, epoch, staged: (replace(world, stages={**world.stages, (key, epoch): staged}), None),
 }
 
 _port: Port | None = None
@@ -249,33 +254,33 @@ class ModelSink(Sink):
     def check(self) -> None:
         return
 
-    def stage(self, key: BatchKey, epoch: int) -> Stage:
-        return Stage(writer="", arguments={}, report=f"{key}/{epoch}")
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        return Stage(writer="", arguments={}, report=f"{batch.key}/{epoch}")
 
-    def manifest(self, key: BatchKey, epoch: int) -> Manifest | None:
-        found: Manifest | None = port().ask("manifest", key, epoch)
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        found: Manifest | None = port().ask("manifest", batch.key, epoch)
         return found
 
-    def failure(self, key: BatchKey, epoch: int) -> None:
+    def failure(self, batch: BatchIdentity, epoch: int) -> None:
         return None
 
-    def contains(self, key: BatchKey) -> Manifest | None:
-        found: Manifest | None = port().ask("contains", key)
-        return found
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        found: Manifest | None = port().ask("contains", batch.key)
+        return None if found is None else batch.check(found, where="the model's table")
 
-    def publish(self, key: BatchKey, epoch: int) -> Manifest:
-        published: Manifest = port().ask("publish", key, epoch)
-        return published
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        published: Manifest = port().ask("publish", batch.key, epoch)
+        return batch.check(published, where="the model's table")
 
-    def replace(self, key: BatchKey, epoch: int) -> Manifest:
-        published: Manifest = port().ask("replace", key, epoch)
-        return published
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        published: Manifest = port().ask("replace", batch.key, epoch)
+        return batch.check(published, where="the model's table")
 
-    def drop_stage(self, key: BatchKey, epoch: int) -> bool:
-        return bool(port().ask("drop", key, epoch))
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        return bool(port().ask("drop", batch.key, epoch))
 
-    def stages(self) -> list[tuple[BatchKey, int]]:
-        return list(port().ask("stages"))
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        return list(port().ask("stages")) if checkpoint else []
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,8 @@ class ModelEngine:
         return {"engine": self.name, "tag": f"{key}-{epoch}"}
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
-        port().ask("stage", BatchKey(job.lane, job.batch_id), job.epoch, job.sources["rows"].arguments["row"])
+        staged = (job.sources["rows"].arguments["row"], BatchIdentity.from_dict(job.identity))
+        port().ask("stage", BatchKey(job.lane, job.batch_id), job.epoch, staged)
 
     def result(self, handle: Handle) -> None:
         return

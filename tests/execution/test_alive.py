@@ -5,18 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, OutrunError
+from airflow_provider_microbatch.checkpoint.leases import Leases
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BatchInProgressError,
+    DefinitionError,
+    OutrunError,
+)
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.liveness import no_engine
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
+from tests.support.leases import expire_leases
 
 KEY = BatchKey("live", 0)
 
@@ -40,6 +48,46 @@ def planned_by(world: World, number: int) -> BatchKey:
     planned = world.execution.plan(run_identity(number))
     assert planned is not None
     return planned.key
+
+
+def test_its_lease_is_renewed_from_the_moment_its_epoch_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To stop the Spark of the attempt before, or to tell its hooks, may take longer than a lease runs."""
+    renewed = threading.Event()
+    real = Leases.renew
+
+    def renew(self: Leases, key: BatchKey, epoch: int, **kwargs: Any) -> None:
+        real(self, key, epoch, **kwargs)
+        if threading.current_thread() is not threading.main_thread() and epoch == 2:
+            renewed.set()
+
+    class Slow(InlineEngine):
+        def cancel(self, handle: Handle) -> bool:
+            assert renewed.wait(30), "nobody renewed the lease while the attempt before was being stopped"
+            return super().cancel(handle)
+
+    opened(world)
+    monkeypatch.setattr(Leases, "renew", renew)
+    execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lease_seconds=0.3)
+    assert execution.open_attempt(key=KEY, run=run_identity(0), code=CODE, engine=Slow()).epoch == 2
+
+
+def test_the_pipeline_says_how_long_a_lease_runs(world: World) -> None:
+    world.options["lease_seconds"] = 600
+    attempt = opened(world)
+    assert 500 < world.checkpoint.leases.remaining_seconds(KEY, attempt.epoch) <= 600
+    expire_leases(world.root / "checkpoint", 300)
+    with pytest.raises(BatchInProgressError, match="its lease runs for another"):
+        world.run(1)
+    assert world.janitor().of("alive") == ["live/0 attempt 1"]
+    expire_leases(world.root / "checkpoint", 300)
+    assert world.run(1) is not None
+
+
+@pytest.mark.parametrize("seconds", [0, 4.9, -60, "60", True, float("inf"), None])
+def test_a_lease_that_is_no_time_is_refused_where_it_is_written(world: World, seconds: Any) -> None:
+    world.options["lease_seconds"] = seconds
+    with pytest.raises(DefinitionError, match="pipeline 'orders': lease_seconds must be a number of seconds from 5 on"):
+        assert world.pipeline
 
 
 class Running(InlineEngine):
@@ -73,10 +121,10 @@ def test_an_attempt_without_an_end_is_fenced_beside_its_stage_for_its_spark_to_s
     dead = opened(world)
     world.expire_leases()
     world.run(1)
-    path = world.pipeline.sink.stage(KEY, dead.epoch).fence
+    path = world.pipeline.sink.stage(world.place(), dead.epoch).fence
     assert path is not None
-    assert "attempt 2 of run 'run-1'" in local(path).read_text()
-    winner = world.pipeline.sink.stage(KEY, 2).fence
+    assert "a later attempt" in local(path).read_text()  # and no word out of the checkpoint
+    winner = world.pipeline.sink.stage(world.place(), 2).fence
     assert winner is not None
     assert not local(winner).exists()
     assert world.janitor().of("fence removed") == []

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
     BatchInProgressError,
     CheckpointError,
     EngineError,
@@ -139,6 +140,23 @@ def test_a_retry_goes_on_with_the_replays_that_are_left(tmp_path: Path) -> None:
     world.backfill(hour(0), backfill_run(10, try_number=2), retry)
     assert [job.batch_id for job in retry.jobs] == [1, 2]
     assert world.ids() == [0, 1, 2]
+
+
+def test_a_run_that_has_planned_its_lane_and_cannot_replay_yet_is_tried_again(tmp_path: Path) -> None:
+    """Skipped, it would leave a batch that has taken its data from all other lanes to nobody."""
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    world.land_at(0.1, 1)
+    world.run(1)
+
+    def meanwhile(job: Job) -> None:
+        if job.epoch == 2:
+            world.land_at(0.2, 2)
+            with pytest.raises(AttemptFencedError, match=r"batch live/0 is in progress.*is planned and waits"):
+                world.backfill(hour(0), 11)
+
+    world.run(1, InlineEngine(before_stage=meanwhile), clear_number=1)
+    world.backfill(hour(0), backfill_run(11, try_number=2))
+    assert world.ids() == [1, 2]
 
 
 def test_a_batch_that_another_run_is_alive_at_is_not_asked_for(tmp_path: Path) -> None:

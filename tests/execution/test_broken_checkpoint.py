@@ -92,3 +92,18 @@ def test_a_broken_checkpoint_is_refused_and_left_as_it_is(
         world.execution.should_fire()
     assert world.files() == before
     assert world.table() == table
+
+
+def test_a_gap_in_the_middle_of_a_log_stops_plan(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for number in range(6):
+        world.land(number)
+        world.run(number)
+    (tmp_path / "checkpoint" / "commits" / "2").unlink()
+    world.land(9)
+    before = world.files()
+    with pytest.raises(
+        BrokenLogError, match=r"Previous batch 2 not found in \S+commits, though 3[\s\S]*`microbatch repair`"
+    ):
+        world.run(6)
+    assert world.files() == before

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.exchange import plan_export, plan_import
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -62,6 +62,22 @@ def test_an_export_is_whole_and_the_original_is_as_it_was(world: World, tmp_path
     assert {path: copied[path] for path in before} == before
 
 
+def test_an_export_says_which_batches_are_set_aside_and_loses_none_unasked(tmp_path: Path) -> None:
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.land(1)
+    world.run(1)
+    with pytest.raises(MaintenanceError, match=r"live/0 are set aside[\s\S]*--allow-skip"):
+        exported(world, tmp_path / "copy")
+    target = str(tmp_path / "copy")
+    plan = applied(world, lambda drafting: plan_export(drafting, target=target, allow_skip=True))
+    assert "lost to the table: the ranges of live/0, which are set aside." in plan.notes
+    world.run(0, clear_number=1)
+    exported(world, tmp_path / "whole")
+
+
 def test_an_export_comes_back_as_the_same_pipeline(world: World, tmp_path: Path) -> None:
     exported(world, tmp_path / "copy")
     shutil.rmtree(world.pipeline.checkpoint)
@@ -106,7 +122,12 @@ def test_an_import_that_was_killed_is_no_checkpoint_until_it_is_finished(
         if (target / "offsets").exists():
             with pytest.raises((MaintenanceError, BrokenLogError)):
                 other.run(11)
-        applier = Applier(store=open_store(str(target)), engine_of=lambda name: None, clock_ms=lambda: 1)
+        applier = Applier(
+            store=open_store(str(target)),
+            engine_of=lambda name: None,
+            clock_ms=lambda: 1,
+            told=[str(tmp_path / "checkpoint")],
+        )
         if applier.finish() is None:
             imported(tmp_path / "checkpoint", target)
     assert verify_all(World(tmp_path, checkpoint=str(target)).checkpoint) == []

@@ -125,7 +125,7 @@ def test_killed_after_a_hook_returned_it_is_told_again_and_the_others_once(world
         patch.setattr("airflow_provider_microbatch.execution.execution.Execution.abandon", lambda *_, **__: None)
         with pytest.raises(Killed):
             world.run(0)
-    manifest = world.pipeline.sink.contains(KEY)
+    manifest = world.published()
     assert manifest is not None
     world.execution.commit(key=KEY, manifest=manifest, run=run_identity(0))
     assert lines(diary)[2:] == ["a finished live/0 1", "b finished live/0 1", "b finished live/0 1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,20 @@ from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptFencedError, EngineError, SinkError
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, EngineError, SinkError
 from airflow_provider_microbatch.execution import janitor as janitor_module
-from airflow_provider_microbatch.execution import retention
+from airflow_provider_microbatch.execution import retention, status
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.staging.hooks import PAUSES, JobStatusHook
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
+from tests.support.leases import end_pauses
+from tests.support.whose import expected_batch
 
 
 def test_a_live_attempt_is_not_touched(world: World, diary: Path) -> None:
@@ -159,9 +164,71 @@ def test_a_hook_that_nobody_could_call_is_called_and_the_commit_stands(world: Wo
     assert world.janitor().failed
     assert world.table() == {0: [1]}
     Path(f"{diary}.fails").unlink()
+    end_pauses(world.root / "checkpoint")
     assert world.janitor().of("attempt ended") == ["live/0 attempt 1"]
     assert lines(diary)[1:] == ["diary finished live/0 1"] * 3
     assert world.janitor().actions == []
+
+
+def test_a_hook_that_keeps_failing_is_called_later_and_later_and_then_given_up(
+    world: World, diary: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it keeps its attempt unfinished, and retention from its work, for ever."""
+    checkpoint = world.root / "checkpoint"
+    Path(f"{diary}.fails").write_text("diary finished")
+    world.run(0)
+    assert world.janitor().failed, "the second call is made at once"
+    for pause in PAUSES[1:]:
+        calls = len(lines(diary))
+        end_pauses(checkpoint, pause - 30)
+        assert world.janitor().of("waits for its hook") == ["live/0 attempt 1"]
+        assert len(lines(diary)) == calls
+        assert world.checkpoint.leases.unfinished() == [(KEY, 1)]
+        end_pauses(checkpoint, pause)
+        last = world.janitor()
+        assert len(lines(diary)) == calls + 1
+    assert last.of("attempt ended") == ["live/0 attempt 1"]
+    assert world.checkpoint.leases.unfinished() == []
+    assert world.janitor().actions == []
+    assert main(["check", str(checkpoint)]) == 1
+    told = "hook tests.support.hooks:Diary was not told that it is finished, and was given up after 9 tries"
+    said = capsys.readouterr().out
+    assert told in said
+    assert "own trouble" in said
+    assert main(["log", str(checkpoint)]) == 0
+    assert told in capsys.readouterr().out
+    assert main(["log", str(checkpoint), "--json"]) == 0
+    assert told in json.loads(capsys.readouterr().out)[0]["hooks_given_up"][0]
+    (record,) = checkpoint.rglob("*.given-up")
+    record.unlink()
+    assert main(["check", str(checkpoint)]) == 0
+
+
+def test_retention_goes_on_when_a_hook_is_given_up(world: World, diary: Path) -> None:
+    world.options["min_batches_to_retain"] = 2
+    Path(f"{diary}.fails").write_text("diary finished")
+    for number in range(5):
+        world.land(number + 1)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3, 4]
+    for _ in PAUSES:
+        end_pauses(world.root / "checkpoint")
+        world.janitor()
+    assert world.checkpoint.offset_log.ids() == [3, 4]
+
+
+def test_hooks_that_can_no_longer_be_imported_are_given_up_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(checkpoint: object, attempt: Attempt) -> list[JobStatusHook]:
+        raise DefinitionError("cannot load 'hooks:Gone'")
+
+    world.staged()
+    world.expire_leases()
+    monkeypatch.setattr(status, "hooks_of", gone)
+    for _ in range(len(PAUSES) + 1):
+        end_pauses(world.root / "checkpoint")
+        world.janitor()
+    assert world.checkpoint.leases.unfinished() == []
+    assert [one.hook for one in world.checkpoint.deliveries.given_up(KEY)] == ["finding the pipeline's hooks"]
 
 
 def test_a_hook_is_told_failed_when_the_attempt_of_a_replay_died_and_the_old_output_stays(world: World) -> None:
@@ -179,7 +246,7 @@ def test_a_hook_is_told_failed_when_the_attempt_of_a_replay_died_and_the_old_out
 def test_replaced_output_goes_after_its_grace_period(world: World) -> None:
     world.run(0)
     world.run(0, clear_number=1)
-    kept = world.lake / "_replaced" / "lane=live" / "batch_id=0" / "attempt=1"
+    kept = world.lake / "_replaced" / world.checkpoint_id / "lane=live" / "batch_id=0" / "attempt=1"
     assert kept.is_dir()
     assert world.janitor().actions == []
     assert world.janitor(grace_seconds=0, dry_run=True).of("replaced output removed") == [str(kept)]
@@ -191,7 +258,7 @@ def test_replaced_output_goes_after_its_grace_period(world: World) -> None:
 
 def test_a_stage_that_no_attempt_of_this_checkpoint_wrote_is_left_alone(world: World) -> None:
     world.run(0)
-    foreign = world.lake / "_staging" / "lane=live" / "batch_id=9" / "attempt=4"
+    foreign = world.stage_folder(4, key=BatchKey("live", 9))
     foreign.mkdir(parents=True)
     assert world.janitor().of("unknown stage left alone") == ["live/9 attempt 4"]
     assert foreign.is_dir()
@@ -282,18 +349,18 @@ def test_a_stage_that_is_dropped_while_it_is_published_is_published_whole_or_not
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = world.staged()
-    sink = world.pipeline.sink
+    sink, batch = world.pipeline.sink, expected_batch(world.checkpoint, KEY)
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
         moved = real(self, target)
         if ".dropped-" in target.name:
             with pytest.raises(SinkError, match="no complete stage"):
-                sink.publish(KEY, attempt.epoch)
+                sink.publish(batch, attempt.epoch)
         return moved
 
     monkeypatch.setattr(Path, "rename", rename)
-    assert sink.drop_stage(KEY, attempt.epoch)
+    assert sink.drop_stage(attempt.batch, attempt.epoch)
     assert world.table() == {}
     assert world.stages() == []
 
@@ -316,10 +383,10 @@ def test_a_fence_whose_janitor_was_killed_is_no_attempt_to_the_hooks(
 
 def test_what_a_drop_that_was_cut_off_left_is_still_a_stage(world: World) -> None:
     attempt = world.staged()
-    stage = world.lake / "_staging" / "lane=live" / "batch_id=0" / "attempt=1"
+    stage = world.stage_folder()
     stage.rename(f"{stage}.dropped-0123abcd")
     assert world.stages() == ["live/0 attempt 1"]
-    assert world.pipeline.sink.drop_stage(KEY, attempt.epoch)
+    assert world.pipeline.sink.drop_stage(attempt.batch, attempt.epoch)
     assert world.stages() == []
 
 
@@ -387,7 +454,7 @@ def test_a_definition_stays_while_its_sink_has_something_of_it(tmp_path: Path) -
     assert world.janitor().actions == [], "replaced output in the old sink waits for its grace period"
     assert len(world.checkpoint.definitions.names()) == 2
     assert world.janitor(grace_seconds=0).of("replaced output removed") == [
-        str(old / "_replaced" / "lane=live" / "batch_id=0" / "attempt=1")
+        str(old / "_replaced" / world.checkpoint_id / "lane=live" / "batch_id=0" / "attempt=1")
     ]
     assert len(world.checkpoint.definitions.names()) == 1
 

@@ -61,7 +61,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_data_then_publish_then_commit_each_on_disk_before_the_next(world: World, steps: list[str]) -> None:
     world.land(1)
     world.run(0)
-    stage = "lake/_staging/lane=live/batch_id=0/attempt=1"
+    stage = world.stage_folder().relative_to(world.root).as_posix()
     order = [
         "link checkpoint/offsets/0",
         "fsync checkpoint/offsets",
@@ -120,7 +120,7 @@ def test_nothing_is_committed_that_is_not_in_the_sink(world: World, monkeypatch:
 
     def add(self: MetadataLog[Any], batch_id: int, entry: Any) -> bool:
         if self.location.endswith("commits"):
-            assert world.pipeline.sink.contains(BatchKey("live", batch_id)) is not None
+            assert world.published(BatchKey("live", batch_id)) is not None
         return real(self, batch_id, entry)
 
     monkeypatch.setattr(MetadataLog, "add", add)

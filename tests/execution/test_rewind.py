@@ -9,7 +9,13 @@ import pytest
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import AttemptFencedError, MaintenanceError
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BatchSetAsideError,
+    BrokenLogError,
+    MaintenanceError,
+    TransformError,
+)
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import applied, planned, rewind
@@ -82,6 +88,48 @@ def test_a_batch_to_rewind_to_must_be_there_and_committed(world: World, to: int,
     (world.root / "checkpoint" / "commits" / "3").unlink()
     with pytest.raises(MaintenanceError, match=message):
         planned(world, rewind(to))
+
+
+def test_the_oldest_batch_that_retention_kept_is_refused_and_the_next_one_works(world: World) -> None:
+    for log in (world.checkpoint.offset_log, world.checkpoint.commit_log):
+        log.purge(1)
+    with pytest.raises(MaintenanceError, match=r"batch 1 is the oldest[\s\S]*Rewind to 2 or later"):
+        planned(world, rewind(1))
+    applied(world, rewind(2))
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+
+
+def test_check_names_what_stops_the_runs_of_a_log_with_one_late_entry(world: World) -> None:
+    world.checkpoint.offset_log.purge(3)
+    world.checkpoint.commit_log.purge(3)
+    with pytest.raises(BrokenLogError):
+        world.run(4)
+    (finding,) = verify_all(world.checkpoint)
+    assert finding.kind == "gap"
+    applied(world)
+    assert verify_all(world.checkpoint) == []
+    world.land(9)
+    world.run(4)
+    assert world.table()[4] == [9]
+
+
+def test_failures_of_before_it_do_not_set_a_batch_aside(tmp_path: Path) -> None:
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=2)
+    filled(world, 2)
+    world.land(2)
+    broken = InlineEngine(transform=lambda sources: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TransformError):
+        world.run(2, broken)
+    applied(world, rewind(1))
+    with pytest.raises(TransformError):
+        world.run(3, broken)
+    with pytest.raises(BatchSetAsideError):
+        world.run(4, broken)
+    applied(world, rewind(1))
+    world.run(5)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert planned(world).steps == ()
 
 
 def test_everything_is_refused_where_retention_took_the_beginning(world: World) -> None:
@@ -177,10 +225,13 @@ def test_requests_for_a_replay_go_with_their_batch(world: World) -> None:
 
 def test_the_table_keeps_nothing_after_the_janitors_grace(world: World) -> None:
     applied(world, rewind(1))
-    kept = sorted(path.name for path in (world.lake / "_replaced" / "lane=live").glob("batch_id=*/attempt=*"))
+    kept = sorted(
+        path.name
+        for path in (world.lake / "_replaced" / world.checkpoint_id / "lane=live").glob("batch_id=*/attempt=*")
+    )
     assert kept == ["attempt=1", "attempt=1"]
     world.janitor(grace_seconds=0)
-    assert not list((world.lake / "_replaced" / "lane=live").glob("batch_id=*/attempt=*"))
+    assert not list((world.lake / "_replaced" / world.checkpoint_id).glob("lane=live/batch_id=*/attempt=*"))
 
 
 def test_twice_the_same_batch(world: World) -> None:

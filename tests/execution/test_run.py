@@ -20,6 +20,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
+from tests.support.whose import expected_batch
 
 
 class Killed(BaseException):
@@ -167,8 +168,8 @@ def test_two_attempts_that_both_pass_the_fence_publish_once(world: World) -> Non
         world.execution.run_attempt(
             attempt=attempt, job=world.execution.job(attempt, None), engine=engine, code=CODE
         )  # fmt: skip
-    sink = world.pipeline.sink
-    assert sink.publish(key, 1).epoch == 1
+    batch = expected_batch(world.checkpoint, key)
+    assert world.pipeline.sink.publish(batch, 1).epoch == 1
     assert world.execution.publish(attempts[1]).epoch == 1
     assert world.table() == {0: [1]}
     assert world.stages() == []
@@ -249,6 +250,32 @@ def test_source_commit_is_said_again_at_the_next_plan(tmp_path: Path, monkeypatc
     assert landed.exists()
     assert world.run(1) is None
     assert not landed.exists()
+
+
+@pytest.mark.parametrize("error", [SourceError("no route to host"), TimeoutError("timed out"), KeyError("partition")])
+def test_whatever_a_source_raises_from_commit_is_logged_and_said_again_and_fails_no_batch(
+    world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow_provider_microbatch.sources.file_open import OpenFileSource
+
+    said: list[str] = []
+
+    def commit(self: object, end: str) -> None:
+        said.append(end)
+        if len(said) < 3:
+            raise error
+
+    monkeypatch.setattr(OpenFileSource, "commit", commit)
+    world.land(1)
+    summary = world.run(0)
+    assert summary is not None
+    assert summary.state == "committed"
+    assert "orders" in caplog.text
+    assert str(error) in caplog.text
+    assert world.run(1) is None, "nor does it fail the next plan"
+    assert world.run(2) is None
+    assert said == ['{"logOffset":0}'] * 3
+    assert world.table() == {0: [1]}
 
 
 def test_a_run_that_loses_the_plan_names_the_winner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,22 @@ from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchSetAsideError,
     DefinitionError,
+    EngineError,
+    ReadError,
     SourceError,
     TransformError,
 )
+from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.liveness import no_engine
 from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.set_aside import failures
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_open import OpenFileSource
 from tests.execution.world import CODE, World, run_identity
-from tests.support.inline_engine import InlineEngine
+from tests.support.inline_engine import InlineEngine, local
 
 KEY = BatchKey("live", 0)
 
@@ -38,8 +46,8 @@ class Killed(BaseException):
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Row 1 is landed. Two failures are one too many."""
-    world = World(tmp_path, on_failure="set_aside", set_aside_after=2)
+    """Row 1 is landed. Two failures are one too many, and two deaths."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=2, set_aside_after_dead=2)
     world.land(1)
     return world
 
@@ -152,16 +160,78 @@ def die(world: World, monkeypatch: pytest.MonkeyPatch, number: int = 0) -> None:
     world.expire_leases()
 
 
-def test_an_attempt_that_was_found_dead_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kills the worker each time never gets to say that it failed."""
+def test_attempts_that_were_found_dead_have_a_count_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines die for other reasons than a batch, so a power failure and a failed attempt are not two failures. But
+    what kills the worker each time never gets to say that it failed."""
     die(world, monkeypatch)
-    with pytest.raises(BatchSetAsideError):
-        world.run(1, broken())
+    fail(world, 1)
+    die(world, monkeypatch, 2)
+    with pytest.raises(BatchSetAsideError, match="after 2 failed attempts"):
+        world.run(3)
     end = world.checkpoint.attempts.ended(KEY, 1)
     assert end is not None
     assert end.state == "failed"
     assert "found dead" in str(end.error)
     assert "attempt 2 of run 'run-1'" in str(end.error)
+    assert end.cause == "dead"
+
+
+@pytest.mark.parametrize("origin", ["write", "runtime", None])
+def test_an_outage_sets_no_batch_aside(world: World, origin: str | None) -> None:
+    """The cluster is down, its disk is full, or a hook refuses: nothing of it is the batch's fault."""
+
+    def outage(job: Job) -> None:
+        stage = local(job.stage.arguments["path"])
+        if origin is not None:
+            (stage / "_error").mkdir(parents=True)
+            told = {"origin": origin, "error": "no space left on device", "traceback": ""}
+            (stage / "_error" / "part-0.txt").write_text(json.dumps(told) + "\n")
+        raise EngineError("spark-submit ended with 1")
+
+    for number in range(5):
+        with pytest.raises(EngineError):
+            world.run(number, InlineEngine(before_stage=outage))
+    world.run(5)
+    assert world.table() == {0: [1]}
+
+
+@pytest.mark.parametrize("origin", ["read", "data"])
+def test_data_that_cannot_be_read_or_computed_with_is_the_batchs_fault(world: World, origin: str) -> None:
+    def poisoned(job: Job) -> None:
+        stage = local(job.stage.arguments["path"])
+        (stage / "_error").mkdir(parents=True)
+        told = {"origin": origin, "error": "[DIVIDE_BY_ZERO] Division by zero", "traceback": ""}
+        (stage / "_error" / "part-0.txt").write_text(json.dumps(told) + "\n")
+        raise EngineError("spark-submit ended with 1")
+
+    with pytest.raises(ReadError):
+        world.run(0, InlineEngine(before_stage=poisoned))
+    with pytest.raises(BatchSetAsideError, match="Division by zero"):
+        world.run(0, InlineEngine(before_stage=poisoned), try_number=2)
+
+
+def test_an_engine_that_cannot_be_asked_says_nothing_of_the_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(InlineEngine):
+        def poll(self, handle: Handle) -> EngineState:
+            raise EngineError("the resource manager does not answer")
+
+    die(world, monkeypatch)
+    assert failures(world.checkpoint, KEY, lambda name: Away()).dead == ()
+    assert len(failures(world.checkpoint, KEY, lambda name: InlineEngine()).dead) == 1
+
+
+def test_an_end_of_before_causes_were_recorded_counts_where_its_text_says_who_died(world: World) -> None:
+    world.execution.plan(run_identity(0))
+    for epoch, error in enumerate(["found dead by the janitor: its lease has run out", "the cluster is down"], 1):
+        attempt = world.execution.open_attempt(key=KEY, run=run_identity(0), code=CODE, engine=InlineEngine())
+        world.checkpoint.attempts.end(KEY, epoch, AttemptEnd(state="failed", error=error, ended_ms=1))
+        path = world.root / f"checkpoint/attempts/live/0/{attempt.epoch}.end"
+        assert ',"cause":null' in path.read_text()
+        path.write_text(path.read_text().replace(',"cause":null', ""))
+    found = failures(world.checkpoint, KEY, no_engine)
+    assert (len(found.job), len(found.dead)) == (0, 1)
 
 
 def test_a_batch_that_kills_its_worker_each_time_is_set_aside_before_it_kills_one_more(
@@ -283,18 +353,19 @@ def test_once_replayed_and_deleted_it_is_refused_like_any_other(world: World) ->
 def test_the_range_is_kept_before_the_commit_entry_says_that_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[bool] = []
+    said: list[str] = []
     real = MetadataLog.add
 
     def add(self: MetadataLog[Any], batch_id: int, entry: Any) -> bool:
-        kept.append((world.root / "checkpoint/microbatch/sources/orders/kept/0").exists())
+        said.append("commit entry")
         return real(self, batch_id, entry)
 
     fail(world)
     monkeypatch.setattr(MetadataLog, "add", add)
+    monkeypatch.setattr(OpenFileSource, "keep", lambda self, start, end: said.append("keep"))
     with pytest.raises(BatchSetAsideError):
         world.run(0, broken(), try_number=2)
-    assert kept == [True]
+    assert said == ["keep", "commit entry"]
 
 
 def test_the_watermark_is_carried_forward(world: World) -> None:
@@ -309,7 +380,8 @@ def test_the_watermark_is_carried_forward(world: World) -> None:
 
 
 def test_an_attempt_that_wakes_up_after_the_alarm_publishes_nothing(world: World) -> None:
-    fail(world)
+    world.options["set_aside_after_dead"] = 1
+    world.execution.plan(run_identity(0))
     late = world.execution.open_attempt(key=KEY, run=run_identity(0), code=CODE, engine=InlineEngine())
     job = world.execution.job(late, None)
     world.expire_leases()
@@ -377,8 +449,9 @@ def test_killed_before_the_commit_entry_the_next_run_sets_it_aside(
 def test_the_janitors_finds_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     die(world, monkeypatch)
     world.janitor()
+    die(world, monkeypatch, 1)
     with pytest.raises(BatchSetAsideError, match="after 2 failed attempts"):
-        world.run(1, broken())
+        world.run(2)
 
 
 def test_retention_keeps_it_and_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -396,7 +469,16 @@ def test_retention_keeps_it_and_says_so(world: World, caplog: pytest.LogCaptureF
     assert world.table() == {number: [number + 1] for number in range(6)}
 
 
-@pytest.mark.parametrize("wrong", [{"on_failure": "skip"}, {"set_aside_after": 0}, {"set_aside_after": True}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"on_failure": "skip"},
+        {"set_aside_after": 0},
+        {"set_aside_after": True},
+        {"set_aside_after_dead": -1},
+        {"set_aside_after_dead": 1.5},
+    ],
+)
 def test_a_wrong_policy_is_refused_where_it_is_written(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match=next(iter(wrong))):
         assert World(tmp_path, **wrong).pipeline

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import Make, applied, planned, rewind
 from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -45,6 +46,22 @@ def test_backwards_the_rows_are_read_again(world: World) -> None:
     assert world.run(7) is None
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3], 5: [2], 6: [3]}
     assert verify_all(world.checkpoint) == []
+
+
+def test_back_over_a_batch_that_is_set_aside_is_refused_since_a_clear_would_double_its_rows(tmp_path: Path) -> None:
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land(0)
+    world.run(0)
+    world.land(1)
+    with pytest.raises(BatchSetAsideError):
+        world.run(1, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.land(2)
+    world.run(2)
+    with pytest.raises(MaintenanceError, match=r"live/1 is set aside[\s\S]*Clear the task first"):
+        planned(world, set_offset(0, reread=True))
+    assert planned(world, set_offset(1, reread=True)).steps
+    world.run(1, clear_number=1)
+    applied(world, set_offset(0, reread=True))
 
 
 def test_to_the_beginning(world: World) -> None:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, TransformError
 from airflow_provider_microbatch.execution.execution import Execution, Look
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.world import CODE, World, run_identity
@@ -121,7 +121,7 @@ def test_what_a_replay_left_that_died_in_its_replace_is_cleared_by_whoever_adopt
             world.run(0, newer(), clear_number=1, try_number=4)
     wake_up(world, late)
     assert world.table() == {0: [101]}
-    world.pipeline.sink.drop_stage(KEY, late.epoch)
+    world.pipeline.sink.drop_stage(late.batch, late.epoch)
     assert world.stages() == []
 
 
@@ -234,11 +234,11 @@ def test_a_replay_that_loses_to_a_later_one_names_it_and_its_run(world: World, m
     late = staged(world, run_identity(0, clear_number=1), request=1)
     real = FileSink.replace
 
-    def replace(self: FileSink, key: BatchKey, epoch: int) -> Manifest:
+    def replace(self: FileSink, batch: ExpectedBatch, epoch: int) -> Manifest:
         monkeypatch.setattr(FileSink, "replace", real)
         world.run(0, newer(), clear_number=2)
         staged_again(world, late)
-        return real(self, key, epoch)
+        return real(self, batch, epoch)
 
     monkeypatch.setattr(FileSink, "replace", replace)
     with pytest.raises(PublishConflictError, match=r"The winner is attempt 3 of run 'run-0' of DAG 'orders'"):

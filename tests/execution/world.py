@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
@@ -19,11 +20,13 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.summary import BatchSummary
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
+from tests.support.whose import published, stages_of
 
 CODE = Code(transform="jobs/orders.py:transform")
 KEY = BatchKey(LIVE, 0)
@@ -89,11 +92,13 @@ class World:
     def run(self, number: int, engine: InlineEngine | None = None, **kwargs: Any) -> BatchSummary | None:
         """The task run ``number``, to its end."""
         run = run_identity(number, **{key: kwargs.pop(key) for key in ("clear_number", "try_number") if key in kwargs})
-        return self.execution.run(run=run, engine=engine or InlineEngine(), code=CODE, transform=None, **kwargs)
+        summary = self.execution.run(run=run, engine=engine or InlineEngine(), code=CODE, transform=None, **kwargs)
+        assert not isinstance(summary, RunSummary)
+        return summary
 
-    def staged(self, number: int = 0) -> Attempt:
+    def staged(self, number: int = 0, *, run: RunIdentity | None = None) -> Attempt:
         """An attempt of task run ``number`` whose job has left a whole stage, and whose process died then."""
-        run, engine = run_identity(number), InlineEngine()
+        run, engine = run or run_identity(number), InlineEngine()
         planned = self.execution.plan(run)
         assert planned is not None
         attempt = self.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine)
@@ -127,7 +132,27 @@ class World:
 
     def stages(self) -> list[str]:
         """Attempts that still have a stage."""
-        return [f"{key} attempt {epoch}" for key, epoch in self.pipeline.sink.stages()]
+        return [f"{key} attempt {epoch}" for key, epoch in stages_of(self.pipeline.sink, self.checkpoint)]
+
+    def stage_folder(self, epoch: int = 1, *, key: BatchKey = KEY) -> Path:
+        """Where an attempt of this checkpoint writes."""
+        return Path(self.pipeline.sink.stage(self.place(key), epoch).report.removeprefix("file://"))
+
+    def place(self, key: BatchKey = KEY) -> BatchIdentity:
+        """The place of a batch of this checkpoint."""
+        return BatchIdentity.at(key, checkpoint=self.checkpoint_id)
+
+    @property
+    def checkpoint_id(self) -> str:
+        """By which its stages are known."""
+        checkpoint, pipeline = self.checkpoint, self.pipeline
+        return checkpoint.claim(
+            pipeline=pipeline.name, sources=list(self.sources), format=pipeline.checkpoint_format
+        ).query_id
+
+    def published(self, key: BatchKey = KEY) -> Manifest | None:
+        """What the table has of a batch, as the checkpoint asks for it."""
+        return published(self.pipeline.sink, self.checkpoint, key)
 
     def files(self) -> dict[str, bytes]:
         """Everything below the checkpoint, to see that nothing was written."""

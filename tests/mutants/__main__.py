@@ -25,7 +25,17 @@ from tests.mutants.mutation import Mutation
 from tests.mutants.mutations import MUTATIONS
 
 TOP = Path(__file__).resolve().parents[2]
-COPIED = ("airflow_provider_microbatch", "tests", "demo", "dags", "docs", "benchmarks", "pyproject.toml", "README.md")
+COPIED = (
+    "airflow_provider_microbatch",
+    "tests",
+    "demo",
+    "dags",
+    "docs",
+    "benchmarks",
+    "pyproject.toml",
+    "README.md",
+    "SECURITY.md",
+)
 CAUGHT = Path(__file__).with_name("caught.json")
 """Which test caught a mutation last time: it is tried first and alone, and only if it passes all tests are run."""
 SECONDS = 240

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 RUN = "tests/execution/test_run.py"
-CRASH = "tests/execution/test_crash_anywhere.py"
+CRASH = "tests/simulator/test_simulator.py"
 PROTOCOL = "tests/execution/test_mutants_protocol.py"
 ZOMBIES = "tests/execution/test_zombies.py"
 ALIVE = "tests/execution/test_alive.py"
@@ -26,10 +26,10 @@ MUTATIONS = [
         name="commit before publish",
         why="a crash between the two leaves a committed batch that is in no table",
         file="execution/execution.py",
-        old="            published = self._replace(attempt) if replay else",
+        old="            published = self._replace(attempt, batch) if replay else",
         new=(
             "            self.commit(key=key, manifest=staged, run=attempt.run)\n"
-            "            published = self._replace(attempt) if replay else"
+            "            published = self._replace(attempt, batch) if replay else"
         ),
         tests=(CRASH, PROTOCOL),
     ),
@@ -53,7 +53,7 @@ MUTATIONS = [
         name="a failed attempt's stage stays",
         why="stages pile up",
         file="execution/ending.py",
-        old="            if self._pipeline.sink.drop_stage(attempt.key, attempt.epoch):\n",
+        old="            if self._pipeline.sink.drop_stage(attempt.batch, attempt.epoch):\n",
         new="            if False:\n",
         tests=(RUN,),
     ),
@@ -61,7 +61,7 @@ MUTATIONS = [
         name="an adopted attempt's stage stays",
         why="stages pile up",
         file="execution/execution.py",
-        old="            sink.drop_stage(key, attempt.epoch)\n            winner =",
+        old="            sink.drop_stage(attempt.batch, attempt.epoch)\n            winner =",
         new="            winner =",
         tests=(RUN,),
     ),
@@ -95,11 +95,8 @@ MUTATIONS = [
         name="source.commit before the commit entry",
         why="the source forgets rows of a batch that is not committed",
         file="execution/execution.py",
-        old="        if not self._lane.commit_log.add(key.id, entry):",
-        new=(
-            "        self._planner.commit_sources(planned.entry.ends)\n"
-            "        if not self._lane.commit_log.add(key.id, entry):"
-        ),
+        old="        entry = add_commit(",
+        new=("        self._planner.commit_sources(planned.entry.ends)\n        entry = add_commit("),
         tests=(PROTOCOL,),
     ),
     Mutation(
@@ -113,9 +110,9 @@ MUTATIONS = [
     Mutation(
         name="any late attempt may replace",
         why="a zombie with the newest epoch puts the output of old code over a replay's",
-        file="execution/execution.py",
-        old="        return any(answers(attempt, request) for request in pending)",
-        new="        return planned.committed",
+        file="execution/replay.py",
+        old="    return any(answers(attempt, request) for request in pending)\n\n\ndef committer",
+        new="    return planned.committed\n\n\ndef committer",
         tests=(ZOMBIES,),
     ),
     Mutation(
@@ -130,7 +127,7 @@ MUTATIONS = [
         name="nobody finishes the replace of a dead winner",
         why="the replaced output lies in staging for ever",
         file="execution/execution.py",
-        old="                published = sink.replace(key, published.epoch)\n",
+        old="                published = complete_replace(self.checkpoint, sink, planned.identity, published)\n",
         new="                pass\n",
         tests=(ZOMBIES,),
     ),
@@ -154,8 +151,8 @@ MUTATIONS = [
         name="a run ends well with an output that does not answer its replay",
         why="the square is green, and the code that the user cleared for was not run",
         file="execution/execution.py",
-        old="            if not unanswered(self.checkpoint, attempt):\n",
-        new="            if True:\n",
+        old="            if not (unanswered(self.checkpoint, attempt) or is_cleared(",
+        new="            if not (is_cleared(",
         tests=(ZOMBIES,),
     ),
     Mutation(
@@ -175,12 +172,12 @@ MUTATIONS = [
         tests=(JANITOR, ALIVE, HOOKS),
     ),
     Mutation(
-        name="what was kept is never released",
-        why="files of a batch that is in the table by now pile up",
+        name="what was read is released after the commit entry",
+        why="of a batch whose process dies in between nobody knows that its files may go, and they pile up",
         file="execution/execution.py",
-        old="        self._planner.release_sources(planned)\n",
-        new="",
-        tests=(SET_ASIDE,),
+        old="        if not planned.committed or planned.set_aside:\n",
+        new="        if planned.committed:\n",
+        tests=("tests/execution/test_clean_source.py",),
     ),
     Mutation(
         name="who was overtaken has failed",

@@ -14,14 +14,123 @@ HOOKS = "tests/execution/test_hooks.py"
 SETTLE = "tests/execution/test_settle.py"
 BACKFILL = "tests/execution/test_backfill.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
+NAMES = "tests/execution/test_source_names.py"
+LOOKBACK = "tests/execution/test_lookback.py"
 PATH_TABLES = "tests/staging/test_path_tables.py"
 
+WHOSE = "tests/execution/test_whose_batch.py"
+LATE = "tests/execution/test_late_processes.py"
+
 MUTATIONS = [
+    Mutation(
+        name="a commit that slept through a rewind keeps its entry",
+        why="a commit entry without offsets stops the pipeline",
+        file="execution/commit_entry.py",
+        old="            commits.take_back(planned.key.id, entry)\n",
+        new="            pass\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a commit that slept through a rewind leaves its range due",
+        why="a source gives up what is to be read again",
+        file="execution/commit_entry.py",
+        old="        planner.keep_sources(planned)\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a rewind leaves what it takes back due",
+        why="the commit of another lane has a source give up what is to be read again",
+        file="execution/maintenance/rewind.py",
+        old="        self._keep(later)\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a rewind leaves the stages of the attempts that it fences",
+        why="one that is published late takes the batch's place for good",
+        file="execution/maintenance/rewind.py",
+        old="            self._drop_stages(unfinished)\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a plan that a command overtook stays",
+        why="rows are in the table twice, or the log has a gap",
+        file="execution/plan.py",
+        old="        take_back_if_late(self._checkpoint, self._lane, position, entry)\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a planned batch that does not follow the one before is run",
+        why="what a late plan of an older version reads is read twice",
+        file="checkpoint/lane.py",
+        old='            if problem is not None:\n                return (\n                    f"{problem} It',
+        new='            if False:\n                return (\n                    f"{problem} It',
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a command that has done nothing stops half way for good",
+        why="a plan that came between keeps every run from beginning",
+        file="execution/maintenance/apply.py",
+        old="            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
+        new="            if False:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="whatever has a batch's number is the batch",
+        why="a new checkpoint on a kept table commits batches whose rows nobody has read",
+        file="sinks/manifest.py",
+        old="        if found.identity is not None and found.identity == self.identity:\n",
+        new="        if True:\n",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="the place of the next batch is not looked at before it is planned",
+        why="a range is planned, and Spark runs it, for a batch that cannot be published",
+        file="execution/plan.py",
+        old="        self.check_place(BatchKey(self._lane.name, position.batch_id))\n",
+        new="",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="an attempt of before publishes a batch that was planned anew",
+        why="the rows of one plan are committed as those of another",
+        file="execution/execution.py",
+        old="        check_plan(attempt, planned.identity)\n        batch = expected(",
+        new="        batch = expected(",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="a repaired entry is another batch",
+        why="what the table has of it is nobody's: it is never replayed, and check finds it foreign",
+        file="execution/maintenance/repair_lane.py",
+        old="            stands_for=ran.digest if ran else None,\n",
+        new="            stands_for=None,\n",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="a rewind after a restore takes out what nobody can read again",
+        why="with clean_source the only copy of the rows goes",
+        file="execution/maintenance/rewind.py",
+        old="            self._check_given_up(sorted(lost))\n",
+        new="",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="output without an identity counts for any attempt of its number",
+        why="a new attempt passes off an old table's batch as its own",
+        file="execution/identity.py",
+        old="    if attempt is None or attempt.identity is not None:\n",
+        new="    if attempt is None:\n",
+        tests=(WHOSE,),
+    ),
     Mutation(
         name="a retry asks the source again",
         why="the retry's batch is not what was planned: rows are lost or doubled",
         file="execution/plan.py",
-        old="            return self._resume(position.batch_id, position.planned)\n",
+        old="            self.claim()\n            return self._resume(position.batch_id)\n",
         new=(
             "            position.planned.ends.update(\n"
             "                {\n"
@@ -31,7 +140,7 @@ MUTATIONS = [
             "            )\n"
             "            self._lane.offset_log._store.delete(str(position.batch_id))\n"
             "            self._lane.offset_log.add(position.batch_id, position.planned)\n"
-            "            return self._resume(position.batch_id, position.planned)\n"
+            "            self.claim()\n            return self._resume(position.batch_id)\n"
         ),
         tests=(RUN,),
     ),
@@ -42,6 +151,54 @@ MUTATIONS = [
         old="        self.say_commit_again(position)\n",
         new="",
         tests=(RUN,),
+    ),
+    Mutation(
+        name="what a source's library raises from commit fails the batch",
+        why="a committed batch is red, and so is every plan after it",
+        file="execution/plan.py",
+        old='            except Exception:\n                log.exception("source %s failed in commit',
+        new='            except OSError:\n                log.exception("source %s failed in commit',
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a source that cannot have a frame is asked to read",
+        why="the sensor fires and the plan raises, for ever",
+        file="execution/plan.py",
+        old="            why = source.absent(starts.get(name), ends.get(name))\n",
+        new="            why = None\n",
+        tests=("tests/execution/test_never_had_data.py",),
+    ),
+    Mutation(
+        name="all that was not read is late",
+        why="a later run takes an earlier one's files, which is then skipped in green",
+        file="execution/intervals.py",
+        old="    spans = [span for span in map(_span, runs.lanes()) if span is not None]\n",
+        new="    spans = [(start, interval.start_ms)]\n",
+        tests=(LOOKBACK,),
+    ),
+    Mutation(
+        name="an interval that had no data had no run",
+        why="what comes late for it is read by nobody",
+        file="execution/backfill.py",
+        old="            self._checkpoint.intervals.had(self.key.lane)\n",
+        new="            pass\n",
+        tests=(LOOKBACK,),
+    ),
+    Mutation(
+        name="a rename is taken for a new source",
+        why="everything is read and published a second time, silently",
+        file="execution/source_names.py",
+        old="    if appeared and vanished:\n",
+        new="    if False:\n",
+        tests=(NAMES,),
+    ),
+    Mutation(
+        name="an entry of before a rename keeps its name",
+        why="the renamed source begins at its beginning",
+        file="checkpoint/checkpoint.py",
+        old="        return self.names.entry(entry)\n",
+        new="        return entry\n",
+        tests=(NAMES,),
     ),
     Mutation(
         name="a replay is appended as a new batch",
@@ -70,8 +227,8 @@ MUTATIONS = [
         name="a retry replays",
         why="each retry of a run that is done runs the batch again",
         file="execution/replay.py",
-        old="    if run.clear_number > seen:",
-        new="    if run.clear_number >= seen:",
+        old="        return run.clear_number > seen\n",
+        new="        return run.clear_number > seen\n    return bool(own)\n",
         tests=(RUN,),
     ),
     Mutation(
@@ -94,16 +251,16 @@ MUTATIONS = [
         name="a try of before a clear counts as a retry",
         why="a zombie stops the attempt of the clear",
         file="execution/guard.py",
-        old=" and other.clear_number <= run.clear_number",
-        new="",
+        old="in (Relation.SAME, Relation.LATER)",
+        new="is not Relation.OTHER",
         tests=(ALIVE,),
     ),
     Mutation(
         name="a second clear while a replay waits is no request",
         why="the attempt of the first clear passes for the second, whose code is never run",
         file="execution/replay.py",
-        old="    if run.clear_number > seen:",
-        new="    if run.clear_number > seen and not replays.pending(key):",
+        old="    if _is_new_clear(run, ",
+        new="    if not replays.pending(key) and _is_new_clear(run, ",
         tests=(ZOMBIES,),
     ),
     Mutation(
@@ -134,8 +291,8 @@ MUTATIONS = [
         name="the engine is not asked whether an attempt lives",
         why="the stage of a Spark that goes on without its task is dropped under it",
         file="execution/liveness.py",
-        old="    if engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING:",
-        new="    if False:",
+        old="        runs = engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING\n",
+        new="        runs = False\n",
         tests=(ALIVE, JANITOR),
     ),
     Mutation(
@@ -165,9 +322,9 @@ MUTATIONS = [
     Mutation(
         name="the janitor gives up what is published",
         why="the hooks of a batch in the table hear that it failed",
-        file="execution/status.py",
-        old="    return any((found := sink.contains(attempt.key)) is not None",
-        new="    return False and any((found := sink.contains(attempt.key)) is not None",
+        file="execution/identity.py",
+        old="    return any((found := found_in(sink, batch)) is not None",
+        new="    return False and any((found := found_in(sink, batch)) is not None",
         tests=(JANITOR,),
     ),
     Mutation(
@@ -182,8 +339,8 @@ MUTATIONS = [
         name="an attempt is forgotten before its hooks are told",
         why="a hook that failed once is never called again",
         file="execution/status.py",
-        old="        return False\n    checkpoint.leases.forget(key, epoch)",
-        new="        pass\n    checkpoint.leases.forget(key, epoch)",
+        old="    if told is Telling.DONE:\n        checkpoint.leases.forget(key, epoch)",
+        new="    if True:\n        checkpoint.leases.forget(key, epoch)",
         tests=(HOOKS,),
     ),
     Mutation(
@@ -214,8 +371,8 @@ MUTATIONS = [
         name="the listener ends what is published",
         why="a batch that readers see is told FAILED",
         file="execution/settle.py",
-        old=" or is_published(attempt, [sink]):",
-        new=":",
+        old="            or is_published(checkpoint, attempt, [sink])\n",
+        new="",
         tests=(SETTLE,),
     ),
     Mutation(
@@ -270,7 +427,7 @@ MUTATIONS = [
         name="a batch that is published is set aside",
         why="the log says that rows are missing which readers see",
         file="execution/set_aside.py",
-        old="    if sink.contains(key) is not None:\n",
+        old="    if sink.contains(expected(checkpoint, planned.identity)) is not None:\n",
         new="    if False:\n",
         tests=(SET_ASIDE,),
     ),
@@ -294,7 +451,7 @@ MUTATIONS = [
         name="found dead is no failure",
         why="a batch that kills its worker each time stops the pipeline for ever",
         file="execution/set_aside.py",
-        old="            found += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
+        old="            found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
         new="            pass\n",
         tests=(SET_ASIDE,),
     ),
@@ -310,7 +467,7 @@ MUTATIONS = [
         name="the statement is looked at only at publish",
         why="CREATE of a table that exists runs for hours before it fails",
         file="execution/plan.py",
-        old="            if not self._pipeline.sink.admits(key):",
+        old="            if not self.admits(key):",
         new="            if False:",
         tests=(PATH_TABLES,),
     ),
@@ -321,5 +478,13 @@ MUTATIONS = [
         old="    if held is not None and request is not None:\n",
         new="    if False:\n",
         tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a backfill that cannot replay yet skips with its lane planned",
+        why="a green square, and the interval's unread data is in no table and in no other lane's reach",
+        file="execution/backfill.py",
+        old="            if lane_batch is None or self._is_committed(lane_batch):\n",
+        new="            if True:\n",
+        tests=("tests/execution/test_backfill.py", "tests/simulator/test_simulator.py"),
     ),
 ]

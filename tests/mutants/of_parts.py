@@ -18,8 +18,64 @@ PATH_TABLES = "tests/staging/test_path_tables.py"
 INDEX = "tests/sources/test_file_index.py"
 HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
+HANDOVER = "tests/checkpoint/test_handover.py"
+CLEAN = "tests/sources/test_file_clean.py"
+
+CONTRACT = "tests/contract/test_sink.py"
+
+STEPS_ON_RECORD = "tests/staging/test_statement_steps.py"
+NAMES = "tests/engines/test_connect_names.py"
+WARM = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
+    Mutation(
+        name="attempts of two checkpoints share a stage",
+        why="the janitor of one pipeline drops the stage that another is writing",
+        file="sinks/file.py",
+        old="    return folder / checkpoint if checkpoint else folder\n",
+        new="    return folder\n",
+        tests=(CONTRACT,),
+    ),
+    Mutation(
+        name="a statement is sent before its handle is on record",
+        why="it goes on after its process died, and names a folder that the next attempt has dropped",
+        file="staging/statement_steps.py",
+        old='        put_mark(record, {**handle, "version": 1, "statements": list(statements)})\n',
+        new="",
+        tests=(STEPS_ON_RECORD,),
+    ),
+    Mutation(
+        name="who gets a table's lock leaves the statements of its last holder",
+        why="a late ADD PARTITION names a folder that was dropped",
+        file="staging/spark_catalog.py",
+        old="            steps.end_all()\n",
+        new="",
+        tests=(STEPS_ON_RECORD,),
+    ),
+    Mutation(
+        name="a statement whose answer is lost is taken for ended",
+        why="it may run there still, and change the table after its stage was dropped",
+        file="staging/statement_steps.py",
+        old="            self._end(record)\n            raise\n",
+        new="            remove_mark(record)\n            raise\n",
+        tests=(STEPS_ON_RECORD,),
+    ),
+    Mutation(
+        name="a transform makes a global temporary view on a shared server",
+        why="another pipeline reads it, or replaces it while it is read",
+        file="engines/spark_connect_names.py",
+        old="        if getattr(_GLOBAL, find)(text):",
+        new="        if False:",
+        tests=(NAMES,),
+    ),
+    Mutation(
+        name="an engine's tag is recorded when it has started",
+        why="a start that is killed leaves a JVM for ever",
+        file="engines/server.py",
+        old='        _write(folder / _STATE, json.dumps({"tag": tag}) + "\\n")\n',
+        new="",
+        tests=(WARM,),
+    ),
     Mutation(
         name="an entry is not fsynced",
         why="a power cut leaves a log entry that is named and empty",
@@ -80,7 +136,7 @@ MUTATIONS = [
         name="publish does not ask whether the batch is in",
         why="a retry after a crash between publish and commit fails for ever or replaces",
         file="sinks/file.py",
-        old="        found = self.contains(key)\n        if found is not None:\n            return found\n",
+        old="        found = self.contains(batch)\n        if found is not None:\n            return found\n",
         new="",
         tests=(SINK,),
     ),
@@ -104,8 +160,8 @@ MUTATIONS = [
         name="contains does not make the rename durable",
         why="the publisher died after its rename; the commit of the next try rests on a rename that a power cut undoes",
         file="sinks/file.py",
-        old="            sync(target.parent)\n        return found\n",
-        new="        return found\n",
+        old="            sync(target.parent)\n        return own\n",
+        new="        return own\n",
         tests=(PROTOCOL, FILE_SINK),
     ),
     Mutation(
@@ -160,7 +216,7 @@ MUTATIONS = [
         name="a hook's end is not written down",
         why="every janitor tells all hooks of all attempts again",
         file="staging/hooks.py",
-        old="            deliveries.record(context.key, context.epoch, index, status)\n",
+        old="        deliveries.record(context.key, context.epoch, index, status)\n",
         new="",
         tests=(HOOKS,),
     ),
@@ -183,9 +239,9 @@ MUTATIONS = [
     Mutation(
         name="a live commit cleans up after all lanes",
         why="files are archived or deleted before the lane that planned them has read them",
-        file="sources/file_clean.py",
-        old="            if file.lane != lane:\n                continue\n",
-        new="",
+        file="sources/file_open.py",
+        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
+        new="        read = set(_entries(start, end))\n",
         tests=(BACKFILL,),
     ),
     Mutation(
@@ -205,12 +261,36 @@ MUTATIONS = [
         tests=(BACKFILL,),
     ),
     Mutation(
-        name="clean_source takes kept files too",
-        why="the next commit deletes files whose rows are in no table",
+        name="clean_source takes all before the commit",
+        why="files that no batch of this checkpoint has read are deleted: of an adopted query, set aside, skipped",
         file="sources/file_clean.py",
-        old="            if not self._kept.holds(number):\n",
-        new="            if True:\n",
-        tests=(SET_ASIDE,),
+        old="        for number in due:\n",
+        new="        for number in range(end + 1):\n",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="clean_source takes what somebody reads",
+        why="a replay reads half of its files",
+        file="sources/file_clean.py",
+        old="files = [] if number in held else",
+        new="files =",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="a file that came back while its batch was read counts as read",
+        why="its rows are in no batch",
+        file="sources/file_open.py",
+        old='        if back or told["files"] < len(files):\n',
+        new="        if False:\n",
+        tests=("tests/sources/test_file_changes.py",),
+    ),
+    Mutation(
+        name="a file that clean_source has taken is skipped as missing",
+        why="a replay drops the rows of files that our own archiver has moved",
+        file="sources/file_present.py",
+        old="(taken if one.planned.log_id in cleaned else gone).append(one)",
+        new="gone.append(one)",
+        tests=(CLEAN,),
     ),
     Mutation(
         name="the listener is where DAG files are parsed",
@@ -232,7 +312,7 @@ MUTATIONS = [
         name="an older batch may replace the table",
         why="an attempt that slept puts last week's table in place of today's",
         file="staging/statement.py",
-        old="    check_order(table, key, owner)\n",
+        old="    check_order(table, batch, owner)\n",
         new="",
         tests=(PATH_TABLES,),
     ),
@@ -267,6 +347,14 @@ MUTATIONS = [
         old="return None if self.has(number + 2) else number",
         new="return number",
         tests=(HINTS,),
+    ),
+    Mutation(
+        name="an older compaction is left beside the newest",
+        why="Spark takes their difference for the interval, and cannot start from the export",
+        file="checkpoint/handover.py",
+        old='        log.delete(f"{number}{_SUFFIX}")\n',
+        new="        pass\n",
+        tests=(HANDOVER,),
     ),
     Mutation(
         name="a sleeping writer gets a number that was compacted",

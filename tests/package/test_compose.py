@@ -96,6 +96,14 @@ def test_every_package_in_the_image_has_the_version_that_is_tested() -> None:
     }
 
 
+def test_a_task_in_the_image_finds_the_bytecode_of_what_it_imports_and_may_write_its_own() -> None:
+    dockerfile = (REPOSITORY / "docker" / "Dockerfile").read_text()
+    assert "PYTHONDONTWRITEBYTECODE" not in dockerfile
+    installs = re.findall(r"uv pip install[^&\n]*", dockerfile)
+    assert installs
+    assert all("--compile-bytecode" in command for command in installs)
+
+
 def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
     dockerfile = (REPOSITORY / "docker" / "Dockerfile").read_text()
     kept = set(re.findall(r"^!(\S+)", (REPOSITORY / ".dockerignore").read_text(), re.MULTILINE))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
 from email import message_from_string
 from email.message import Message
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,18 @@ def test_an_extra_holds_something(metadata: Message) -> None:
     needs = metadata.get_all("Requires-Dist", [])
     for extra in metadata.get_all("Provides-Extra", []):
         assert any(f"extra == '{extra}'" in need.replace('"', "'") for need in needs), extra
+
+
+def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> None:
+    needs = metadata.get_all("Requires-Dist", [])
+    declared = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}  # type: ignore[index]
+    # Parts of what they are, in versions that they choose; kubernetes is that of the extra cncf-kubernetes.
+    brought = {"asgiref", "grpc", "kubernetes", "numpy", "sqlalchemy", "zstandard"}
+    owners = packages_distributions()
+    for path in (ROOT / "airflow_provider_microbatch").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for top in {name.partition(".")[0] for name in names} - {"airflow_provider_microbatch"}:
+                if top not in sys.stdlib_module_names | brought:
+                    assert declared & set(owners[top]), (path, top)

@@ -16,15 +16,11 @@ from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.cli.main import COMMANDS, WITHOUT_CHECKPOINT, build_parser
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.stage_table import MODES
+from tests.scheduler.documented import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = {command.NAME for command in (*WITHOUT_CHECKPOINT, *COMMANDS)}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def blocks(page: Path) -> list[str]:
-    return BLOCK.findall(page.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -55,7 +51,7 @@ def test_the_example_dags_parse() -> None:
     exec(steps, names)
     exec(blocks(ROOT / "README.md")[1], names)
     assert callable(names["transform"])
-    assert "@task.micro_batch(pipeline=orders)" in decorated
+    exec(decorated, names | {"orders": dataclasses.replace(names["orders"], transform=None)})
 
 
 def test_the_pipeline_of_data_intervals_is_one() -> None:

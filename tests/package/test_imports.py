@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import airflow_provider_microbatch
+
 HEAVY = ("pyspark", "pandas", "pyarrow", "numpy", "grpc", "py4j", "duckdb")
 
 REPORT = "import sys, json; {}; print(json.dumps([name for name in sys.modules if '.' not in name]))"
@@ -35,6 +37,13 @@ def loaded_after(statement: str) -> set[str]:
 )
 def test_importing_the_face_loads_no_spark(statement: str) -> None:
     assert not loaded_after(statement) & set(HEAVY)
+
+
+def test_every_name_of_the_package_is_there_and_loads_no_spark_and_no_airflow() -> None:
+    names = {*airflow_provider_microbatch.__all__} - {"__version__"}
+    assert {"Catalog", "JobStatusHook", "Pipeline", "Sink", "Source"} <= names
+    loaded = loaded_after(f"from airflow_provider_microbatch import {', '.join(sorted(names))}")
+    assert not loaded & {*HEAVY, "airflow"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import airflow
 import jsonschema
 import pytest
 
-from airflow_provider_microbatch import __version__
+from airflow_provider_microbatch import __version__, settings
 from airflow_provider_microbatch.get_provider_info import get_provider_info
 
 PACKAGE = Path(__file__).resolve().parents[2] / "airflow_provider_microbatch"
@@ -49,6 +49,11 @@ def test_no_module_of_a_kind_that_people_use_is_left_out(kind: str) -> None:
         )
     }
     assert holding == named
+
+
+def test_airflow_knows_every_setting_that_is_read() -> None:
+    read = [value for name, value in vars(settings).items() if name[0] != "_" and name.isupper() and name != "SECTION"]
+    assert sorted(get_provider_info()["config"][settings.SECTION]["options"]) == sorted(read)
 
 
 def test_every_decorator_is_callable() -> None:

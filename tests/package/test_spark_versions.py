@@ -1,7 +1,7 @@
 """Every Spark that the README names runs a batch from plan to commit: our runtime, shipped by this environment, under
 the spark-submit of the other.
 
-4.0 to 4.2 may lie beside the package; 4.3 has no client of its own version and runs on the cluster's side only.
+4.0 and 4.1 may lie beside the package; later ones, which not every connector has jars for, run on the cluster's side.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines import packaging
 from airflow_provider_microbatch.engines.code import resolve_code
+from airflow_provider_microbatch.engines.environment import NEWEST, OLDEST
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
@@ -33,8 +34,8 @@ from tests.environments import spark_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = "4.1.3"
-BESIDE = ("4.0.4", LOCKED, "4.2.0")
-CLUSTER_ONLY = ("4.3.0",)
+BESIDE = ("4.0.4", LOCKED)
+CLUSTER_ONLY = ("4.2.0", "4.3.0")
 
 TRANSFORM = """
 def transform(batch):
@@ -125,9 +126,13 @@ def test_a_batch_runs_from_plan_to_commit(version: str, tmp_path: Path) -> None:
 
 
 def test_the_versions_tried_are_those_the_package_and_its_readme_name() -> None:
-    limits = re.search(r'"pyspark>=4\.(\d+),<4\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+    limits = re.search(r'"pyspark>=4\.(\d+),<=(4\.(\d+)\.\d+)', project)
     assert limits is not None
-    named = [f"4.{minor}" for minor in range(int(limits[1]), int(limits[2]))]
+    assert f'"pyspark-client>=4.{limits[1]},<={limits[2]}"' in project
+    assert limits[2] == NEWEST == LOCKED
+    assert f"4.{limits[1]}.0" == OLDEST
+    named = [f"4.{minor}" for minor in range(int(limits[1]), int(limits[3]) + 1)]
     assert [version.rpartition(".")[0] for version in BESIDE] == named
     readme = (ROOT / "README.md").read_text()
     for version in (*BESIDE, *CLUSTER_ONLY):

@@ -9,8 +9,11 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
 from airflow_provider_microbatch.sinks import Sink
+from tests.sinks.stages import batch_of, expect
 
 KEY = BatchKey("live", 0)
+BATCH = batch_of(KEY)
+EXPECTED = expect(KEY)
 ROWS = [{"id": 1, "note": "a b"}, {"id": 2, "note": "50%/ü=?"}, {"id": 3, "note": "_c"}]
 
 
@@ -28,7 +31,6 @@ def make_job(sink: Sink, function: str | None, paths: list[str], *, epoch: int =
         "schema": changes.pop("schema", "id long, note string"),
         "options": {},
         "groups": [{"paths": paths, "base_path": None}] if paths else [],
-        "ignore_missing": False,
     }
     read = Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments)
     given: dict[str, Any] = {
@@ -39,7 +41,8 @@ def make_job(sink: Sink, function: str | None, paths: list[str], *, epoch: int =
         "batch_timestamp_ms": 1_700_000_000_123,
         "watermark_ms": 0,
         "sources": {"orders": read},
-        "stage": sink.stage(KEY, epoch),
+        "stage": sink.stage(BATCH, epoch),
+        "identity": BATCH.to_dict(),
         "transform": Transform(module="tests.runtime.shop", function=function) if function else None,
     }
     return Job(**{**given, **changes})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -35,6 +36,14 @@ def returns_none(batch: Batch) -> None:
     batch.sources["orders"].select("id")
 
 
+def returns_pandas(batch: Batch) -> Any:
+    return batch.sources["orders"].toPandas()
+
+
+def returns_a_list(batch: Batch) -> list[Any]:
+    return batch.sources["orders"].collect()
+
+
 def takes_our_column(batch: Batch) -> DataFrame:
     return batch.sources["orders"].withColumn("Batch_ID", F.lit(1))
 
@@ -45,6 +54,10 @@ def fails_in_a_udf(batch: Batch) -> DataFrame:
         return number // 0
 
     return batch.sources["orders"].select(divide("id").alias("id"))
+
+
+def divides_by_zero(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].withColumn("id", F.expr("id / (id - 1)").cast("long"))
 
 
 def ignores_its_input(batch: Batch) -> DataFrame:

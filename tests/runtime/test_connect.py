@@ -14,7 +14,7 @@ import pytest
 
 import airflow_provider_microbatch.runtime as runtime
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.runtime.jobs import KEY, ROWS, land, make_job
+from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
 from tests.support.connect_server import connect_server
 
 ONLY_CLASSIC = {"_jvm", "_jdf", "_jsparkSession", "_sc", "sparkContext", "SparkContext", "SparkFiles", "rdd", "RDD"}
@@ -64,7 +64,9 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     jobs[5] = make_job(sink, "raises", [orders], epoch=5)
     conf = {"spark.microbatch.test.mark": str(tmp_path / "at work")}
     jobs[7] = make_job(sink, "never_ends", [orders], epoch=7, conf=conf)
-    sink.fence(KEY, 7, by="superseded by attempt 8")
+    sink.fence(BATCH, 7, by="superseded by attempt 8")
+    elsewhere = FileSink(str(tmp_path / "misfit"), format="json")
+    jobs[8] = make_job(elsewhere, "keep", [orders], epoch=8, schema="key long, text string")
     for epoch, job in jobs.items():
         path = tmp_path / f"{epoch}.json"
         path.write_text(job.to_json(), encoding="utf-8")
@@ -77,20 +79,21 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
+    assert "source orders: 3 of 3 rows have nothing in any column of its schema" in done.stderr
     for epoch, (_, rows_in) in expected.items():
-        manifest = sink.manifest(KEY, epoch)
+        manifest = sink.manifest(BATCH, epoch)
         assert manifest is not None, done.stdout
         assert manifest.result["numInputRows"] == {"orders": rows_in}
-    assert sink.manifest(KEY, 5) is None
-    failure = sink.failure(KEY, 5)
+    assert sink.manifest(BATCH, 5) is None
+    failure = sink.failure(BATCH, 5)
     assert failure is not None
     assert failure["origin"] == "transform"
     assert "no_such_column" in failure["error"]
     assert "a later attempt has taken its place" in done.stdout
-    assert sink.failure(KEY, 7) is None
+    assert sink.failure(BATCH, 7) is None
     assert "JVM stacktrace" not in failure["error"] + failure["traceback"]
 
-    manifest = sink.publish(KEY, 1)
+    manifest = sink.publish(EXPECTED, 1)
     folder = sink.root / "lane=live" / "batch_id=0"
     assert {name: (folder / name).stat().st_size for name in manifest.files} == dict(manifest.files)
     ids = [json.loads(line)["id"] for name in manifest.files for line in (folder / name).read_text().splitlines()]

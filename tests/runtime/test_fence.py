@@ -13,7 +13,7 @@ from airflow_provider_microbatch.runtime import fence
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.fence import FencedFailure
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.runtime.jobs import KEY, land, make_job
+from tests.runtime.jobs import BATCH, EXPECTED, land, make_job
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def spark() -> Iterator[Any]:
 def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Spark's driver is on another host, Spark looks for the fence."""
     if request.param:
-        monkeypatch.setattr(fence, "folder_beside_driver", lambda spark, address: None)
+        monkeypatch.setattr(fence, "path_beside_driver", lambda spark, address: None)
 
 
 @pytest.fixture
@@ -59,19 +59,19 @@ def test_an_attempt_that_is_fenced_mid_job_stops_its_spark(
     while not at_work.exists():
         thread.join(timeout=0.05)
         assert thread.is_alive(), "it ended before it was fenced"
-    sink.fence(KEY, 1, by="superseded by attempt 2")
+    sink.fence(BATCH, 1, by="superseded by attempt 2")
     thread.join(timeout=60)
     assert len(seen) == 1
-    assert sink.manifest(KEY, 1) is None
-    assert sink.failure(KEY, 1) is None, "its stage may be dropped already: an error report would make it anew"
+    assert sink.manifest(BATCH, 1) is None
+    assert sink.failure(BATCH, 1) is None, "its stage may be dropped already: an error report would make it anew"
 
 
 def test_an_attempt_that_was_fenced_before_its_last_step_leaves_no_manifest(
     spark: Any, sink: FileSink, tmp_path: Path
 ) -> None:
-    sink.fence(KEY, 1, by="superseded by attempt 2")
+    sink.fence(BATCH, 1, by="superseded by attempt 2")
     with pytest.raises(FencedFailure, match="a later attempt has taken its place"):
         run_job(spark, make_job(sink, None, [land(tmp_path / "landing")]))
-    assert sink.manifest(KEY, 1) is None
+    assert sink.manifest(BATCH, 1) is None
     run_job(spark, make_job(sink, None, [land(tmp_path / "landing")], epoch=2))
-    assert sink.publish(KEY, 2).epoch == 2
+    assert sink.publish(EXPECTED, 2).epoch == 2

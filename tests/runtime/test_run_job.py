@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file_report import read_schema
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.runtime.jobs import KEY, ROWS, land, make_job
+from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
 from tests.staging.stages import create_stage_table
 
 pytestmark = pytest.mark.spark
@@ -45,10 +45,10 @@ def sink(tmp_path: Path) -> FileSink:
 def failure_of(spark: Any, sink: FileSink, function: str, paths: list[str], **changes: Any) -> dict[str, Any]:
     with pytest.raises(BatchFailure):
         run_job(spark, make_job(sink, function, paths, **changes))
-    assert sink.manifest(KEY, 1) is None
+    assert sink.manifest(BATCH, 1) is None
     with pytest.raises(SinkError, match="no complete stage"):
-        sink.publish(KEY, 1)
-    reported = sink.failure(KEY, 1)
+        sink.publish(EXPECTED, 1)
+    reported = sink.failure(BATCH, 1)
     assert reported is not None
     return dict(reported)
 
@@ -57,7 +57,7 @@ def failure_of(spark: Any, sink: FileSink, function: str, paths: list[str], **ch
 def test_every_format_comes_back_as_it_went_in(spark: Any, tmp_path: Path, orders: str, format: str) -> None:
     sink = FileSink(str(tmp_path / "lake"), format=format)
     run_job(spark, make_job(sink, None, [orders]))
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     frame = spark.read.format(format).schema("id long, note string").load(str(sink.root))
     assert sorted(row.id for row in frame.collect()) == [1, 2, 3]
 
@@ -72,7 +72,7 @@ def test_partition_values_of_any_kind_are_listed_as_they_lie_on_disk(
             monkeypatch.setattr(module, "folder_beside_driver", lambda spark, address: None)
     sink = FileSink(str(tmp_path / "my lake ü%20"), format="parquet", partition_by=("note",))
     run_job(spark, make_job(sink, "keep", [orders]))
-    manifest = sink.publish(KEY, 1)
+    manifest = sink.publish(EXPECTED, 1)
     folder = sink.root / "lane=live" / "batch_id=0"
     assert len(manifest.files) == 3
     assert {name: (folder / name).stat().st_size for name in manifest.files} == dict(manifest.files)
@@ -90,8 +90,8 @@ def test_a_batch_without_rows_is_published_too(
         sink = FileSink(str(tmp_path / f"lake{number}"), partition_by=partition_by)
         result = run_job(spark, make_job(sink, function, paths))
         assert result["numOutputRows"] == 0
-        assert sink.publish(KEY, 1).result["numInputRows"] == {"orders": 3 if paths else 0}
-        assert sink.contains(KEY) is not None
+        assert sink.publish(EXPECTED, 1).result["numInputRows"] == {"orders": 3 if paths else 0}
+        assert sink.contains(EXPECTED) is not None
 
 
 def test_rows_read_are_counted_once_however_often_a_source_is_used(spark: Any, sink: FileSink, orders: str) -> None:
@@ -115,14 +115,14 @@ def test_an_action_in_the_transform_leaves_no_wrong_count(spark: Any, sink: File
 def test_the_batch_can_ask_for_another_and_has_the_pinned_time(spark: Any, sink: FileSink, orders: str) -> None:
     result = run_job(spark, make_job(sink, "wants_another", [orders]))
     assert result["requiresAnotherBatch"] is True
-    manifest = sink.publish(KEY, 1)
+    manifest = sink.publish(EXPECTED, 1)
     text = (sink.root / "lane=live" / "batch_id=0" / next(iter(manifest.files))).read_text()
     assert json.loads(text.splitlines()[0])["at"] == "2023-11-14T22:13:20.123000+00:00"
 
 
 def test_the_hidden_metadata_column_is_still_there(spark: Any, sink: FileSink, orders: str) -> None:
     run_job(spark, make_job(sink, "shows_the_files", [orders]))
-    assert sink.publish(KEY, 1).result["numOutputRows"] == 3
+    assert sink.publish(EXPECTED, 1).result["numOutputRows"] == 3
 
 
 def test_a_transform_that_raises_shows_its_own_frames_only(spark: Any, sink: FileSink, orders: str) -> None:
@@ -139,6 +139,8 @@ def test_a_transform_that_raises_shows_its_own_frames_only(spark: Any, sink: Fil
     ("function", "said"),
     [
         ("returns_none", "returned None, not a DataFrame"),
+        ("returns_pandas", "returned a pandas.DataFrame, not a DataFrame of Spark; make it one"),
+        ("returns_a_list", "returned list, not a DataFrame of Spark"),
         ("takes_our_column", "Batch_ID"),
         ("wrong_source", "'orders'"),
         ("exits", "SystemExit"),
@@ -164,6 +166,13 @@ def test_a_schema_that_is_none_names_the_source(
 
 def test_a_file_that_is_gone_is_a_failure_of_the_read(spark: Any, sink: FileSink, orders: str) -> None:
     assert failure_of(spark, sink, "keep", [orders + ".gone"])["origin"] == "read"
+
+
+def test_a_value_that_cannot_be_computed_with_is_the_datas_fault(spark: Any, sink: FileSink, orders: str) -> None:
+    """Spark is lazy, so it is found by the write. It is no more the table's fault than a bad function is."""
+    report = failure_of(spark, sink, "divides_by_zero", [orders])
+    assert report["origin"] == "data"
+    assert "DIVIDE_BY_ZERO" in report["error"]
 
 
 def test_a_column_to_partition_by_that_is_missing(spark: Any, tmp_path: Path, orders: str) -> None:
@@ -193,9 +202,9 @@ def test_a_table_that_is_made_as_a_whole_has_the_querys_columns_and_tells_them(
     spark: Any, tmp_path: Path, orders: str
 ) -> None:
     sink = TableSink(PathCatalog(str(tmp_path / "lake")), "sales.orders", mode="create")
-    create_stage_table(sink, 1, key=KEY)
+    create_stage_table(sink, 1, batch=BATCH)
     run_job(spark, make_job(sink, "takes_our_column", [orders]))
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     table = tmp_path / "lake" / "sales" / "orders"
     rows = spark.read.parquet(str(table))
     assert rows.columns == ["id", "note", "Batch_ID"]
@@ -212,15 +221,40 @@ def test_a_table_that_is_made_as_a_whole_has_the_querys_columns_and_tells_them(
 def test_a_declared_schema_orders_and_widens_and_takes_no_other_column(spark: Any, tmp_path: Path, orders: str) -> None:
     declared = {"mode": "create", "schema": "note string, id decimal(38,0)"}
     sink = TableSink(PathCatalog(str(tmp_path / "lake")), "orders", **declared)  # type: ignore[arg-type]
-    create_stage_table(sink, 1, key=KEY)
+    create_stage_table(sink, 1, batch=BATCH)
     run_job(spark, make_job(sink, "keep", [orders]))
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     assert [field.simpleString() for field in spark.read.parquet(str(tmp_path / "lake" / "orders")).schema] == [
         "note:string", "id:decimal(38,0)"
     ]  # fmt: skip
     for number, (schema, said) in enumerate([("id long", "has note too"), ("id string, note boolean", "note")]):
         refusing = TableSink(PathCatalog(str(tmp_path / f"lake{number}")), "orders", schema=schema)
-        create_stage_table(refusing, 1, key=KEY)
+        create_stage_table(refusing, 1, batch=BATCH)
         with pytest.raises(BatchFailure, match=said):
             run_job(spark, make_job(refusing, "keep", [orders]))
-        assert refusing.manifest(KEY, 1) is None
+        assert refusing.manifest(BATCH, 1) is None
+
+
+def test_a_source_without_a_frame_says_why_to_whoever_asks_for_it(spark: Any, sink: FileSink) -> None:
+    absent = {"orders": "there is no file in it."}
+    report = failure_of(spark, sink, "keep", [], sources={}, absent=absent)
+    assert report["origin"] == "transform"
+    assert "source 'orders' has no frame in this batch: there is no file in it." in report["error"]
+    run_job(spark, make_job(sink, "ignores_its_input", [], epoch=2, sources={}, absent=absent))
+
+
+@pytest.mark.parametrize(
+    ("schema", "warning"),
+    [("key long, text string", "3 of 3 rows have nothing in any column"), ("id long, note string", None)],
+)
+def test_a_schema_that_fits_no_column_warns(
+    spark: Any,
+    sink: FileSink,
+    orders: str,
+    schema: str,
+    warning: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run_job(spark, make_job(sink, None, [orders], schema=schema))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [warning in text for text in said] == [True] if warning else said == []

@@ -75,6 +75,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
     (home / "dags" / "inline.py").write_text(_INLINE)
     shutil.copy(ROOT / "tests" / "scheduler" / "backfill_dags.py", home / "dags" / "backfills.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
+    shutil.copy(ROOT / "tests" / "scheduler" / "continuous_dags.py", home / "dags" / "continuous.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {

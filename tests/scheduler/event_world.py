@@ -17,6 +17,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from demo.local_airflow import LocalAirflow
 from tests.support.hooks import lines
 from tests.support.leases import expire_leases
+from tests.support.whose import stages_of
 
 SECONDS = 240.0
 """What anything may take on a busy machine."""
@@ -137,7 +138,7 @@ class Story:
             for line in path.read_text().splitlines()
         ]
         assert sorted(table) == landed, self.name
-        assert FileSink(str(self.folder / "lake"), format="json").stages() == [], self.name
+        assert stages_of(FileSink(str(self.folder / "lake"), format="json"), self.checkpoint) == [], self.name
         assert self.checkpoint.leases.unfinished() == [], self.name
         told = self.told()
         assert [status[0] for status in told.values()] == ["created"] * len(statuses), (self.name, told)

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.sinks.file import FileSink
 from demo.local_airflow import LocalAirflow
+from tests.support.whose import stages_of
 
 SECONDS = 180.0
 """What a batch may take on a busy machine, a retry included."""
@@ -68,7 +69,7 @@ class Shop:
 
     def stages(self, name: str) -> list[tuple[BatchKey, int]]:
         """Stages that exist."""
-        return FileSink(str(self.home / "lake" / name)).stages()
+        return stages_of(FileSink(str(self.home / "lake" / name)), self.checkpoint(name))
 
     def spark(self, name: str, number: int) -> psutil.Process | None:
         """The driver of a batch's newest attempt, a child of its task process."""

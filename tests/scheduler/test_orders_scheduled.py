@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.scheduler.shop import SECONDS, Shop, order
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
@@ -36,5 +37,18 @@ def test_the_period_makes_a_batch_an_idle_run_is_a_skip_and_a_clear_is_a_replay(
     assert shop.airflow.xcom(DAG, run_id, "micro_batch")["key"] == "live/0"
     manifest = shop.home / "lake" / DAG / "lane=live" / "batch_id=0" / "_manifest"
     assert '"epoch": 2' in "".join(path.read_text() for path in manifest.glob("part-*.txt"))
+    assert shop.ids(DAG) == ids
+
+    # Such a clear leaves the run's clear number, and starts nothing by itself.
+    shop.airflow.clear(DAG, run_id, reset_dag_runs=False)
+    shop.airflow.api("PATCH", f"dags/{DAG}/dagRuns/{run_id}", {"state": "queued"})
+    shop.airflow.wait_for(
+        lambda: shop.airflow.task_instances(DAG, run_id)["micro_batch"]["state"] == "success",
+        timeout=SECONDS,
+        what="the try after a clear without a clear number",
+    )
+    assert shop.checkpoint(DAG).replays.epochs.ends(BatchKey(LIVE, 0)) == [1, 2]
+    attempts = shop.checkpoint(DAG).attempts.all(BatchKey(LIVE, 0))
+    assert [attempt.run.clear_number for attempt in attempts if attempt.run] == [0, 1, 1]
     assert shop.ids(DAG) == ids
     shop.airflow.pause(DAG)

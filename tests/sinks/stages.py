@@ -5,21 +5,40 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 
+CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)
 
 
-def folder_of(sink: Sink, epoch: int, key: BatchKey = KEY) -> Path:
-    return Path(sink.stage(key, epoch).arguments["path"].removeprefix("file://"))
+def batch_of(key: BatchKey = KEY, **changes: str) -> BatchIdentity:
+    """The batch as one checkpoint has planned it; another one's or another plan's by ``changes``."""
+    own = BatchIdentity(
+        checkpoint=CHECKPOINT, pipeline="orders", key=key, digest="d1", location="/checkpoints/orders"
+    )  # fmt: skip
+    return BatchIdentity.from_dict({**own.to_dict(), **changes})
+
+
+def expect(key: BatchKey = KEY, **changes: str) -> ExpectedBatch:
+    """As its checkpoint asks for it."""
+    return ExpectedBatch(identity=batch_of(key, **changes))
+
+
+BATCH = batch_of()
+EXPECTED = expect()
+
+
+def folder_of(sink: Sink, epoch: int, batch: BatchIdentity = BATCH) -> Path:
+    return Path(sink.stage(batch, epoch).arguments["path"].removeprefix("file://"))
 
 
 def write_stage(
-    sink: Sink, epoch: int, *, key: BatchKey = KEY, rows: int = 3, files: int = 1, complete: bool = True
+    sink: Sink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, files: int = 1, complete: bool = True
 ) -> Path:
     """A stage whose rows say which attempt wrote them."""
-    folder = folder_of(sink, epoch, key)
+    folder = folder_of(sink, epoch, batch)
     folder.mkdir(parents=True)
     listed = {}
     for number in range(files):
@@ -27,7 +46,8 @@ def write_stage(
         path.write_text("".join(json.dumps({"id": row, "epoch": epoch}) + "\n" for row in range(rows)))
         listed[path.name] = path.stat().st_size
     if complete:
-        result = {"batchId": key.id, "epoch": epoch, "numOutputRows": rows * files}
+        result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": rows * files}
+        result |= {"identity": batch.to_dict()} if batch.checkpoint else {}
         lines = [{"result": result}, *({"file": name, "bytes": size} for name, size in listed.items())]
         (folder / "_manifest").mkdir()
         (folder / "_manifest" / "part-00000.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -16,7 +16,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import file, file_posix
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.sinks.stages import KEY, folder_of, write_stage
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, folder_of, write_stage
 
 
 @pytest.fixture
@@ -61,17 +61,27 @@ def test_check_names_what_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SinkError, match="not a folder"):
         FileSink(str(tmp_path / "file" / "table")).check()
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(SinkError, match="link is not a folder"):
+        FileSink(str(tmp_path / "link" / "table")).check()
+
+
+def test_check_finds_that_the_table_cannot_be_made_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"no (folder can be made in|permission to read and write) /proc"):
+        FileSink("/proc/lake/orders").check()
+    FileSink(str(tmp_path / "lake" / "orders")).check()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_is_not_ours_is_an_error_and_stays(sink: FileSink) -> None:
     write_stage(sink, 1)
     target(sink).mkdir(parents=True)
     (target(sink) / "theirs.json").write_text("{}")
-    for call in (lambda: sink.contains(KEY), lambda: sink.publish(KEY, 1), lambda: sink.replace(KEY, 1)):
+    for call in (lambda: sink.contains(EXPECTED), lambda: sink.publish(EXPECTED, 1), lambda: sink.replace(EXPECTED, 1)):
         with pytest.raises(SinkError, match="no manifest"):
             call()
     assert (target(sink) / "theirs.json").exists()
-    assert sink.stages() == [(KEY, 1)]
+    assert sink.stages(CHECKPOINT) == [(KEY, 1)]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +89,10 @@ def test_a_target_that_is_not_ours_is_an_error_and_stays(sink: FileSink) -> None
 )
 def test_a_published_manifest_that_somebody_changed_is_an_error(sink: FileSink, text: str) -> None:
     write_stage(sink, 1)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     (target(sink) / "_manifest" / "part-00000.txt").write_text(text)
     with pytest.raises(SinkError, match="manifest"):
-        sink.contains(KEY)
+        sink.contains(EXPECTED)
 
 
 def test_a_manifest_that_spark_has_not_finished_is_none(sink: FileSink) -> None:
@@ -91,7 +101,7 @@ def test_a_manifest_that_spark_has_not_finished_is_none(sink: FileSink) -> None:
     unfinished = folder / "_manifest" / "_temporary" / "0"
     unfinished.mkdir(parents=True)
     manifest.rename(unfinished / manifest.name)
-    assert sink.manifest(KEY, 1) is None
+    assert sink.manifest(BATCH, 1) is None
 
 
 def test_a_stage_that_is_not_what_its_manifest_says_is_not_published(sink: FileSink) -> None:
@@ -100,19 +110,19 @@ def test_a_stage_that_is_not_what_its_manifest_says_is_not_published(sink: FileS
     whole = data[0].read_text()
     data[0].write_text(whole[:-5])
     with pytest.raises(SinkError, match=r"of another size: part-00000-1\.json"):
-        sink.publish(KEY, 1)
+        sink.publish(EXPECTED, 1)
     data[0].unlink()
     with pytest.raises(SinkError, match=r"missing: part-00000-1\.json"):
-        sink.publish(KEY, 1)
+        sink.publish(EXPECTED, 1)
     data[0].write_text(whole)
     (folder / "part-late.json").write_text("{}")
     with pytest.raises(SinkError, match=r"not in the manifest: part-late\.json"):
-        sink.publish(KEY, 1)
+        sink.publish(EXPECTED, 1)
     (folder / "part-late.json").unlink()
     (folder / "_temporary").mkdir()
     (folder / "_temporary" / "part-x").write_text("left over")
     (folder / ".part-00000.crc").write_text("x")
-    assert sink.publish(KEY, 1).epoch == 1
+    assert sink.publish(EXPECTED, 1).epoch == 1
 
 
 def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,28 +137,28 @@ def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monke
 
     monkeypatch.setattr("shutil.rmtree", first_step_only)
     with pytest.raises(SinkError, match="cannot be removed"):
-        sink.drop_stage(KEY, 1)
+        sink.drop_stage(BATCH, 1)
     monkeypatch.undo()
-    assert sink.stages() == [(KEY, 1)], "what is left of it is found"
-    assert sink.manifest(KEY, 1) is None
+    assert sink.stages(CHECKPOINT) == [(KEY, 1)], "what is left of it is found"
+    assert sink.manifest(BATCH, 1) is None
     with pytest.raises(SinkError, match="no complete stage"):
-        sink.publish(KEY, 1)
-    assert sink.drop_stage(KEY, 1)
-    assert sink.stages() == []
+        sink.publish(EXPECTED, 1)
+    assert sink.drop_stage(BATCH, 1)
+    assert sink.stages(CHECKPOINT) == []
 
 
 def test_a_dropped_stage_leaves_no_folder_of_its_batch(sink: FileSink) -> None:
     folder = write_stage(sink, 1, complete=False)
-    assert sink.drop_stage(KEY, 1)
+    assert sink.drop_stage(BATCH, 1)
     assert not folder.parent.exists()
-    assert sink.drop_stage(KEY, 1) is False
+    assert sink.drop_stage(BATCH, 1) is False
 
 
 def test_strange_folders_in_staging_are_no_stages(sink: FileSink) -> None:
     write_stage(sink, 2)
     for name in ("lane=live/batch_id=x/attempt=1", "lane=live/batch_id=1/attempt=y", "lane=..x/batch_id=1/attempt=1"):
-        (sink.root / "_staging" / name).mkdir(parents=True)
-    assert sink.stages() == [(KEY, 2)]
+        (sink.root / "_staging" / CHECKPOINT / name).mkdir(parents=True)
+    assert sink.stages(CHECKPOINT) == [(KEY, 2)]
 
 
 def test_without_renameat2_a_publish_still_never_replaces(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +167,13 @@ def test_without_renameat2_a_publish_still_never_replaces(sink: FileSink, monkey
 
     monkeypatch.setattr(file_posix, "_rename_with", unsupported)
     one, other = write_stage(sink, 1), write_stage(sink, 2)
-    assert sink.publish(KEY, 1).epoch == 1
+    assert sink.publish(EXPECTED, 1).epoch == 1
     assert not one.exists()
     assert file_posix.rename_new(other, target(sink)) is False
     assert other.exists()
     with pytest.raises(SinkError, match="cannot exchange"):
-        sink.replace(KEY, 2)
-    found = sink.contains(KEY)
+        sink.replace(EXPECTED, 2)
+    found = sink.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 1
 
@@ -172,7 +182,7 @@ def test_a_publish_is_on_disk_when_it_returns(sink: FileSink, monkeypatch: pytes
     write_stage(sink, 1)
     after: list[Path] = []
     monkeypatch.setattr(file, "sync", lambda folder: after.append(folder) if target(sink).exists() else None)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     assert target(sink).parent in after
 
 
@@ -185,27 +195,29 @@ def test_nothing_is_renamed_over_a_folder_that_happens_to_be_empty(tmp_path: Pat
 
 def test_replaced_output_is_kept_aside_and_hidden(sink: FileSink) -> None:
     write_stage(sink, 1, rows=1)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     with (target(sink) / "part-00000-1.json").open() as reader:
         write_stage(sink, 2, rows=2)
-        sink.replace(KEY, 2)
+        sink.replace(EXPECTED, 2)
         assert json.loads(reader.readline())["epoch"] == 1
-    kept = sink.root / "_replaced" / "lane=live" / "batch_id=7" / "attempt=1"
+    kept = sink.root / "_replaced" / CHECKPOINT / "lane=live" / "batch_id=7" / "attempt=1"
     assert (kept / "part-00000-1.json").exists()
-    assert sink.stages() == []
+    assert sink.stages(CHECKPOINT) == []
     assert [path.name for path in sink.root.glob("lane=*/batch_id=*/part-*")] == ["part-00000-2.json"]
 
 
 @pytest.mark.parametrize("finish", ["replace", "drop_stage"])
 def test_a_replay_cut_off_after_its_exchange_is_finished_by_saying_it_again(sink: FileSink, finish: str) -> None:
     write_stage(sink, 1)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     assert file_posix.exchange(write_stage(sink, 2), target(sink))
-    assert sink.manifest(KEY, 2) is None
-    getattr(sink, finish)(KEY, 2)
-    assert sink.stages() == []
-    assert (sink.root / "_replaced" / "lane=live" / "batch_id=7" / "attempt=1" / "part-00000-1.json").exists()
-    found = sink.contains(KEY)
+    assert sink.manifest(BATCH, 2) is None
+    getattr(sink, finish)(EXPECTED if finish == "replace" else BATCH, 2)
+    assert sink.stages(CHECKPOINT) == []
+    assert (
+        sink.root / "_replaced" / CHECKPOINT / "lane=live" / "batch_id=7" / "attempt=1" / "part-00000-1.json"
+    ).exists()
+    found = sink.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 2
 
@@ -219,7 +231,7 @@ def test_of_many_publishing_at_once_exactly_one_wins(sink: FileSink) -> None:
 
     def publish(epoch: int) -> None:
         barrier.wait()
-        winners.append(sink.publish(KEY, epoch).epoch)
+        winners.append(sink.publish(EXPECTED, epoch).epoch)
 
     threads = [threading.Thread(target=publish, args=(epoch,)) for epoch in epochs]
     for thread in threads:
@@ -257,19 +269,19 @@ print(looks, listings, flush=True)
 
 def test_a_reader_that_keeps_listing_sees_whole_batches_only(sink: FileSink) -> None:
     write_stage(sink, 1, rows=10, files=3)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     command = [sys.executable, "-c", READER, str(sink.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline().strip() == "reading"
         for number in range(60):
             key = BatchKey("live", 100 + number)
-            write_stage(sink, 1, key=key, rows=10, files=3)
-            sink.publish(key, 1)
+            write_stage(sink, 1, batch=batch_of(key), rows=10, files=3)
+            sink.publish(expect(key), 1)
             write_stage(sink, number + 2, rows=10, files=3)
-            sink.replace(KEY, number + 2)
-            write_stage(sink, 9, key=BatchKey("live", 500), complete=False)
-            sink.drop_stage(BatchKey("live", 500), 9)
+            sink.replace(EXPECTED, number + 2)
+            write_stage(sink, 9, batch=batch_of(BatchKey("live", 500)), complete=False)
+            sink.drop_stage(batch_of(BatchKey("live", 500)), 9)
         (sink.root / "_stop").touch()
         output, errors = reader.communicate(timeout=60)
     assert reader.returncode == 0, errors
@@ -280,12 +292,12 @@ def test_a_reader_that_keeps_listing_sees_whole_batches_only(sink: FileSink) -> 
 
 def test_a_replay_waits_for_the_lock_of_another(sink: FileSink) -> None:
     write_stage(sink, 1)
-    sink.publish(KEY, 1)
+    sink.publish(EXPECTED, 1)
     write_stage(sink, 2)
     done = threading.Event()
 
     def replay() -> None:
-        sink.replace(KEY, 2)
+        sink.replace(EXPECTED, 2)
         done.set()
 
     with file_posix.locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock"):

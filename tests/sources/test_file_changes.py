@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.sources import OpenSource
 from tests.sources.support import World, paths
 
@@ -24,6 +25,12 @@ def planned(world: World, **arguments: Any) -> OpenSource:
     assert source.latest_offset(None) == OFFSET_0
     assert source.latest_offset(OFFSET_0) == OFFSET_1
     return source
+
+
+def commit(source: OpenSource, start: str | None, end: str) -> None:
+    """The range is published by a batch of this checkpoint, and committed."""
+    source.release(start, end)
+    source.commit(end)
 
 
 def rewrite(path: Path, text: str, *, keep_mtime: bool = False) -> None:
@@ -49,8 +56,21 @@ def test_a_vanished_file_can_be_skipped(world: World) -> None:
     (world.landing / "day=1/1.json").unlink()
     read = source.read(None, OFFSET_0)
     assert world.names(read) == ["day=0/0.json"]
-    assert read.arguments["ignore_missing"] is True
-    source.verify(None, OFFSET_0)
+    assert read.arguments["left_out"] == [str(world.landing / "day=1/1.json")]
+    source.verify(None, OFFSET_0, told(read.arguments))
+
+
+def test_a_file_that_was_left_out_and_is_back_before_publish_was_not_read(world: World) -> None:
+    """As a file server that was away for a moment: what is there now is not what the batch has."""
+    source = planned(world, on_missing="skip")
+    away = (world.landing / "day=1/1.json").rename(world.root / "away")
+    read = source.read(None, OFFSET_0)
+    away.rename(world.landing / "day=1/1.json")
+    with pytest.raises(
+        SourceChangedError, match=r"1 planned file\(s\) were missing when .*day=1/1\.json.*Run the batch again"
+    ):
+        source.verify(None, OFFSET_0, told(read.arguments))
+    source.verify(None, OFFSET_0, told(source.read(None, OFFSET_0).arguments))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +115,7 @@ def test_without_clean_source_a_commit_touches_nothing(world: World) -> None:
 def test_archive_moves_the_range_and_it_can_be_read_there(world: World) -> None:
     archive = world.root / "archive"
     source = planned(world, clean_source="archive", archive_dir=str(archive))
-    source.commit(OFFSET_0)
+    commit(source, None, OFFSET_0)
     assert [path.name for path in sorted(world.landing.rglob("*.json"))] == ["2.json", "3.json"]
     assert (archive / "day=0/0.json").read_text() == '{"id": 0}\n'
     read = source.read(None, OFFSET_0)
@@ -109,7 +129,7 @@ def test_archive_moves_the_range_and_it_can_be_read_there(world: World) -> None:
 
 def test_a_file_that_came_back_after_archiving_does_not_replace_the_archived_one(world: World) -> None:
     source = planned(world, clean_source="archive", archive_dir=str(world.root / "archive"))
-    source.commit(OFFSET_0)
+    commit(source, None, OFFSET_0)
     world.land("day=0/0.json", "other")
     assert paths(source.read(None, OFFSET_0))[0] == str(world.root / "archive" / "day=0/0.json")
     assert not source.has_new(OFFSET_1)
@@ -117,17 +137,18 @@ def test_a_file_that_came_back_after_archiving_does_not_replace_the_archived_one
 
 def test_delete_removes_the_range_and_says_that_it_cannot_be_replayed(world: World) -> None:
     source = planned(world, clean_source="delete")
-    source.commit(OFFSET_0)
+    commit(source, None, OFFSET_0)
     assert [path.name for path in sorted(world.landing.rglob("*.json"))] == ["2.json", "3.json"]
-    assert source.not_replayable(None, OFFSET_0) == "source 'orders': deleted by clean_source"
+    assert "0.json' was deleted by clean_source" in (source.not_replayable(None, OFFSET_0) or "")
+    assert source.not_replayable(OFFSET_0, OFFSET_1) is None
     assert source.not_replayable(OFFSET_0, OFFSET_0) is None
 
 
-def test_one_mark_says_what_was_cleaned_and_an_older_commit_that_comes_late_cleans_nothing(world: World) -> None:
+def test_one_record_says_what_was_cleaned_and_an_older_commit_that_comes_late_cleans_nothing(world: World) -> None:
     source = planned(world, clean_source="archive", archive_dir=str(world.root / "archive"))
-    source.commit(OFFSET_0)
-    source.commit(OFFSET_1)
-    assert len(list(world.root.rglob("cleaned/*"))) == 1
+    commit(source, None, OFFSET_0)
+    commit(source, OFFSET_0, OFFSET_1)
+    assert len(list(world.root.rglob("cleaning/*"))) == 1
     put_back = world.landing / "day=0/0.json"
     put_back.parent.mkdir(parents=True, exist_ok=True)
     (world.root / "archive" / "day=0/0.json").rename(put_back)
@@ -139,14 +160,15 @@ def test_one_mark_says_what_was_cleaned_and_an_older_commit_that_comes_late_clea
 def test_a_commit_that_was_missed_is_made_up_by_the_next(world: World) -> None:
     source = planned(world, clean_source="delete")
     (world.landing / "day=0/0.json").unlink()
-    source.commit(OFFSET_1)
+    source.release(None, OFFSET_0)
+    commit(source, OFFSET_0, OFFSET_1)
     assert list(world.landing.rglob("*.json")) == []
 
 
 def test_a_file_that_changed_after_it_was_read_is_not_cleaned_away(world: World) -> None:
     source = planned(world, clean_source="delete")
     rewrite(world.landing / "day=0/0.json", "new content")
-    source.commit(OFFSET_0)
+    commit(source, None, OFFSET_0)
     assert [path.name for path in sorted(world.landing.rglob("*.json"))] == ["0.json", "2.json", "3.json"]
 
 
@@ -156,12 +178,12 @@ def test_a_clean_that_failed_is_tried_again(world: World) -> None:
     archive.mkdir()
     (archive / "day=0").write_text("in the way")
     with pytest.raises(SourceError, match=r"'orders'.*day=0/0\.json.*tries again"):
-        source.commit(OFFSET_0)
+        commit(source, None, OFFSET_0)
     with pytest.raises(SourceError, match=r"day=0/0\.json"):
-        source.commit(OFFSET_1)
+        commit(source, OFFSET_0, OFFSET_1)
     assert sorted(path.name for path in archive.rglob("*.json")) == ["1.json", "2.json", "3.json"]
     (archive / "day=0").unlink()
-    source.commit(OFFSET_1)
+    commit(source, OFFSET_0, OFFSET_1)
     assert sorted(path.name for path in archive.rglob("*.json")) == ["0.json", "1.json", "2.json", "3.json"]
 
 
@@ -171,7 +193,7 @@ def test_a_clean_never_overwrites_what_is_in_the_archive(world: World) -> None:
     (archive / "day=0").mkdir(parents=True)
     (archive / "day=0" / "0.json").write_text("precious")
     with pytest.raises(SourceError, match="exists already"):
-        source.commit(OFFSET_0)
+        commit(source, None, OFFSET_0)
     assert (archive / "day=0" / "0.json").read_text() == "precious"
     assert (world.landing / "day=0/0.json").exists()
 

@@ -369,9 +369,12 @@ def test_cleaned_files_leave_the_order_as_it_is(world: World) -> None:
     reader = Reader(world, clean_source="archive", archive_dir=str(archive))
     for turn in range(6):
         world.land(f"{turn}.json")
+        start = reader.position
         assert reader.plan() == [f"{turn}.json"]
         assert reader.position is not None
-        world.open(**reader.arguments).commit(reader.position)
+        source = world.open(**reader.arguments)
+        source.release(start, reader.position)
+        source.commit(reader.position)
         world.now_ms += HOUR * 300
     assert list(world.landing.iterdir()) == []
     assert sorted(path.name for path in archive.iterdir()) == [f"{turn}.json" for turn in range(6)]

@@ -174,9 +174,14 @@ def test_lag_counts_what_is_ahead_and_what_is_not_planned(world: World) -> None:
     assert (source.lag(OFFSET_1).files, source.lag(OFFSET_1).bytes) == (2, 20)
 
 
-def test_no_schema_and_no_file_is_an_error_that_asks_for_one(world: World) -> None:
-    with pytest.raises(SourceError, match=r"'orders'.*Give it a schema"):
-        world.open(schema=None).read(None, None)
+def test_no_schema_and_no_file_has_no_frame_and_asks_for_a_schema(world: World) -> None:
+    assert "Give it a schema" in (world.open(schema=None).absent(None, None) or "")
+    assert world.open().absent(None, None) is None
+    world.land("a.json")
+    end = world.open(schema=None).latest_offset(None)
+    assert world.open(schema=None).absent(None, end) is None
+    world.open(schema=None).learned({"schema": '{"type":"struct","fields":[]}'})
+    assert world.open(schema=None).absent(end, end) is None
 
 
 STEPS = st.lists(

@@ -83,11 +83,14 @@ class Lake:
         entry = CommitEntry(set_aside=True, failure=failure, run=RUN, committed_ms=1)
         assert self.checkpoint.commit_log.add(batch_id, entry)
 
-    def stream(self, python: Path) -> dict[int, list[int]]:
-        """Run the streaming query until it has caught up; the ids of each batch that it ran, in this call alone."""
+    def stream(self, python: Path, *, files: int = 1000) -> dict[int, list[int]]:
+        """Run the streaming query until it has caught up; the ids of each batch that it ran, in this call alone.
+
+        :param files: at most so many of each source in a batch.
+        """
         out = self.root / "out"
         before = set(out.glob("*.json"))
-        run_spark_script(python, Path(__file__).with_name("query.py"), self.version, str(self.root))
+        run_spark_script(python, Path(__file__).with_name("query.py"), self.version, str(self.root), str(files))
         ran: dict[int, list[int]] = {}
         for path in set(out.glob("*.json")) - before:
             batch_id = int(path.name.partition("-")[0])

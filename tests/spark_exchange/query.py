@@ -1,6 +1,6 @@
 """A Structured Streaming query for the exchange tests; runs in an environment that has nothing but pyspark.
 
-    python query.py <v1|v2> <work folder>
+    python query.py <v1|v2> <work folder> <files a batch>
 
 Reads ``<work>/orders`` and ``<work>/refunds``, checkpoints in ``<work>/checkpoint``, takes what is there and stops.
 Every batch goes to ``<work>/out/<batch id>-<run>.json``: the ids it had.
@@ -22,7 +22,7 @@ EVOLUTION = {
 }
 
 
-def main(version: str, work: Path) -> None:
+def main(version: str, work: Path, files: str) -> None:
     """Run the query until it has caught up."""
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     for key, value in {"spark.sql.shuffle.partitions": "1", **(EVOLUTION if version == "v2" else {})}.items():
@@ -30,7 +30,7 @@ def main(version: str, work: Path) -> None:
     spark = builder.getOrCreate()
 
     def read(name: str) -> DataFrame:
-        reader = spark.readStream.schema("id long")
+        reader = spark.readStream.schema("id long").option("maxFilesPerTrigger", files)
         return (reader.name(name) if version == "v2" else reader).json(str(work / name))
 
     def write(frame: DataFrame, batch_id: int) -> None:
@@ -45,4 +45,4 @@ def main(version: str, work: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.staging.hooks import JobContext
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.sinks.stages import KEY, write_stage
+from tests.sinks.stages import BATCH, write_stage
 
 
-def context(sink: TableSink, epoch: int, key: BatchKey = KEY) -> JobContext:
+def context(sink: TableSink, epoch: int, batch: BatchIdentity = BATCH) -> JobContext:
     return JobContext(
-        pipeline=sink.pipeline, key=key, epoch=epoch, run=None, stage=sink.stage(key, epoch).report
-    )  # fmt: skip
+        pipeline=sink.pipeline,
+        key=batch.key,
+        epoch=epoch,
+        run=None,
+        stage=sink.stage(batch, epoch).report,
+        checkpoint=batch.checkpoint,
+    )
 
 
-def create_stage_table(sink: TableSink, epoch: int, *, key: BatchKey = KEY) -> None:
+def create_stage_table(sink: TableSink, epoch: int, *, batch: BatchIdentity = BATCH) -> None:
     """CREATED."""
     for hook in sink.hooks():
-        hook.on_created(context(sink, epoch, key))
+        hook.on_created(context(sink, epoch, batch))
 
 
 def write_stage_table(
-    sink: TableSink, epoch: int, *, key: BatchKey = KEY, rows: int = 3, complete: bool = True
+    sink: TableSink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, complete: bool = True
 ) -> Path:
     """CREATED, then written."""
-    create_stage_table(sink, epoch, key=key)
-    return write_stage(sink, epoch, key=key, rows=rows, complete=complete)
+    create_stage_table(sink, epoch, batch=batch)
+    return write_stage(sink, epoch, batch=batch, rows=rows, complete=complete)

@@ -27,11 +27,14 @@ from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.staged_table import StagedTableHook
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.world import World
+from tests.sinks.stages import batch_of, expect
 from tests.staging.stages import write_stage_table
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
 
 KEY = BatchKey("live", 0)
+BATCH = batch_of(KEY)
+EXPECTED = expect(KEY)
 WHOLE = ("create", "create_if_not_exists", "replace", "create_or_replace")
 
 
@@ -129,7 +132,7 @@ def test_a_table_that_is_there_is_replaced_and_kept_for_its_readers(shop: Make, 
     made.world.run(0)
     assert made.ids() == [1, 2]
     assert made.world.stages() == []
-    (kept,) = made.world.pipeline.sink.drop_replaced(older_seconds=0, dry_run=True)
+    (kept,) = made.world.pipeline.sink.drop_replaced(made.world.checkpoint_id, older_seconds=0, dry_run=True)
     assert json.loads((Path(kept) / "theirs.json").read_text()) == {"id": 7}
     made.world.land(3)
     made.world.run(1)
@@ -188,7 +191,7 @@ def test_a_continuous_table_of_another_pipeline_or_of_nobody_is_not_touched(shop
         path.unlink()
     made.world.run(0)
     with pytest.raises(SinkError, match="pipeline 'orders', not 'other'"):
-        made.world.pipeline.sink.of_pipeline("other").admits(KEY)
+        made.world.pipeline.sink.of_pipeline("other").admits(BATCH)
 
 
 @pytest.mark.parametrize("mode", ["append", "create_or_replace"])
@@ -196,8 +199,7 @@ def test_what_somebody_else_has_put_in_the_stages_place_stays(shop: Make, mode: 
     made, engine = shop(mode), InlineEngine()
     made.world.run(0)
     made.world.land(3)
-    sink = made.world.pipeline.sink
-    theirs = Path(sink.stage(BatchKey("live", 1), 1).report.removeprefix("file://")) / "theirs.json"
+    theirs = made.world.stage_folder(key=BatchKey("live", 1)) / "theirs.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("{}")
     with pytest.raises(HookError, match="is there already"):
@@ -211,14 +213,15 @@ def test_what_somebody_else_has_put_in_the_stages_place_stays(shop: Make, mode: 
 def test_a_stage_table_of_another_pipeline_stays(shop: Make) -> None:
     made = shop("create_or_replace")
     sink = made.world.pipeline.sink
+    own = made.world.checkpoint.claim(pipeline="orders", sources=["orders"], format="v2").query_id
     other = sink.of_pipeline("other")
     (hook,) = other.hooks()
     assert isinstance(hook, StagedTableHook)
-    hook.on_created(JobContext(pipeline="other", key=KEY, epoch=1, run=None, stage=""))
+    hook.on_created(JobContext(pipeline="other", key=KEY, epoch=1, run=None, stage="", checkpoint=own))
     with pytest.raises(HookError, match="is there already"):
         made.world.run(0)
-    assert sink.stages() == []
-    assert other.stages() == [(KEY, 1)]
+    assert sink.stages(own) == []
+    assert other.stages(own) == [(KEY, 1)]
 
 
 def test_the_janitor_drops_the_stage_table_of_a_dead_attempt(shop: Make) -> None:
@@ -287,22 +290,23 @@ def test_killed_while_it_publishes_the_table_is_whole_and_the_old_one_kept(
     made.world.expire_leases()
     made.world.janitor()
     assert made.world.stages() == []
-    kept = made.world.pipeline.sink.drop_replaced(older_seconds=0)
+    kept = made.world.pipeline.sink.drop_replaced(made.world.checkpoint_id, older_seconds=0)
     assert [(Path(path).parts[-1]) for path in kept] == (
         ["attempt=1" if name == "after it" else "attempt=3"] if exists else []
     )
-    assert not list((made.target.parent / "_tables" / "orders" / "_staging").glob("*/*"))
+    assert not list((made.target.parent / "_tables" / "orders" / "_staging").glob("*/*/*"))
 
 
 def test_an_attempt_that_slept_cannot_put_an_older_batch_back(shop: Make) -> None:
     made = shop("create_or_replace")
     sink = made.world.pipeline.sink
     assert isinstance(sink, TableSink)
-    write_stage_table(sink, 1, key=KEY, rows=1)
-    write_stage_table(sink, 1, key=BatchKey("live", 1), rows=2)
-    sink.publish(BatchKey("live", 1), 1)
+    later = expect(BatchKey("live", 1))
+    write_stage_table(sink, 1, batch=BATCH, rows=1)
+    write_stage_table(sink, 1, batch=later.identity, rows=2)
+    sink.publish(later, 1)
     with pytest.raises(PublishConflictError, match=r"output of batch live/1, which is later than batch live/0"):
-        sink.publish(KEY, 1)
+        sink.publish(EXPECTED, 1)
     assert made.ids() == [0, 1]
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
@@ -31,19 +35,26 @@ from airflow_provider_microbatch.staging.statements import ConnectStatements, St
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
+    foreign,
+    test_a_foreign_batch_is_named_with_the_ways_on,
     test_a_replay_needs_a_complete_stage,
     test_a_replay_replaces_and_an_older_one_cannot_come_back,
     test_a_stage_is_published_once_and_saying_it_again_changes_nothing,
+    test_a_stage_of_another_plan_is_not_published,
     test_an_unfinished_or_missing_stage_is_never_published,
-    test_attempts_and_lanes_never_share_a_stage,
+    test_attempts_lanes_and_checkpoints_never_share_a_stage,
     test_batches_and_lanes_do_not_meet,
     test_making_and_asking_touch_nothing,
     test_of_two_attempts_the_first_wins_and_the_other_learns_it,
+    test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt,
     test_the_definition_survives_a_round_trip,
+    test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
 )
 from tests.execution.world import CODE, World, run_identity
+from tests.sinks.stages import BATCH, EXPECTED
 from tests.staging.stages import write_stage_table
 from tests.support.inline_engine import InlineEngine
+from tests.support.late_server import late
 from tests.support.metastore import metastore
 
 # PySpark 4.1's Connect client warns so about itself when a session is closed.
@@ -317,7 +328,7 @@ def test_what_somebody_else_has_made_stays(shop: Make, server: ConnectStatements
     sink = made.world.pipeline.sink
     assert isinstance(sink, TableSink)
     assert isinstance(sink.catalog, SparkCatalog)
-    stage = sink.catalog.create_stage_table(sink.definition, KEY, 1)
+    stage = sink.catalog.create_stage_table(sink.definition, made.world.place(KEY), 1)
     theirs = f"sales.{sink.catalog._names(stage).stage}"
     server.run([f"CREATE TABLE {theirs} (x INT) USING json"])
     with pytest.raises(HookError, match="is there already"):
@@ -336,7 +347,7 @@ def test_a_continuous_table_of_another_pipeline_or_of_nobody_is_not_touched(shop
     made.server.run([f"DROP TABLE {made.name}"])
     made.world.run(0)
     with pytest.raises(SinkError, match='is written by pipeline "orders"'):
-        made.world.pipeline.sink.of_pipeline("other").admits(KEY)
+        made.world.pipeline.sink.of_pipeline("other").admits(BatchIdentity.at(KEY))
 
 
 def test_the_janitor_drops_the_stage_table_of_a_dead_attempt(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +385,43 @@ def test_killed_after_the_publish_the_batch_is_in_and_committed_by_the_next_run(
     assert made.tables() == []
 
 
+PUBLISH = """
+import json, sys
+from airflow_provider_microbatch.sinks import Sink
+from tests.sinks.stages import EXPECTED
+Sink.from_dict(json.loads(sys.argv[1])).publish(EXPECTED, 1)
+"""
+
+
+@pytest.mark.parametrize("arrives", ["late", "in time"])
+def test_a_statement_of_a_publisher_that_died_names_no_folder_that_was_dropped(
+    server: ConnectStatements, name: str, tmp_path: Path, arrives: str
+) -> None:
+    with late(server.url, b"ADD IF NOT EXISTS") as network:
+        catalog = SparkCatalog(ConnectStatements(network.url), str(tmp_path / "lake"))
+        sink = TableSink(catalog, name, format="json", schema="id long, epoch long")
+        write_stage_table(sink, 1)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-c", PUBLISH, json.dumps(sink.to_dict())]
+        with subprocess.Popen(command, env=environment) as publisher:
+            try:
+                assert network.held.wait(120)
+            finally:
+                publisher.kill()
+        if arrives == "in time":
+            network.arrive()
+        dropped = sink.drop_stage(BATCH, 1)
+        if arrives == "late":
+            network.arrive()
+        published = sink.contains(EXPECTED)
+    assert dropped is True
+    # Either the batch is in with its files, or it is not in: a later attempt can go on in both cases.
+    (rows,) = server.run([f"SELECT * FROM {name}"])
+    assert len(rows) == (3 if published else 0)
+    assert arrives == "in time" or not published
+    assert not list((tmp_path / "lake").rglob("_statements"))
+
+
 def test_the_catalog_is_told_to_the_janitor_as_json(shop: Make) -> None:
     sink = shop("create").world.pipeline.sink
     assert Sink.from_dict(json.loads(json.dumps(sink.to_dict()))) == sink
@@ -382,4 +430,4 @@ def test_the_catalog_is_told_to_the_janitor_as_json(shop: Make) -> None:
 def test_a_server_that_is_not_there_is_an_error_of_the_sink() -> None:
     catalog = SparkCatalog(ConnectStatements("sc://127.0.0.1:1"), "/lake")
     with pytest.raises(SinkError, match=r"127\.0\.0\.1:1"):
-        TableSink(catalog, "sales.orders", schema="id long").admits(KEY)
+        TableSink(catalog, "sales.orders", schema="id long").admits(BatchIdentity.at(KEY))

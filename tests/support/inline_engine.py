@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
 
 Rows = list[dict[str, Any]]
@@ -74,6 +75,8 @@ class InlineEngine:
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,
+            "read": {name: told(read.arguments) for name, read in job.sources.items()},
+            "identity": dict(job.identity),
         }
         size = (stage / "part-0.json").stat().st_size
         self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, {"file": "part-0.json", "bytes": size}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
@@ -12,7 +12,8 @@ from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchE
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.site import alive
-from airflow_provider_microbatch.execution.maintenance.steps import step_from_dict, step_to_dict
+from airflow_provider_microbatch.execution.maintenance.steps import Step, Write, step_to_dict
+from airflow_provider_microbatch.execution.maintenance.stored_steps import read_steps
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +24,17 @@ class Applier:
     :param store: the checkpoint's store.
     :param engine_of: asked whether an attempt whose lease has run out still runs.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param told: locations beside the checkpoint's that the user has named: the other side of a copy.
     """
 
-    def __init__(self, *, store: Store, engine_of: EngineOf, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, *, store: Store, engine_of: EngineOf, clock_ms: Callable[[], int], told: Collection[str] = ()
+    ) -> None:
         self._store = store
         self._checkpoint = Checkpoint(store)
         self._engine_of = engine_of
         self._clock_ms = clock_ms
+        self._told = told
 
     def unfinished(self) -> Maintenance | None:
         """What a killed command left, or None. Reads only."""
@@ -38,7 +43,8 @@ class Applier:
     def finish(self) -> Maintenance | None:
         """Finish what a killed command left; None if there is nothing.
 
-        :raises MaintenanceError: if that command is not dead, or somebody is at a batch.
+        :raises MaintenanceError: if that command is not dead, somebody is at a batch, or the record holds what no
+            command plans here.
         """
         left = self.unfinished()
         if left is None:
@@ -50,8 +56,12 @@ class Applier:
                 f"it was killed, run this again in {seconds:.0f} s, and it is finished first."
             )
         self._check_nobody_alive()
-        self._do(left)
+        self._do(left, self.steps_of(left))
         return left
+
+    def steps_of(self, left: Maintenance) -> tuple[Step, ...]:
+        """The steps of what a killed command left. :raises MaintenanceError: if they are not done from a record."""
+        return read_steps(left, self._store, told=self._told)
 
     def apply(self, make: Callable[[], Plan], *, by: str, shown: Plan) -> None:
         """Do what was shown.
@@ -77,17 +87,22 @@ class Applier:
         except MicroBatchError as error:
             self._checkpoint.maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
             raise
-        self._do(begun)
+        self._do(begun, shown.steps)
 
-    def _do(self, begun: Maintenance) -> None:
+    def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
+        done = 0
         try:
-            for values in begun.steps:
+            for step in steps:
                 maintenance.hold(begun.number)
-                step = step_from_dict(values)
                 log.info("%s: %s (%s)", step.kind, step.what, step.why)
                 step.apply(self._store)
+                done += 1
         except MicroBatchError as error:
+            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
+                # A run that had looked before the marker was there has planned at that moment. It owns the file.
+                maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+                raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
             raise MaintenanceError(
                 f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend it "
                 f"and run any of these commands again. To give the rest of its steps up, remove "

@@ -31,6 +31,10 @@ class Draft(Store):
         self._changes = _changes or Changes()
         self._folder = _folder
 
+    def changes(self) -> dict[str, bytes | None]:
+        """What was drafted so far, by path from the top; None for what was deleted."""
+        return dict(self._changes.files)
+
     @property
     def location(self) -> str:
         """The address of what lies below: a draft has none of its own."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import OURS, encode_commit
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
-from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 
 
@@ -23,14 +20,6 @@ def encoded_commit(entry: CommitEntry) -> bytes:
     return encode_commit(entry)
 
 
-def encoded_offsets(drafting: Drafting, lane: str, number: int, entry: OffsetEntry) -> bytes:
+def encoded_offsets(drafting: Drafting, lane: str, entry: OffsetEntry) -> bytes:
     """An offset entry as bytes, in the checkpoint's format."""
-    scratch = Draft(drafting.store)
-    folder = "" if lane == LIVE else f"lanes/{lane}/"
-    path = f"{folder}offsets/{number}"
-    if scratch.get(path) is not None:
-        scratch.delete(path)
-    assert Checkpoint(scratch).lane(lane).offset_log.add(number, entry)
-    data = scratch.get(path)
-    assert data is not None
-    return data
+    return drafting.checkpoint.lane(lane).offset_log.encoded(entry)

@@ -16,19 +16,22 @@ from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Pla
 from airflow_provider_microbatch.execution.maintenance.site import Recorded, alive
 from airflow_provider_microbatch.execution.maintenance.steps import Copy
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.execution.set_aside import all_aside
 
 _IDENTITY = "microbatch/identity"
 
 
-def plan_export(drafting: Drafting, *, target: str) -> Plan:
+def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) -> Plan:
     """The plan that makes ``target`` a checkpoint that a streaming query goes on from, exactly.
 
     :param target: location of the copy.
+    :param allow_skip: the ranges of batches that are set aside may be lost: no query reads them.
     :raises CheckpointError: if the checkpoint is broken, Spark would not take it, or something is at ``target``.
     """
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
     _check_empty(open_store(target))
+    _check_aside(drafting, allow_skip=allow_skip)
     hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out: what it refuses is said now
     position = read_position(checkpoint.lane(LIVE))
     if position.planned is not None:
@@ -105,6 +108,20 @@ def _check_sound(checkpoint: Checkpoint) -> None:
             f"{checkpoint.location} is broken: {findings[0].message} `microbatch check` lists all {len(findings)} "
             "findings; mend them first. Nothing was done."
         )
+
+
+def _check_aside(drafting: Drafting, *, allow_skip: bool) -> None:
+    """A query takes a batch that is set aside for one that is done."""
+    checkpoint = drafting.checkpoint
+    aside = [f"{lane}/{number}" for lane in checkpoint.lanes() for number in all_aside(checkpoint, lane)]
+    if not aside:
+        return
+    if not allow_skip:
+        raise MaintenanceError(
+            f"batches {', '.join(aside)} are set aside: their ranges are in no table, and the query would not read "
+            "them either. Clear their tasks first, which runs them; or allow it with --allow-skip. Nothing was done."
+        )
+    drafting.note(f"lost to the table: the ranges of {', '.join(aside)}, which are set aside.")
 
 
 def _check_empty(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,8 @@ from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.steps import (
     Copy,
     DropOutput,
+    DropStage,
+    Move,
     SetAside,
     Step,
     Sweep,
@@ -113,6 +115,19 @@ class Drafting:
         """Plan to write a file that is not there."""
         self._do(Write(path=path, text=data.decode(), why=why))
 
+    def through(self, action: Callable[[], object], why: str) -> None:
+        """Plan what ``action`` does to the draft, which somebody else than a command knows how to do."""
+        before = self._draft.changes()
+        action()
+        changed = {path: data for path, data in self._draft.changes().items() if before.get(path, b"") != data}
+        for path, data in changed.items():
+            if data is not None:
+                self._steps.append(Write(path=path, text=data.decode(), why=why))
+        for path, data in changed.items():
+            was = before[path] if path in before else self._store.get(path)
+            if data is None and was is not None:
+                self._steps.append(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(was), why=why))
+
     def sweep(self) -> None:
         """Plan to move hidden files away that are no use, on a file system."""
         if isinstance(self._store, PosixStore):
@@ -121,7 +136,11 @@ class Drafting:
                 target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
                 self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
 
-    def elsewhere(self, step: DropOutput | Copy) -> None:
+    def step(self, step: Move) -> None:
+        """Plan a step that is made already."""
+        self._do(step)
+
+    def elsewhere(self, step: DropOutput | DropStage | Copy) -> None:
         """Plan what changes something else than this checkpoint, and so cannot be drafted."""
         self._steps.append(step)
 
@@ -142,6 +161,6 @@ class Drafting:
             notes=tuple(self._notes),
         )
 
-    def _do(self, step: SetAside | Write) -> None:
+    def _do(self, step: SetAside | Write | Move) -> None:
         step.apply(self._draft)
         self._steps.append(step)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 
 from airflow_provider_microbatch.checkpoint.codec import decode_offsets, version_of
+from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record, parse_object, to_bytes, to_json
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, UnknownVersionError
+from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
 from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
@@ -40,7 +43,7 @@ def plan_repair(drafting: Drafting) -> Plan:
 
 
 def _mend_metadata(drafting: Drafting) -> None:
-    """Spark needs the file, whatever id is in it; nothing else depends on the id."""
+    """Spark needs the file, whatever id is in it. Batches in tables are known by it, and attempts have it on record."""
     store = drafting.store
     data = store.get(_METADATA)
     if data is None:
@@ -49,14 +52,29 @@ def _mend_metadata(drafting: Drafting) -> None:
         why = "missing; neither Spark nor this package goes on without it"
     else:
         try:
-            if isinstance(parse_object(data.decode("utf-8", "replace"), where=_METADATA).get("id"), str):
+            if is_checkpoint_id(parse_object(data.decode("utf-8", "replace"), where=_METADATA).get("id")):
                 return
         except CorruptEntryError:
             pass
         drafting.set_aside(_METADATA, "torn")
-        why = "a new query id, in place of the torn one; nothing depends on it"
-    query_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{store.location}?{drafting.at_ms}")
-    drafting.write(_METADATA, to_bytes(to_json({"id": str(query_id)})), why)
+        why = "in place of the torn one"
+    query_id = _recorded_id(drafting)
+    if query_id is None:
+        query_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{store.location}?{drafting.at_ms}"))
+        why += "; with a new id, which no attempt on record contradicts"
+    drafting.write(_METADATA, to_bytes(to_json({"id": query_id})), why)
+
+
+def _recorded_id(drafting: Drafting) -> str | None:
+    """The id by which the newest attempt that says one has known its batch."""
+    checkpoint = drafting.checkpoint
+    epochs = checkpoint.attempts.epochs
+    for lane in sorted(epochs.lanes(), key=lambda name: name != LIVE):
+        for number in reversed(epochs.ids(lane)):
+            found = newest_identity(checkpoint, BatchKey(lane, number))
+            if found is not None:
+                return found.checkpoint
+    return None
 
 
 def _mend_identity(drafting: Drafting) -> None:

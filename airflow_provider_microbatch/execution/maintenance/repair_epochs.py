@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatch
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.replay import answers
+from airflow_provider_microbatch.execution.set_aside import REWOUND
 
 ENGINE = "maintenance"
 """``engine`` in the handle of an epoch that a command took: it runs nothing."""
@@ -70,18 +71,26 @@ def is_beyond(drafting: Drafting, key: BatchKey) -> bool:
     return key.id not in ids and key.id >= min(ids, default=0)
 
 
-def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str) -> None:
+def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: bool = False) -> None:
     """Plan to end the attempts of a batch that is planned anew. Its process may only sleep, and what it has read is no
-    longer what the log says: with a later epoch there it can neither publish nor commit."""
+    longer what the log says: with a later epoch there it can neither publish nor commit. Where the later one begins,
+    the batch's new life does: failures of before do not count.
+
+    :param also_ended: begin a new life where all attempts have ended too, if one of them has failed.
+    """
     epochs = drafting.checkpoint.attempts.epochs
     began, ended = epochs.all(key), epochs.ends(key)
     open_epochs = [epoch for epoch in began if epoch not in ended]
     for epoch in open_epochs:
         _end(drafting, key, epoch, why)
-    if open_epochs and open_epochs[-1] == began[-1]:
+    known_ends = [drafting.checkpoint.attempts.ended(key, epoch) for epoch in began]
+    has_failed = also_ended and any(end is not None and end.state == "failed" for end in known_ends)
+    if began and (has_failed or began[-1] in open_epochs):
         fence = began[-1] + 1
         drafting.write(
-            f"attempts/{key}/{fence}", encode_record(fence_values(drafting)), f"fences attempt {fence - 1}"
+            f"attempts/{key}/{fence}",
+            encode_record(fence_values(drafting, of=REWOUND)),
+            f"fences attempt {fence - 1}",
         )  # fmt: skip
         _end(drafting, key, fence, "it runs nothing")
 
@@ -91,10 +100,10 @@ def _end(drafting: Drafting, key: BatchKey, epoch: int, why: str) -> None:
     drafting.write(f"attempts/{key}/{epoch}.end", encode_record(values), why)
 
 
-def fence_values(drafting: Drafting) -> Mapping[str, Any]:
+def fence_values(drafting: Drafting, *, of: str = ENGINE) -> Mapping[str, Any]:
     """An attempt that stands for an epoch and runs nothing."""
     return {
-        "handle": {"engine": ENGINE, "by_hand": dict(drafting.trail)},
+        "handle": {"engine": of, "by_hand": dict(drafting.trail)},
         "run": None,
         "code": {},
         "started_ms": drafting.at_ms,

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceCountError,
     UnknownVersionError,
 )
+from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
@@ -53,8 +54,10 @@ class LaneRepair:
         try:
             self._mend_newest_offsets()
             self._mend_older_offsets()
+            self._mend_beginning()
             self._mend_commits()
             self._take_back_plans()
+            self._take_back_late_plan()
         except _Stuck:
             return
         except UnknownVersionError as error:
@@ -138,16 +141,31 @@ class LaneRepair:
                 f"batch {self._key(number)}: its time and settings are its neighbour's now; a replay sees those."
             )
 
+    def _mend_beginning(self) -> None:
+        """Nobody goes on from one entry that has none before it. It says where that one ended."""
+        log = self._lane.offset_log
+        ids = log.ids()
+        after = _readable(log, ids[0]) if len(ids) == 1 and ids[0] > 0 else None
+        if after is not None and after.starts:
+            self._drafting.write(
+                f"{self._folder}offsets/{ids[0] - 1}",
+                self._rebuilt(ids[0] - 1, None, after),
+                f"where entry {ids[0]} begins; without one before it nothing is planned",
+            )
+
     def _rebuilt(self, number: int, before: OffsetEntry | None, after: OffsetEntry) -> bytes:
         ends: dict[str, Offset | None] = dict(after.starts)
         starts = {name: before.ends.get(name) if before else None for name in ends}
+        ran = newest_identity(self._drafting.checkpoint, self._key(number))
         entry = replace(
             after, ends=ends, starts=starts, run=None, extra=by_hand(self._drafting.trail),
+            # What ran the lost entry, and may be in the table, is known by its digest.
+            stands_for=ran.digest if ran else None,
             batch_timestamp_ms=(before or after).batch_timestamp_ms,
             watermark_ms=before.watermark_ms if before else 0,
             conf=(before or after).conf,
         )  # fmt: skip
-        return encoded_offsets(self._drafting, self._name, number, entry)
+        return encoded_offsets(self._drafting, self._name, entry)
 
     def _mend_commits(self) -> None:
         """A commit entry that is lost is written again if the sink has the batch; one for nothing is set aside."""
@@ -241,6 +259,25 @@ class LaneRepair:
                 f"{self._folder}offsets/{number}",
                 f"planned before batch {first} was committed, not in the table: it is planned again",
             )
+
+    def _take_back_late_plan(self) -> None:
+        """A batch that does not follow the one before it was planned while a command changed the log."""
+        newest = self._lane.offset_log.latest_id()
+        if newest is None or newest in self._lane.commit_log.ids():
+            return
+        what = self._lane.break_before(newest)
+        if what is None:
+            return
+        if self._published(newest) is not None:
+            self._drafting.problem(
+                self._lane.offset_log.where(newest),
+                f"{what} It is in the table, with rows that are in it twice, or without rows that it should have.",
+                f"{self._rewind(newest - 1)} takes it out, and the next run plans it anew.",
+            )
+            raise _Stuck
+        self._drafting.set_aside(
+            f"{self._folder}offsets/{newest}", f"{what} It is neither committed nor in the table: it is planned again"
+        )
 
     def _rewind(self, number: int) -> str:
         return command(self._lane, f"rewind --to {number} --drop-output")

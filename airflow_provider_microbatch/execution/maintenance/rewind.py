@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
+from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage
 from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sources import Source
 
 
 def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool) -> Plan:
@@ -34,16 +39,20 @@ class _Rewind:
         self._checkpoint = drafting.checkpoint
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
+        self._lost: dict[int, Published] = {}
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
 
     def plan(self) -> Plan:
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
-        later = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
+        known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
+        self._lost = self._of_another_life()
+        later = sorted({*known, *self._lost})
         self._check_position(offset_ids, commit_ids)
         if not later:
             return self._drafting.plan()
         self._check_files(later[0])
         self._check_readable(later, commit_ids)
+        self._keep(later)
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: killed in between, no batch is committed that the offset log lacks.
@@ -51,9 +60,40 @@ class _Rewind:
             self._drafting.set_aside(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
-            fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound")
+            unfinished = self._unfinished(BatchKey(self._name, number))
+            fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
+            self._drop_stages(unfinished)
             self._forget_replays(BatchKey(self._name, number))
+            self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
         return self._drafting.plan()
+
+    def _of_another_life(self) -> dict[int, Published]:
+        """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
+        try:
+            numbers = [number for number in self._recorded.batches(self._name) if number > self._to]
+        except (MaintenanceError, SinkError):
+            return {}  # what is in the logs is asked for by itself
+        found = {number: self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers}
+        lost = {number: one for number, one in found.items() if one is not None and one.sink.keeps_batches}
+        if lost:
+            self._check_given_up(sorted(lost))
+            self._drafting.note(
+                f"batches {', '.join(map(str, sorted(lost)))} are of after the backup that this checkpoint was "
+                "restored from. What they read is read again only as far as it is still there."
+            )
+        return lost
+
+    def _check_given_up(self, lost: list[int]) -> None:
+        """What a source has given up nobody reads again, and no log says what it was."""
+        sources = self._recorded.arguments().get("sources", {})
+        cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
+        if cleaning:
+            raise MaintenanceError(
+                f"batches {', '.join(map(str, lost))} in the table are of after the backup that this checkpoint was "
+                f"restored from, and source {', '.join(cleaning)} gives up what is committed: their rows may be "
+                "nowhere else. Put what they read back and take clean_source off the source for a run, or keep them: "
+                f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
+            )
 
     def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:
         where = self._lane.offset_log.location
@@ -68,7 +108,12 @@ class _Rewind:
             kept = f"it has {offset_ids[0]} to {offset_ids[-1]}" if offset_ids else "it is empty"
             raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.")
         self._lane.offset_log.get(self._to)
-        if self._to not in commit_ids and not (self._to == offset_ids[0] and self._to > 0):
+        if self._to == offset_ids[0] and self._to > 0 and offset_ids[-1] > self._to:
+            raise MaintenanceError(
+                f"batch {self._to} is the oldest that {where} keeps. Neither Spark nor this package goes on from a log "
+                f"whose newest entry has none before it. Rewind to {self._to + 1} or later."
+            )
+        if self._to not in commit_ids:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
@@ -119,8 +164,27 @@ class _Rewind:
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."
                     )
 
+    def _keep(self, later: list[int]) -> None:
+        """What was released to be cleaned, and is not yet, is read again: from now on nothing of it is due."""
+        for number in later:
+            try:
+                entry = self._lane.offset_log.get(number)
+            except CheckpointError:
+                entry = None
+            if entry is None:
+                continue
+            starts = starts_of(self._lane, number, entry)
+            for name, end in entry.ends.items():
+                source = self._recorded.source(name) if starts.get(name) != end else None
+                if source is not None:
+                    self._drafting.through(
+                        partial(source.keep, starts.get(name), end), f"what batch {number} read of {name!r} is not due"
+                    )
+
     def _drop(self, later: list[int]) -> None:
-        published = {number: self._recorded.published(BatchKey(self._name, number)) for number in later}
+        published = {
+            number: self._lost.get(number) or self._recorded.published(BatchKey(self._name, number)) for number in later
+        }
         present = [number for number, found in published.items() if found is not None]
         if present and not self._drop_output:
             shown = ", ".join(map(str, present[:10])) + (" …" if len(present) > 10 else "")
@@ -131,9 +195,11 @@ class _Rewind:
         for number in reversed(present):
             found = published[number]
             assert found is not None
+            adopted = self._checkpoint.adoptions.get(BatchKey(self._name, number)) if not found.manifest.epoch else None
             step = DropOutput(
                 key=str(BatchKey(self._name, number)),
-                epoch=found.manifest.epoch,
+                epoch=adopted.epoch if adopted is not None else found.manifest.epoch,
+                identity=found.manifest.identity.to_dict() if found.manifest.identity else None,
                 sink=found.sink.to_dict(),
                 where=found.sink.location(),
                 why="it is read and published again",
@@ -144,6 +210,38 @@ class _Rewind:
                 "readers of the table miss these batches until they have run again; what is taken out is kept as "
                 "replaced output is, until the janitor removes it."
             )
+
+    def _unfinished(self, key: BatchKey) -> list[Attempt]:
+        attempts = self._checkpoint.attempts
+        open_epochs = [epoch for epoch in attempts.epochs.all(key) if epoch not in attempts.epochs.ends(key)]
+        found = []
+        for epoch in open_epochs:
+            try:
+                found.append(attempts.get(key, epoch))
+            except CheckpointError:
+                continue  # torn: its process could not publish it either
+        return [attempt for attempt in found if attempt is not None]
+
+    def _drop_stages(self, fenced: list[Attempt]) -> None:
+        """An attempt that has passed the fence already, and sleeps before its publish, finds nothing to publish: else
+        the batch's place would be taken by what no log knows, and no batch of this number could ever be published."""
+        for attempt in fenced:
+            try:
+                recorded = self._checkpoint.definitions.sink(attempt.definition) if attempt.definition else None
+            except CheckpointError:
+                recorded = None
+            sink = None if recorded is None else Sink.from_dict(recorded)
+            if sink is not None and sink.is_cheap_to_ask:
+                self._drafting.elsewhere(
+                    DropStage(
+                        key=str(attempt.key),
+                        epoch=attempt.epoch,
+                        checkpoint=attempt.batch.checkpoint,
+                        sink=sink.to_dict(),
+                        where=sink.location(),
+                        why="a publish that comes late finds nothing",
+                    )
+                )
 
     def _forget_replays(self, key: BatchKey) -> None:
         """Who asked for the batch again gets it: it runs again."""

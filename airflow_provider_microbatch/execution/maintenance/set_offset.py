@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.position import Position, read_position
+from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
+from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sources import OpenSource
 
 
@@ -45,11 +47,13 @@ def plan_set_offset(
     before = position.committed.get(source)
     if offset == before:
         return drafting.plan()
-    _check_direction(drafting, opened, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
+    _check_aside(checkpoint, lane, opened, source, offset)
     number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
     why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
     entry = _entry(drafting, position, source, offset)
-    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, number, entry), why)
+    # First of all: where a run has planned at this moment the command has done nothing yet, and can end so.
+    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, entry), why)
+    _check_direction(drafting, opened, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
     commit = CommitEntry(
         next_watermark_ms=entry.watermark_ms,
         set_aside=True,
@@ -58,6 +62,21 @@ def plan_set_offset(
     )
     drafting.write(f"{folder}commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
     return drafting.plan()
+
+
+def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: str, offset: Offset | None) -> None:
+    """A batch that is set aside stays replayable: what is read again before it is run would come twice."""
+    log = checkpoint.lane(lane).offset_log
+    for number in all_aside(checkpoint, lane):
+        entry = log.get(number)
+        if entry is None or starts_of(checkpoint.lane(lane), number, entry).get(source) == entry.ends.get(source):
+            continue
+        if opened.is_after(entry.ends.get(source), offset) is not False:
+            raise MaintenanceError(
+                f"batch {lane}/{number} is set aside, and its range of source {source!r} would be read again from "
+                f"{_show(offset)} on: a clear of its task would bring its rows a second time. Clear the task first, "
+                f"which runs the batch, or rewind to {number - 1}."
+            )
 
 
 def _check_direction(
@@ -78,6 +97,8 @@ def _check_direction(
                 f"what source {source!r} has after {_show(before)} up to {_show(offset)}{figures} would never be read. "
                 "Allow that with --allow-skip."
             )
+        # `source.commit` of a later end must not take away what no batch has read.
+        drafting.through(lambda: opened.keep(before, offset), f"what is skipped of source {source!r} stays where it is")
         drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(offset)}{figures}.")
     if after is not True:
         figures = _figures(opened, offset, before)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 
 
@@ -38,16 +40,41 @@ class Recorded:
         self._sinks: list[Sink] | None = None
 
     def published(self, key: BatchKey) -> Published | None:
-        """The batch in the table, or None: it is in no sink that any attempt has ever written to.
+        """The batch in the table, or None: it is in no sink that any attempt has ever written to. What another
+        checkpoint, or another plan, put at its place is not the batch.
 
         :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink.
         :raises SinkError: if the sink cannot tell.
         """
+        batch = expected_on_record(self._checkpoint, key)
         for sink in self.sinks():
-            manifest = sink.contains(key)
+            manifest = found_in(sink, batch)
             if manifest is not None:
                 return Published(manifest=manifest, sink=sink)
         return None
+
+    def whatever_is_at(self, key: BatchKey) -> list[Published]:
+        """What the sinks have under the batch's number, whosever it is."""
+        anything = ExpectedBatch(identity=BatchIdentity.at(key), recognise=lambda found: found)
+        found = [(sink.contains(anything), sink) for sink in self.sinks()]
+        return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
+
+    def of_another_life(self, key: BatchKey) -> Published | None:
+        """What this checkpoint published under the number by a plan that it does not know any more: it was restored
+        from an older backup. None if there is nothing of the kind."""
+        own = self._checkpoint.identity()
+        for found in self.whatever_is_at(key):
+            made = found.manifest.identity
+            if made is not None and own is not None and made.checkpoint == own.query_id:
+                return None if self.published(key) is not None else found
+        return None
+
+    def batches(self, lane: str) -> list[int]:
+        """Ids that something is published under in any sink, whosever it is, ascending.
+
+        :raises SinkError: if a sink cannot tell.
+        """
+        return sorted({number for sink in self.sinks() for number in sink.batches(lane)})
 
     def sinks(self) -> list[Sink]:
         """All sinks of the checkpoint, each once.
@@ -58,7 +85,7 @@ class Recorded:
             found: dict[str, Sink] = {}
             definitions = self._checkpoint.definitions
             for name in definitions.names():
-                recorded = (definitions.get(name) or {"arguments": {}})["arguments"].get("sink")
+                recorded = definitions.sink(name)
                 if recorded is not None and str(recorded) not in found:
                     found[str(recorded)] = Sink.from_dict(recorded)
             self._sinks = list(found.values())
@@ -71,7 +98,8 @@ class Recorded:
 
     def source(self, name: str) -> OpenSource | None:
         """The source beside the checkpoint; None if the newest attempt on record had none of that name."""
-        recorded = self.arguments().get("sources", {}).get(name)
+        known = {self._checkpoint.names.of(one): found for one, found in self.arguments().get("sources", {}).items()}
+        recorded = known.get(name)
         if recorded is None:
             return None
         context = SourceContext(
@@ -97,7 +125,9 @@ class Recorded:
                     if found is not None:
                         arguments: Mapping[str, Any] = found["arguments"]
                         return arguments
-        return {}
+        # No attempt was ever opened: then a plan that was refused has left the pipeline.
+        left = [definitions.get(name) for name in definitions.names()]
+        return next((found["arguments"] for found in left if found is not None), {})
 
 
 def alive(checkpoint: Checkpoint, engine_of: EngineOf) -> list[str]:

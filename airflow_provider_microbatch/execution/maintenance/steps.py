@@ -10,13 +10,16 @@ from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
+from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks.manifest import only
 
 
 def digest(data: bytes) -> str:
@@ -54,7 +57,9 @@ class SetAside:
         data, moved = store.get(self.path), store.get(self.target)
         planned = data is not None and digest(data) == self.sha256
         if moved is None:
-            if data is None or not planned:
+            if data is None:
+                return  # a plan that was late, and was taken back by who made it
+            if not planned:
                 raise MaintenanceError(f"{store.location}/{self.path} was changed since the plan was made.")
             store.put_if_absent(self.target, data)
         elif digest(moved) != self.sha256:
@@ -100,6 +105,7 @@ class DropOutput:
     :param sink: definition of the sink.
     :param where: the table's address.
     :param why: the reason, for people.
+    :param identity: whose output it is, as it says itself; None if it bears no identity.
     """
 
     kind: ClassVar[str] = "drop output"
@@ -109,6 +115,7 @@ class DropOutput:
     sink: Mapping[str, Any]
     where: str
     why: str
+    identity: Mapping[str, Any] | None = None
 
     @property
     def what(self) -> str:
@@ -117,7 +124,43 @@ class DropOutput:
 
     def apply(self, store: Store) -> None:
         """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
-        Sink.from_dict(self.sink).withdraw(BatchKey.parse(self.key), self.epoch)
+        identity = None if self.identity is None else BatchIdentity.from_dict(self.identity)
+        seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
+        owner = Checkpoint(store).identity()
+        taken = only(seen, checkpoint=owner.query_id if owner is not None else "")
+        Sink.from_dict(self.sink).withdraw(taken, self.epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropStage:
+    """Remove what an attempt has left to publish. It may have passed the fence before the fence was there.
+
+    :param key: the batch, as ``str(BatchKey)``.
+    :param epoch: the attempt.
+    :param checkpoint: whose stage it is; empty for one of before identities.
+    :param sink: definition of the sink.
+    :param where: the table's address.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "drop stage"
+
+    key: str
+    epoch: int
+    checkpoint: str
+    sink: Mapping[str, Any]
+    where: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return f"batch {self.key} attempt {self.epoch}, in {self.where}"
+
+    def apply(self, store: Store) -> None:
+        """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
+        stage = BatchIdentity.at(BatchKey.parse(self.key), checkpoint=self.checkpoint)
+        Sink.from_dict(self.sink).drop_stage(stage, self.epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +195,40 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Move:
+    """Move all files below a folder of the checkpoint.
+
+    :param path: the folder.
+    :param target: the other one.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "move"
+
+    path: str
+    target: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return f"{self.path} to {self.target}"
+
+    def apply(self, store: Store) -> None:
+        """Copy and delete file by file: killed in between, one is there twice and none is gone.
+
+        :raises MaintenanceError: if something else is at the target.
+        """
+        for path in list(files_below(store, self.path)):
+            data, target = store.get(path), f"{self.target}{path.removeprefix(self.path)}"
+            if data is None:
+                continue
+            if not store.put_if_absent(target, data) and store.get(target) != data:
+                raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
+            store.delete(path)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Move a hidden file of the checkpoint's folder away.
 
@@ -172,14 +249,17 @@ class Sweep:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Move it, unless it is gone."""
+        """Move it, unless it is gone. :raises CheckpointError: if a link leads out of the checkpoint."""
+        if isinstance(store, PosixStore):
+            for path in (self.path, self.target):
+                store.check_no_link(path)
         move_litter(Path(store.location), self.path, self.target)
 
 
-Step = SetAside | Write | DropOutput | Copy | Sweep
+Step = SetAside | Write | DropOutput | DropStage | Copy | Move | Sweep
 
-_KINDS: Mapping[str, type[SetAside] | type[Write] | type[DropOutput] | type[Copy] | type[Sweep]] = {
-    kind.kind: kind for kind in (SetAside, Write, DropOutput, Copy, Sweep)
+_KINDS: Mapping[str, type[Step]] = {
+    kind.kind: kind for kind in (SetAside, Write, DropOutput, DropStage, Copy, Move, Sweep)
 }
 
 

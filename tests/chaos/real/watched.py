@@ -12,6 +12,7 @@ from airflow_provider_microbatch.engines import processes
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from tests.chaos.checks import published
 from tests.chaos.setting import Setting
+from tests.support.whose import published as published_as_asked
 
 SPARK = "Spark starts"
 BEGUN = "stage begun"
@@ -59,7 +60,7 @@ class Watched:
     def is_through(self) -> bool:
         """Whether everything that has landed is in the table, and every replay that was asked for."""
         try:
-            table = published(self.root / "lake")
+            table = published(self.setting)
         except FileNotFoundError:
             return False  # replaced while it was read
         rows = {row for batch in table.values() for row, _ in batch}
@@ -78,7 +79,7 @@ class Watched:
             if newest is None:
                 return "no batch yet"
             return BETWEEN if checkpoint.commit_log.get(newest) is not None else "planned"
-        output = self.setting.pipeline().sink.contains(attempt.key)
+        output = published_as_asked(self.setting.pipeline().sink, checkpoint, attempt.key)
         if output is not None and output.epoch == attempt.epoch:
             return "published, no end on record"
         stage = self.stage(attempt)
@@ -103,9 +104,8 @@ class Watched:
 
     def stage(self, attempt: Attempt) -> Path:
         """Where the attempt writes."""
-        key = attempt.key
-        staging = self.root / "lake" / "_staging" / f"lane={key.lane}" / f"batch_id={key.id}"
-        return staging / f"attempt={attempt.epoch}"
+        stage = self.setting.pipeline().sink.stage(attempt.batch, attempt.epoch)
+        return Path(stage.report.removeprefix("file://"))
 
     def spark(self) -> psutil.Process | None:
         """The driver of the newest attempt. Before it, a launcher with the same arguments runs below a shell."""

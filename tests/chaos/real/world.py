@@ -28,6 +28,9 @@ from tests.chaos.real.watched import BEGUN, SPARK, WRITTEN, Watched
 from tests.chaos.setting import Setting
 from tests.chaos.signals import KILLS
 from tests.chaos.tally import Tally
+from tests.support.hooks import Diary
+from tests.support.systems import DEFAULT
+from tests.support.whose import stages_of
 
 LEASE_SECONDS = 10.0
 PATIENCE = 120.0
@@ -65,6 +68,7 @@ T = TypeVar("T")
 class RealWorld:
     """:param root: an empty folder.
     :param seed: decides which kills there are, in which order; the moments are the kernel's.
+    :param system: what pipelines live in, by its name in :mod:`tests.support.systems`.
     :param pipelines: how many run at once; while one waits, another can be hit.
     :param airflow: one that runs already and goes on afterwards; None: one of this world's own.
     :param database: of its own one, as :class:`LocalAirflow` takes it.
@@ -76,6 +80,7 @@ class RealWorld:
         root: Path,
         *,
         seed: str,
+        system: str = DEFAULT,
         pipelines: int = 2,
         airflow: LocalAirflow | None = None,
         database: str | None = None,
@@ -83,6 +88,7 @@ class RealWorld:
     ) -> None:
         self.root = root
         self.seed = seed
+        self._system = system
         self.random = random.Random(seed)
         self.tally = Tally()
         self._patience = patience
@@ -230,7 +236,7 @@ class RealWorld:
         return subprocess.Popen(
             command,
             cwd=TOP,
-            env=self.airflow.env,
+            env={**self.airflow.env, "AIRFLOW__MICROBATCH__TRUSTED_MODULES": Diary.__module__},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -326,7 +332,7 @@ class RealWorld:
         """One run of the janitor leaves no stage."""
         died = self._janitor_died(self._start_janitor(watched, None), watched)
         assert died is None, "nobody has told it to"
-        left = watched.setting.pipeline().sink.stages()
+        left = stages_of(watched.setting.pipeline().sink, watched.setting.checkpoint())
         self.tally.blame("stages orphaned", len(left), f"{watched.dag_id}: {left} after a janitor's run")
 
     # Meanwhile
@@ -397,7 +403,7 @@ class RealWorld:
                 self.tally.counts["reads of a whole table"] += int(output.split()[-1]) if reader.returncode == 0 else 0
 
     def _pipeline(self, name: str) -> Watched:
-        setting = Setting(root=str(self.root / name), lease_seconds=LEASE_SECONDS)
+        setting = Setting(root=str(self.root / name), system=self._system, lease_seconds=LEASE_SECONDS)
         Path(setting.root).mkdir()
         setting.save()
         code = self.airflow.dags / setting.code

@@ -1,0 +1,49 @@
+"""Which file systems a checkpoint must not lie on, and how to see that one does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+_CACHING = re.compile(r"(nfs\d*|cifs|smb\d*|smbfs|afs|9p|fuse\.(sshfs|s3fs|gcsfuse|rclone|goofys|mount-s3|blobfuse2?))")
+"""Types that answer from a cache of the client's: an entry that another host has written may be absent for seconds, and
+so may the renewal of a lease."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def type_of(path: Path, *, mounts: Iterable[str] | None = None) -> str | None:
+    """Type of the file system that ``path`` lies on, or will when it is made; None where nobody can tell.
+
+    :param path: absolute.
+    :param mounts: lines as of ``/proc/self/mountinfo``, which is read by default.
+    """
+    if mounts is None:
+        try:
+            mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        except OSError:
+            return None
+    resolved = path.resolve()
+    found, depth = None, -1
+    for line in mounts:
+        fields, _, rest = line.partition(" - ")
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4]))
+        # Of two mounts at one place the later one is seen.
+        if resolved.is_relative_to(point) and len(point.parts) >= depth:
+            found, depth = rest.split(" ")[0], len(point.parts)
+    return found
+
+
+def unfit(path: Path) -> str | None:
+    """Why a checkpoint must not lie at ``path``; None if nothing is known against it."""
+    kind = type_of(path)
+    if kind is None or not _CACHING.fullmatch(kind):
+        return None
+    return (
+        f"{path} is on a file system of type {kind!r}, which answers from a cache of its client's: what another host "
+        "has written may be absent for seconds, so two runs could plan apart from each other, and a live attempt be "
+        "taken for dead. Put the checkpoint on a local disk, or on one that shows every host the same at once."
+    )

@@ -1,0 +1,76 @@
+"""What a person has said about source names: this one is that one under a new name, or this one is really new.
+
+Log entries are never changed, and a batch in the sink is known by the digest of its entry: so entries of before a
+rename keep the old name, and whoever reads them sees the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+
+RENAMED = "microbatch/renamed"
+"""``<n>``: old and new name, in the order in which it was said."""
+
+NEW = "microbatch/new"
+"""``<name>``: the source is no other one under a new name."""
+
+V = TypeVar("V")
+
+
+class SourceNames:
+    """Reads the renames once: no command changes them while anybody plans.
+
+    :param store: the checkpoint's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._renames: list[tuple[str, str]] | None = None
+
+    def renames(self) -> list[tuple[str, str]]:
+        """Old and new name of each, in order. :raises CorruptEntryError: if one cannot be read."""
+        if self._renames is None:
+            self._renames = [self._rename(number) for number in sorted(numbers(self._store.list(RENAMED)))]
+        return self._renames
+
+    def former(self) -> set[str]:
+        """Names that stand for another source in older entries, and for none now."""
+        return {old for old, _ in self.renames() if self.of(old) != old}
+
+    def of(self, name: str) -> str:
+        """What a source of an older entry is called now."""
+        for old, new in self.renames():
+            name = new if name == old else name
+        return name
+
+    def is_new(self, name: str) -> bool:
+        """Whether somebody has said that the source is really a new one."""
+        return self._store.get(f"{NEW}/{name}") is not None
+
+    def with_log(self) -> list[str]:
+        """Sources, of v2, that have planned something."""
+        return [name for name in self._store.list("sources") if self._store.list(f"sources/{name}")]
+
+    def entry(self, entry: OffsetEntry) -> OffsetEntry:
+        """The entry with the names of today."""
+        if not self.renames():
+            return entry
+        return replace(entry, ends=self._named(entry.ends), starts=self._named(entry.starts))
+
+    def _named(self, values: Mapping[str, V]) -> dict[str, V]:
+        return {self.of(name): value for name, value in values.items()}
+
+    def _rename(self, number: int) -> tuple[str, str]:
+        where = f"{self._store.location}/{RENAMED}/{number}"
+        values = decode_record(self._store.get(f"{RENAMED}/{number}") or b"", where=where)
+        old, new = values.get("old"), values.get("new")
+        if not isinstance(old, str) or not isinstance(new, str):
+            corrupt(where, "not what it should be: it lacks old or new")
+        return old, new

@@ -1,0 +1,38 @@
+"""``microbatch start-behind``: a checkpoint counts on behind what its table holds."""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
+from airflow_provider_microbatch.cli.opening import open_checkpoint_store
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+
+NAME = "start-behind"
+HELP = "have the next batch take a number behind all that the table holds, whoever published it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    parser.add_argument(
+        "--allow-reread",
+        action="store_true",
+        help="have what this checkpoint read after the backup that it was restored from in the table twice",
+    )
+    add_dry_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan, and count on.
+
+    :return: exit status, always 0.
+    :raises MicroBatchError: if it is refused; nothing was changed then.
+    """
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    command = f"{NAME} --allow-reread" if arguments.allow_reread else NAME
+
+    def make(drafting: Drafting) -> Plan:
+        return plan_start_behind(drafting, allow_reread=arguments.allow_reread)
+
+    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run)

@@ -1,0 +1,58 @@
+"""What Airflow knows and the layers below need: the section ``[microbatch]`` of its configuration, and its masker.
+
+Whoever enters the package from Airflow's side, or by the command, hands it down. It is read when it is needed, and not
+before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+from airflow_provider_microbatch import settings
+from airflow_provider_microbatch.runtime.masking import mask_by
+from airflow_provider_microbatch.settings import GROUP_ACCESS, SECTION, TRUSTED_MODULES, Settings
+
+
+def hand_down() -> None:
+    """Let the layers below see Airflow's configuration and use its masker. Can be said again."""
+    settings.hand_down(_settings)
+    mask_by(_mask)
+
+
+def _mask(text: str) -> str:
+    """By Airflow's masker, which knows the secrets that were looked up; without Airflow nothing was."""
+    if "airflow" not in sys.modules:
+        return text
+    from airflow.sdk.log import redact  # type: ignore[attr-defined,unused-ignore]
+
+    return str(redact(text))
+
+
+def _settings() -> Settings:
+    trusted = _get(TRUSTED_MODULES)
+    return Settings(
+        trusted_modules=tuple(name.strip() for name in trusted.split(",") if name.strip()),
+        group_access=_get(GROUP_ACCESS).strip().lower() or "none",
+    )
+
+
+def _get(option: str) -> str:
+    """An option as Airflow has it; empty if it is not set.
+
+    The ``microbatch`` command starts no Airflow, which takes a second and sets up logging of its own, so there the
+    environment and ``airflow.cfg`` are read as they are.
+    """
+    if "airflow" in sys.modules:
+        from airflow.sdk import conf
+
+        return conf.get(SECTION, option, fallback="") or ""
+    given = os.environ.get(f"AIRFLOW__{SECTION.upper()}__{option.upper()}")
+    if given is not None:
+        return given
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    parser = ConfigParser(interpolation=None, strict=False)
+    parser.read(Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser(), encoding="utf-8")
+    return parser.get(SECTION, option, fallback="")

@@ -1,0 +1,153 @@
+"""Handles as values that were checked: a handle comes out of a checkpoint, where user code can write.
+
+A handle names processes, folders and servers that whoever cancels it acts on. So every field must have the very form
+that its engine gives it; the tag, which leads to processes and folders, is a UUID that nobody guesses. What does not
+pass is refused as a whole, before anything is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+from airflow_provider_microbatch.engines.masters import Target
+from airflow_provider_microbatch.engines.processes import check_tag
+from airflow_provider_microbatch.exceptions import HandleError
+
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_MASTER = re.compile(
+    r"(local(-cluster)?(\[[0-9*,]+\])?|yarn(-client|-cluster)?|(yarn|spark|k8s|mesos)://[^\s\"';|&<>`$]*)"
+)
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_URL = re.compile(r"sc://([A-Za-z0-9_][A-Za-z0-9_.-]{0,254}|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_CONN_ID = re.compile(r"[\w#!()\-.:/\\]{1,250}")
+_USER = re.compile(r"[^\s;/?&=\x00-\x1f]{1,256}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LENGTH = 4096
+_MAX_PID = 2**22
+"""Linux gives no higher one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitHandle:
+    """An application of spark-submit.
+
+    :param host: whose spark-submit it is.
+    :param tag: carried by its processes, its YARN application, its driver's pod.
+    :param application: for people.
+    :param target: where it was submitted to.
+    """
+
+    host: str
+    tag: str
+    application: str
+    target: Target
+
+    @classmethod
+    def of(cls, handle: Mapping[str, Any], *, engine: str) -> Self:
+        """:raises HandleError: if it is no handle of that engine."""
+        fields = _Fields(handle, engine=engine)
+        deploy_mode = fields.text("deploy_mode", re.compile("client|cluster"))
+        namespace = None if fields.get("namespace") is None else fields.text("namespace", _NAMESPACE)
+        master = fields.text("master", _MASTER)
+        return cls(
+            host=fields.text("host", _HOST),
+            tag=fields.tag(),
+            application=fields.line("application"),
+            target=Target(master=master, deploy_mode=deploy_mode, namespace=namespace),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectHandle:
+    """An attempt on a Spark Connect server.
+
+    :param host: where its process is.
+    :param url: the server, without parameters.
+    :param conn_id: the connection that named it.
+    :param user: whose session it is.
+    :param session: its id.
+    :param tag: carried by its operations.
+    :param pid: its process.
+    :param started: when that process started, seconds since the epoch.
+    :param application: for people.
+    :param session_is_own: no other attempt uses the session; an earlier version shared it within a DAG run.
+    """
+
+    host: str
+    url: str
+    conn_id: str
+    user: str
+    session: str
+    tag: str
+    pid: int
+    started: float
+    application: str
+    session_is_own: bool
+
+    @classmethod
+    def of(cls, handle: Mapping[str, Any], *, engine: str) -> Self:
+        """:raises HandleError: if it is no handle of that engine."""
+        fields = _Fields(handle, engine=engine)
+        pid, started = fields.get("pid"), fields.get("started")
+        if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _MAX_PID:
+            fields.refuse("pid")
+        if not isinstance(started, (int, float)) or isinstance(started, bool) or not math.isfinite(started):
+            fields.refuse("started")
+        return cls(
+            host=fields.text("host", _HOST),
+            url=fields.text("url", _URL),
+            conn_id=fields.text("conn_id", _CONN_ID),
+            user=fields.text("user", _USER),
+            session=fields.text("session", _UUID),
+            tag=fields.tag(),
+            pid=pid,
+            started=float(started),
+            application=fields.line("application"),
+            session_is_own=fields.get("session_is_own") is True,
+        )
+
+
+class _Fields:
+    """The fields of a handle; one that is not as it must be refuses the handle.
+
+    :raises HandleError: if the handle is of another engine.
+    """
+
+    def __init__(self, handle: Mapping[str, Any], *, engine: str) -> None:
+        self._engine = engine
+        self._handle = handle if isinstance(handle, Mapping) else {}
+        if self._handle.get("engine") != engine:
+            self.refuse("engine")
+
+    def get(self, name: str) -> Any:
+        return self._handle.get(name)
+
+    def text(self, name: str, pattern: re.Pattern[str]) -> str:
+        value = self.get(name)
+        if not isinstance(value, str) or len(value) > _LENGTH or not pattern.fullmatch(value):
+            self.refuse(name)
+        return value
+
+    def line(self, name: str) -> str:
+        """A text that may stand in a log: one line, and not long."""
+        value = self.get(name)
+        if not isinstance(value, str) or len(value) > _LENGTH or not value.isprintable():
+            self.refuse(name)
+        return value
+
+    def tag(self) -> str:
+        try:
+            return check_tag(self.get("tag"))
+        except HandleError:
+            self.refuse("tag")
+
+    def refuse(self, name: str) -> NoReturn:
+        raise HandleError(
+            f"the handle of an attempt is none that the engine {self._engine} writes: its {name} is "
+            f"{self._handle.get(name)!r:.100}. Somebody else wrote it; it was not acted on. Look at who can write the "
+            "checkpoint."
+        )

@@ -1,0 +1,49 @@
+"""What a person should read of a spark-submit that failed: its cause first, then its last lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from airflow_provider_microbatch.exceptions import EngineError, SparkKilledError
+
+_OUTPUT = "Last spark-submit output:\n"
+_CODES = re.compile(r"(?:Error code|Kubernetes spark exit code) is: (-?\d+)")
+"""On Kubernetes the driver's own code follows that of spark-submit, which may be 0."""
+_EXCEPTION = re.compile(
+    r'^\s*(?:Caused by: |Exception in thread "[^"]*" )?((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)\b.*)$', re.MULTILINE
+)
+_SHELL = 128
+"""A shell adds it to the signal that ended what it ran, and so does a JVM that was told to end."""
+
+
+def submit_error(application: str, error: Exception, *, stopped: bool) -> EngineError:
+    """What the hook's ``error`` means.
+
+    :param application: which application it was.
+    :param stopped: the task was told to stop, and its Spark with it.
+    :return: beginning with signal, exit code or first exception; a :class:`SparkKilledError` if a signal ended it that
+        nobody here has sent.
+    """
+    before, found, tail = str(error).partition(_OUTPUT)
+    if stopped:
+        return EngineError(f"{application} was stopped: the task was told to end")
+    codes = [int(code) for code in _CODES.findall(before)]
+    if not codes:
+        return EngineError(f"{application} failed: {error}")
+    number = next((code for code in reversed(codes) if code), 0)
+    ending = f" Its last lines:\n{tail}" if found else ""
+    name = _signal_of(number)
+    if name is not None:
+        hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+        return SparkKilledError(
+            f"{application} failed: its Spark was killed by signal {signal.Signals[name].value} ({name}){hint}.{ending}"
+        )
+    first = _EXCEPTION.search(tail)
+    cause = f": {first[1].strip()}" if first else ""
+    return EngineError(f"{application} failed: spark-submit ended with exit code {number}{cause}.{ending}")
+
+
+def _signal_of(code: int) -> str | None:
+    number = -code if code < 0 else code - _SHELL
+    return signal.Signals(number).name if number in set(signal.Signals) else None

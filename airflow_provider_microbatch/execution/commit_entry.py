@@ -1,0 +1,30 @@
+"""The commit entry of a batch: written only while the batch is planned as its output was made."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry
+from airflow_provider_microbatch.exceptions import AttemptFencedError
+from airflow_provider_microbatch.execution.identity import check_still_planned
+from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+
+
+def add_commit(*, checkpoint: Checkpoint, planner: Planner, planned: PlannedBatch, entry: CommitEntry) -> CommitEntry:
+    """Commit a batch. A process may sleep before it gets here, and the batch be rewound meanwhile: a commit entry
+    without offsets would stop the pipeline, and what was released to be cleaned would be lost.
+
+    :param planned: the batch as this process has read it.
+    :return: the entry that counts; another's if that came first.
+    :raises AttemptFencedError: if the batch was rewound; nothing is committed then.
+    :raises SourceError: if it was, and a source cannot keep its range.
+    """
+    commits = checkpoint.lane(planned.key.lane).commit_log
+    added = commits.add(planned.key.id, entry)
+    try:
+        check_still_planned(checkpoint, planned.identity)
+    except AttemptFencedError:
+        if added:
+            commits.take_back(planned.key.id, entry)
+        planner.keep_sources(planned)
+        raise
+    return entry if added else commits.get(planned.key.id) or entry

@@ -1,0 +1,135 @@
+"""Which output in a sink is this checkpoint's. Asked of the sink by identity; what bears none, or another, is looked up
+in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, Attempt
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import AttemptFencedError, CheckpointError, ForeignBatchError
+from airflow_provider_microbatch.execution.status import is_committed
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks.manifest import as_adopted
+
+
+def planned_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
+    """The identity of a batch that is in the offset log, else None.
+
+    :raises CorruptEntryError: if its entry cannot be read.
+    """
+    read = checkpoint.lane(key.lane).offset_log.read(key.id)
+    return None if read is None else checkpoint.batch(key, *read)
+
+
+def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | None = None) -> ExpectedBatch:
+    """A planned batch, as a sink is asked for it.
+
+    :param attempt: whose stage is to be published.
+    """
+    older = attempt is not None and attempt.identity is None
+    return ExpectedBatch(
+        identity=batch,
+        recognise=lambda found: _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=batch.planned_ms),
+        staged_as=attempt.batch if attempt is not None and older else None,
+    )
+
+
+def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
+    """The place of a batch that is not planned yet: nothing that is there counts, unless it was adopted."""
+    return ExpectedBatch(identity=checkpoint.batch(key), recognise=lambda found: _adopted(checkpoint, found))
+
+
+def expected_on_record(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
+    """A batch whose offset entry may be lost: what attempts on record have made counts too."""
+    try:
+        batch = planned_identity(checkpoint, key)
+    except CheckpointError:
+        batch = None
+    if batch is not None:
+        return expected(checkpoint, batch)
+
+    def on_record(found: Manifest) -> Manifest | None:
+        attempt = checkpoint.attempts.get(key, found.epoch)
+        by_attempt = attempt is not None and attempt.identity is not None and attempt.identity == found.identity
+        return found if by_attempt else _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=0)
+
+    return ExpectedBatch(identity=checkpoint.batch(key), recognise=on_record)
+
+
+def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
+    """The batch as its newest attempt that can be read was opened for it; None if there is none, or only older ones."""
+    for epoch in reversed(checkpoint.attempts.epochs.all(key)):
+        try:
+            attempt = checkpoint.attempts.get(key, epoch)
+        except CheckpointError:
+            continue
+        if attempt is not None and attempt.identity is not None:
+            return attempt.identity
+    return None
+
+
+def check_plan(attempt: Attempt, batch: BatchIdentity) -> None:
+    """:raises AttemptFencedError: if the batch was planned anew since the attempt was opened."""
+    if attempt.identity is not None and attempt.identity != batch:
+        raise AttemptFencedError(
+            f"batch {attempt.key} was planned anew since attempt {attempt.epoch} was opened, which has read what was "
+            "planned before. Nothing was published; the next run makes the batch as it is planned now."
+        )
+
+
+def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
+    """:raises AttemptFencedError: if the batch is planned no longer, or anew: a command has taken it out."""
+    if planned_identity(checkpoint, batch.key) != batch:
+        raise AttemptFencedError(
+            f"batch {batch.key} was rewound while it was committed. Nothing is committed; what it has read is read "
+            "again by the next run."
+        )
+
+
+def complete_replace(checkpoint: Checkpoint, sink: Sink, batch: BatchIdentity, published: Manifest) -> Manifest:
+    """Say the replace of the attempt that is published again: it may have died in the middle of it, and nobody else
+    would look for what it left."""
+    winner = checkpoint.attempts.get(batch.key, published.epoch)
+    return sink.replace(expected(checkpoint, batch, winner), published.epoch)
+
+
+def is_published(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> bool:
+    """Whether the attempt's output is in one of the sinks."""
+    batch = expected_on_record(checkpoint, attempt.key)
+    return any((found := found_in(sink, batch)) is not None and found.epoch == attempt.epoch for sink in sinks)
+
+
+def found_in(sink: Sink, batch: ExpectedBatch) -> Manifest | None:
+    """The batch in the sink; None if it is not, whatever else is at its place."""
+    try:
+        return sink.contains(batch)
+    except ForeignBatchError:
+        return None
+
+
+def _adopted(checkpoint: Checkpoint, found: Manifest) -> Manifest | None:
+    adoption = checkpoint.adoptions.get(found.key)
+    own = adoption is not None and (adoption.identity, adoption.epoch) == (found.identity, found.epoch)
+    return as_adopted(found) if own else None
+
+
+def _older(checkpoint: Checkpoint, found: Manifest, *, planned_ms: int) -> Manifest | None:
+    """Output of an attempt of this checkpoint that an older version of this package made: it bears no identity.
+
+    The attempt is on record, and the logs say that its output is the batch's, or nothing says that it is not. A newer
+    attempt always leaves an identity, so what has none is not its output though it has its number.
+    """
+    if found.identity is not None:
+        return None
+    attempt = checkpoint.attempts.get(found.key, found.epoch)
+    if attempt is None or attempt.identity is not None:
+        return None
+    if is_committed(checkpoint, attempt):
+        return found
+    # An attempt of before a rewind read another plan of the batch. Plan and attempt may be of two hosts' clocks.
+    may_be = bool(attempt.code) and attempt.started_ms >= planned_ms - SKEW_MS
+    end = checkpoint.attempts.ended(found.key, found.epoch)
+    return found if may_be and (end is None or end.state == "succeeded") else None

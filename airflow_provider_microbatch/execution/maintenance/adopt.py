@@ -1,0 +1,52 @@
+"""Adopt: a person says that what is in the table under a batch's number is that batch's output."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.position import render, starts_of
+
+
+def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
+    """The plan after which the table's batch counts as this checkpoint's. The next run commits it without running it.
+
+    Only a batch that is planned can adopt: its range is what is not read then, and a person can look at it.
+
+    :raises MaintenanceError: if it is not planned, or nothing is in the table under its number.
+    """
+    checkpoint = drafting.checkpoint
+    recorded = Recorded(checkpoint)
+    entry = checkpoint.lane(key.lane).offset_log.get(key.id)
+    if entry is None:
+        raise MaintenanceError(
+            f"batch {key} is not planned in {checkpoint.location}: nobody knows which range would not be read. Give "
+            f"the pipeline another path or table, or have it count on behind this one by "
+            f"`microbatch start-behind {checkpoint.location}`."
+        )
+    if recorded.published(key) is not None:
+        return drafting.plan()
+    found = recorded.whatever_is_at(key)
+    if not found:
+        raise MaintenanceError(f"nothing is in the table under batch {key}, so there is nothing to adopt.")
+    if len(found) > 1:
+        tables = " and ".join(one.sink.location() for one in found)
+        raise MaintenanceError(
+            f"batch {key} is in {tables}, and neither is this checkpoint's: nobody knows which counts."
+        )
+    manifest = found[0].manifest
+    whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
+    path = f"adopted/{Adoptions.path(key)}"
+    drafting.set_aside(path, "another one is adopted")
+    adoption = Adoption(identity=manifest.identity, epoch=manifest.epoch)
+    drafting.write(
+        path, Adoptions.encode(adoption, trail=drafting.trail), f"what {whose} published counts as batch {key}"
+    )  # fmt: skip
+    starts = starts_of(checkpoint.lane(key.lane), key.id, entry)
+    drafting.note(
+        f"batch {key} is not run: what its sources have from {render(starts)} to {render(entry.ends)} counts as read, "
+        "and a source with clean_source gives it up. Its rows are in the table only if it is what was read there."
+    )
+    return drafting.plan()

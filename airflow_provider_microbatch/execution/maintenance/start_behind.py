@@ -1,0 +1,87 @@
+"""Start behind: a checkpoint counts on behind what the table holds, so that its batches meet nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
+from airflow_provider_microbatch.execution.position import Position, read_position
+
+
+def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
+    """The plan after which the next batch of the live lane has a number that the table has nothing of. The batches in
+    between read nothing and say so, as those of ``set-offset``.
+
+    :param allow_reread: batches that this checkpoint made after the backup it was restored from may be read again.
+    :raises MaintenanceError: if nobody knows the table, a batch is planned, or rows would be doubled unasked.
+    :raises SinkError: if the table cannot tell what it holds.
+    """
+    checkpoint = drafting.checkpoint
+    identity = checkpoint.identity()
+    if identity is None or identity.pipeline is None:
+        raise MaintenanceError(f"{checkpoint.location} is no pipeline's yet. Let the pipeline run once.")
+    position = read_position(checkpoint.lane(LIVE))
+    if position.planned is not None:
+        raise MaintenanceError(
+            f"batch {position.batch_id} is planned and not committed. Let the pipeline finish it, or "
+            f"`microbatch rewind {checkpoint.location} --to {position.batch_id - 1}` first."
+        )
+    recorded = Recorded(checkpoint)
+    held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
+    if not held:
+        return drafting.plan()
+    _check_reread(drafting, recorded, held, allow_reread=allow_reread)
+    drafting.note(
+        f"the table holds batches up to {held[-1]}; the next one here is {held[-1] + 1}. Whoever else goes on writing "
+        "there comes to that number too: then this pipeline needs a table of its own."
+    )
+    drafting.note("it reads all that its sources have after its own position, whether or not it is in the table.")
+    # One before is enough for a log that begins here: the newest entry and the one before it are verified by every run.
+    first = position.batch_id if position.latest is not None else max(held[-1] - 1, 0)
+    why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
+    entry = _entry(drafting, position, identity.sources)
+    planned = encoded_offsets(drafting, LIVE, entry)
+    commit = CommitEntry(
+        next_watermark_ms=entry.watermark_ms,
+        set_aside=True,
+        committed_ms=drafting.at_ms,
+        extra=by_hand(drafting.trail),
+    )
+    for number in range(first, held[-1] + 1):
+        drafting.write(f"offsets/{number}", planned, why)
+        drafting.write(f"commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
+    return drafting.plan()
+
+
+def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
+    own = [number for number in held if recorded.of_another_life(BatchKey(LIVE, number)) is not None]
+    if not own:
+        return
+    if not allow_reread:
+        raise MaintenanceError(
+            f"batches {own[0]} to {own[-1]} in the table are this checkpoint's own, of after the backup that it was "
+            "restored from. What they read would be read again, and be in the table twice. "
+            f"`microbatch rewind {drafting.checkpoint.location} --to {own[0] - 1} --drop-output` takes them out first; "
+            "else allow it with --allow-reread."
+        )
+    drafting.note(f"what batches {own[0]} to {own[-1]} read is read again, as far as it is still there.")
+
+
+def _entry(drafting: Drafting, position: Position, sources: Sequence[str]) -> OffsetEntry:
+    identity, latest = drafting.checkpoint.identity(), position.latest
+    committed = dict(position.committed) if latest is not None else dict.fromkeys(sources)
+    return OffsetEntry(
+        ends=committed,
+        starts=committed,
+        batch_timestamp_ms=drafting.at_ms,
+        watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
+        conf=PINNED_BY_DEFAULT if latest is None else latest.conf,
+        pipeline=identity.pipeline if identity else None,
+        extra=by_hand(drafting.trail),
+    )

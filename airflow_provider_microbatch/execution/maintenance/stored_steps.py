@@ -1,0 +1,77 @@
+"""Steps that a killed command left on record. Others may have written the record: all that it says is looked at before
+any of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.posix_litter import is_litter
+from airflow_provider_microbatch.checkpoint.store import Store, check_path
+from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.maintenance.steps import (
+    Copy,
+    DropOutput,
+    DropStage,
+    Step,
+    Sweep,
+    step_from_dict,
+)
+
+_ASIDE = "repaired/"
+
+
+def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tuple[Step, ...]:
+    """The steps of a command that was killed, if each is one that a command plans for this checkpoint.
+
+    :param store: the checkpoint.
+    :param told: locations that the user has named now, beside the checkpoint. None is taken from the record.
+    :raises MaintenanceError: naming the record, if it holds anything else; nothing was done.
+    """
+    checkpoint = Checkpoint(store)
+    try:
+        steps = tuple(step_from_dict(values) for values in left.steps)
+        for step in steps:
+            _check(step, store, checkpoint, told)
+    except (MicroBatchError, TypeError, AttributeError, ValueError) as error:
+        where = checkpoint.maintenance.where(left.number)
+        raise MaintenanceError(
+            f"{where} has steps that are not done from a record: {error} Nothing was done. If `microbatch "
+            f"{left.command}` is yours, run it again as it was typed; if not, look who wrote that file. Removing it "
+            "gives its steps up; look with `microbatch check` then."
+        ) from error
+    return steps
+
+
+def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[str]) -> None:
+    if isinstance(step, Copy):
+        _check_copy(step, store, told)
+    elif isinstance(step, (DropOutput, DropStage)):
+        if not any(step.sink == sink.to_dict() for sink in Recorded(checkpoint).sinks()):
+            raise MaintenanceError(f"{step.where!r:.200} is the table of no pipeline that is on record here.")
+    elif isinstance(step, Sweep):
+        folder, _, name = step.path.rpartition("/")
+        if folder:
+            check_path(folder)
+        if not is_litter(name) or not check_path(step.target).startswith(_ASIDE):
+            raise MaintenanceError(f"{step.path!r:.200} to {step.target!r:.200} moves no hidden litter to {_ASIDE}.")
+        if isinstance(store, PosixStore):
+            for path in (step.path, step.target):
+                store.check_no_link(path)
+    else:
+        for path in (step.path, getattr(step, "target", step.path)):
+            check_path(path)
+            if isinstance(store, PosixStore):
+                store.check_no_link(path)
+
+
+def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
+    """One side is this checkpoint, the other what the user names at this moment."""
+    here = store.location
+    if not ((step.source == here and step.target in told) or (step.target == here and step.source in told)):
+        raise MaintenanceError(
+            f"it copies {step.source!r:.200} to {step.target!r:.200}, which only the command that names both finishes."
+        )

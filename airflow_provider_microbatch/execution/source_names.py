@@ -1,0 +1,47 @@
+"""A source that vanished while another appeared may be the same one under a new name: nobody but a person knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import SourceRenamedError
+
+
+def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[str, Offset | None]) -> None:
+    """Raise if a rename would be taken for a new source, which reads everything a second time. Writes nothing.
+
+    :param sources: names in the pipeline.
+    :param ends: of the newest entry of the lane.
+    :raises SourceRenamedError: naming what vanished and what appeared, with the two ways on.
+    """
+    identity, names = checkpoint.identity(), checkpoint.names
+    if identity is None:
+        return
+    named = list(sources)
+    former = [name for name in named if name in names.former()]
+    if former:
+        raise SourceRenamedError(
+            f"source {former[0]!r} of {checkpoint.location} was renamed to {names.of(former[0])!r}, which its older "
+            "entries mean by it. Use that name, or one that was never used."
+        )
+    if identity.format == "v1" or all(name in ends for name in named):
+        return
+    logs = names.with_log()
+    known = {*ends, *logs, *(identity.sources if identity.pipeline is not None else ())}
+    appeared = [name for name in named if name not in known and not names.is_new(name)]
+    vanished = sorted({name for name, end in ends.items() if end is not None} | set(logs) - {*names.former()})
+    vanished = [name for name in vanished if name not in named]
+    if appeared and vanished:
+        where, old, new = checkpoint.location, vanished[0], appeared[0]
+        raise SourceRenamedError(
+            f"{where} knows {_names(vanished)}, which the pipeline no longer names; and the pipeline names "
+            f"{_names(appeared)}, which has read nothing yet. If that is the same under a new name, all of it would be "
+            f"read again: `microbatch rename-source {where} {old} {new}`. If it is really a new source: `microbatch "
+            f"add-source {where} {new}`."
+        )
+
+
+def _names(names: list[str]) -> str:
+    return ("source " if len(names) == 1 else "sources ") + ", ".join(map(repr, names))

@@ -1,0 +1,146 @@
+"""Whether the table has what the logs say: for ``microbatch check``. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.verify import Finding
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.execution.identity import expected, expected_next, planned_identity
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.sinks import Sink
+
+SAMPLE = 20
+"""So many batches are asked for without being told to ask for all: half of them the newest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCheck:
+    """What a look at the table found.
+
+    :param findings: empty if all is well.
+    :param asked: so many batches were asked for.
+    :param of: of so many that the table should have.
+    :param unasked: why the table, or a part of it, was not asked; None if it was.
+    """
+
+    findings: Sequence[Finding]
+    asked: int
+    of: int
+    unasked: str | None = None
+
+
+def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
+    """Ask the sinks on record for committed batches, and look whether somebody else is at the place of the next one.
+
+    :param everything: ask for all, and also sinks that it takes a server to ask; else for some, where it is cheap.
+    """
+    committed = list(_committed(checkpoint))
+    try:
+        identity, sinks = checkpoint.identity(), Recorded(checkpoint).sinks()
+    except (CheckpointError, DefinitionError) as error:
+        if everything and committed:
+            return TableCheck(findings=[_unasked(checkpoint, error)], asked=0, of=len(committed))
+        return TableCheck(findings=[], asked=0, of=len(committed), unasked=str(error))
+    if identity is None or identity.pipeline is None:
+        return TableCheck(findings=[], asked=0, of=0, unasked="no pipeline has run here")
+    dear = [sink.location() for sink in sinks if not sink.is_cheap_to_ask]
+    if dear and not everything:
+        reason = f"it takes a server to ask {', '.join(dear)}; --table does"
+        return TableCheck(findings=[], asked=0, of=len(committed), unasked=reason)
+    if not all(sink.keeps_batches for sink in sinks):
+        # Each batch replaces the table: only the last one of all can be in it.
+        committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
+    chosen = committed if everything else sample(committed)
+    findings = [finding for key in chosen for finding in _look(checkpoint, sinks, key)]
+    findings += _look_at_next(checkpoint, sinks)
+    return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
+
+
+def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:
+    """The newest, and others evenly spread over the rest, always the same."""
+    newest = keys[-(SAMPLE // 2) :]
+    rest = keys[: len(keys) - len(newest)]
+    step = max(len(rest) // (SAMPLE // 2), 1)
+    return [*rest[::step][: SAMPLE // 2], *newest]
+
+
+def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
+    """Committed batches, the live lane's last; those that were set aside are looked up when they are asked for."""
+    for name in reversed(checkpoint.lanes()):
+        lane = checkpoint.lane(name)
+        planned = set(lane.offset_log.ids())
+        yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
+
+
+def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Iterator[Finding]:
+    lane = checkpoint.lane(key.lane)
+    try:
+        commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
+        if commit is None or batch is None or (commit.epoch is None and not commit.set_aside):
+            return  # of a streaming query, which wrote to a table of its own
+        by_hand = commit.set_aside and not commit.failure
+        if by_hand or is_aside(checkpoint, key, commit):
+            return  # nothing of it is in the table, and the log says so
+        foreign: ForeignBatchError | None = None
+        for sink in sinks:
+            try:
+                if sink.contains(expected(checkpoint, batch)) is not None:
+                    return
+            except ForeignBatchError as error:
+                foreign = error
+    except SinkError as error:
+        yield Finding(
+            kind="table", where=lane.commit_log.where(key.id), message=str(error), repair=_back(checkpoint, key)
+        )
+        return
+    except CheckpointError:
+        return  # the logs' own findings tell it
+    tables = " nor in ".join(sink.location() for sink in sinks)
+    message = str(foreign) if foreign else f"batch {key} is committed and not in {tables}: its rows are missing."
+    yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=_back(checkpoint, key))
+
+
+def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[Sink]) -> Iterator[Finding]:
+    """The place that the next batch will have, in the sinks of today."""
+    newest = checkpoint.offset_log.latest_id()
+    number = 0 if newest is None else newest + 1
+    for sink in sinks:
+        try:
+            sink.contains(expected_next(checkpoint, BatchKey(LIVE, number)))
+        except ForeignBatchError as error:
+            yield Finding(
+                kind="table",
+                where=sink.location(),
+                message=str(error),
+                repair="Choose one of the ways on; until then the pipeline plans nothing.",
+            )
+        except (SinkError, CheckpointError):
+            continue  # told of the batches that it has
+
+
+def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
+    lane = checkpoint.lane(key.lane)
+    entry = lane.offset_log.get(key.id)
+    run = entry.run if entry is not None else None
+    clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
+    rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
+    return (
+        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. If its run is "
+        f"gone, {rewind} runs it and all after it again. If a source cannot be read again, bring the batch's folder "
+        "back from a backup of the table."
+    )
+
+
+def _unasked(checkpoint: Checkpoint, error: Exception) -> Finding:
+    return Finding(
+        kind="table",
+        where=checkpoint.location,
+        message=f"the table could not be asked: {error}",
+        repair="Mend that, then check again.",
+    )

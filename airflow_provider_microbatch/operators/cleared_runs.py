@@ -1,0 +1,67 @@
+"""Cleared runs that wait for a place among the DAG's active runs: a sensor with nothing to do gives them its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.operators.run_context import open_checkpoint
+
+_ASKED_AT_ONCE = 100
+"""Run ids in one question: they travel in a URL."""
+
+
+class ClearedRuns:
+    """Which run of a DAG was cleared and cannot begin, since the DAG allows one active run and a sensor is in it that
+    waits for data. Airflow starts it when that one ends, so with no new data it would stay queued for ever.
+
+    A queued run that has made a batch before was cleared. That is asked of the log only while any run is queued, and
+    then of each entry once.
+
+    :param pipeline: a live one: who waits for a data interval has work of its own, and gives way to nobody.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._seen = -1
+        self._run_ids: list[str] = []
+        self._fruitless = 0
+
+    def waiting(self, run: RunIdentity) -> str | None:
+        """Id of a cleared run of the asking run's DAG that is queued; None if there is none. Writes nothing."""
+        if self._pipeline.plan != LIVE:
+            return None
+        queued = _count(run.dag_id)
+        if queued == 0 or queued == self._fruitless:
+            # As many as last time, when none had a batch: these wait for their turn, as runs do that are triggered.
+            return None
+        self._read_on(run.dag_id)
+        newest_first = self._run_ids[::-1]
+        for start in range(0, len(newest_first), _ASKED_AT_ONCE):
+            asked = newest_first[start : start + _ASKED_AT_ONCE]
+            if _count(run.dag_id, asked):
+                return next((run_id for run_id in asked if _count(run.dag_id, [run_id])), None)
+        self._fruitless = queued
+        return None
+
+    def _read_on(self, dag_id: str) -> None:
+        lane = open_checkpoint(self._pipeline).lane(LIVE)
+        newest = lane.commit_log.latest_id()
+        if newest is None:
+            return
+        found = dict.fromkeys(self._run_ids)
+        for number in lane.commit_log.ids():
+            if number > self._seen:
+                for entry in (lane.offset_log.get(number), lane.commit_log.get(number)):
+                    if entry is not None and entry.run is not None and entry.run.dag_id == dag_id:
+                        found[entry.run.run_id] = None
+        self._run_ids, self._seen = list(found), newest
+
+
+def _count(dag_id: str, run_ids: Sequence[str] | None = None) -> int:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    asked = None if run_ids is None else list(run_ids)
+    return RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=asked, states=["queued"])

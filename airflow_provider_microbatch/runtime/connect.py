@@ -1,0 +1,111 @@
+"""Sessions of a Spark Connect server by their ids: how one process ends what another one runs there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CLOSED = "SESSION_CLOSED"
+"""What a server answers who uses a session that was closed. It never opens an id again that it has closed."""
+
+_SECONDS = 30.0
+_ROUNDS = 20
+_NOWHERE = "microbatch_closed"
+
+
+class RemoteSession:
+    """A session of a server, whoever opened it, and whether or not it is open yet.
+
+    :param url: of the server, with the token.
+    :param session: its id.
+    :param user: whose it is; a server knows sessions by both.
+    """
+
+    def __init__(self, url: str, *, session: str, user: str) -> None:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+        from pyspark.sql.connect.proto import base_pb2 as proto
+        from pyspark.sql.connect.proto import base_pb2_grpc
+
+        builder = DefaultChannelBuilder(url)
+        self._proto: Any = proto
+        self._channel: Any = builder.toChannel()
+        self._stub: Any = base_pb2_grpc.SparkConnectServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._metadata = list(builder.metadata())
+        self._who: dict[str, Any] = {"session_id": session, "user_context": proto.UserContext(user_id=user)}
+
+    def end(self) -> None:
+        """End the session and all that runs in it. When this returns no statement that was sent there, and none that
+        still comes, changes a table.
+
+        :raises RuntimeError: if what runs there would not end.
+        :raises grpc.RpcError: if the server does not answer.
+        """
+        # A request may arrive late, between the last look and the close: its names lead nowhere from here on.
+        pair = self._proto.KeyValue(key="spark.sql.defaultCatalog", value=_NOWHERE)
+        setting = self._proto.ConfigRequest.Set(pairs=[pair])
+        request = self._proto.ConfigRequest(operation=self._proto.ConfigRequest.Operation(set=setting), **self._who)
+        if self._is_closed(self._stub.Config, request):
+            return
+        self.interrupt()
+        self.close()
+
+    def interrupt(self, tag: str | None = None) -> int:
+        """End what runs in the session, and wait until it has ended. Opens the session if it is not open.
+
+        :param tag: only operations that carry it; None ends all.
+        :return: how many were interrupted.
+        :raises RuntimeError: if they would not end.
+        :raises grpc.RpcError: if the server does not answer.
+        """
+        import grpc  # type: ignore[import-untyped,unused-ignore]
+
+        kinds = self._proto.InterruptRequest
+        which = (
+            {"interrupt_type": kinds.INTERRUPT_TYPE_ALL}
+            if tag is None
+            else {"interrupt_type": kinds.INTERRUPT_TYPE_TAG, "operation_tag": tag}
+        )
+        request = kinds(**self._who, **which)
+        ended: set[str] = set()
+        for _ in range(_ROUNDS):
+            try:
+                found = self._stub.Interrupt(request, metadata=self._metadata, timeout=_SECONDS).interrupted_ids
+            except grpc.RpcError as error:
+                if CLOSED in str(error):
+                    return len(ended)
+                raise
+            if not found:
+                return len(ended)
+            for operation in found:
+                ended.add(operation)
+                self._wait_for(operation)
+        raise RuntimeError(f"the client of session {self._who['session_id']} goes on starting operations")
+
+    def close(self) -> None:
+        """Close it: whatever its client sends from now on is refused.
+
+        :raises grpc.RpcError: if the server does not answer.
+        """
+        self._is_closed(self._stub.ReleaseSession, self._proto.ReleaseSessionRequest(**self._who))
+
+    def _wait_for(self, operation: str) -> None:
+        """An interrupted operation is not over yet: its tasks may still write. Its answers are, when it is."""
+        import grpc  # type: ignore[import-untyped,unused-ignore]
+
+        again = self._proto.ReattachExecuteRequest(operation_id=operation, **self._who)
+        try:
+            for _answer in self._stub.ReattachExecute(again, metadata=self._metadata, timeout=_SECONDS):
+                pass
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+
+    def _is_closed(self, call: Any, request: Any) -> bool:
+        import grpc  # type: ignore[import-untyped,unused-ignore]
+
+        try:
+            call(request, metadata=self._metadata, timeout=_SECONDS)
+        except grpc.RpcError as error:
+            if CLOSED not in str(error):
+                raise
+            return True
+        return False

@@ -1,0 +1,99 @@
+"""What the deployment decides, handed down by the Airflow face: the layers below import no Airflow.
+
+Without a face (a test, a script) the strictest settings hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+
+SECTION = "microbatch"
+"""The section of Airflow's configuration."""
+
+TRUSTED_MODULES = "trusted_modules"
+GROUP_ACCESS = "group_access"
+
+_GROUP_BITS = {"none": (0o000, 0o000), "read": (0o040, 0o050), "write": (0o060, 0o070)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a deployment.
+
+    :param trusted_modules: modules, or packages with all below them, whose classes may be loaded because a checkpoint
+        or a trigger names them.
+    :param group_access: what the group of their folder may do with checkpoints and stages: ``none``, ``read`` or
+        ``write``. Others may never do anything.
+    """
+
+    trusted_modules: tuple[str, ...] = ()
+    group_access: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.group_access not in _GROUP_BITS:
+            known = ", ".join(_GROUP_BITS)
+            raise DefinitionError(
+                f"[{SECTION}] {GROUP_ACCESS} is {self.group_access!r:.100} in Airflow's configuration; it must be one "
+                f"of {known}."
+            )
+
+    @property
+    def file_mode(self) -> int:
+        """Mode of a file of a checkpoint."""
+        return 0o600 | _GROUP_BITS[self.group_access][0]
+
+    @property
+    def folder_mode(self) -> int:
+        """Mode of a folder of a checkpoint, or of stages."""
+        return 0o700 | _GROUP_BITS[self.group_access][1]
+
+
+_given: Callable[[], Settings] = Settings
+
+
+def make_private_folder(path: Path) -> None:
+    """Make one folder that is this user's, and the group's as the settings say; what is there is left as it is.
+
+    :raises OSError: if it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        # Not left to the umask, which may take the group's bits. A folder keeps the group that its parent gives it.
+        path.chmod(settings().folder_mode | (path.stat().st_mode & stat.S_ISGID))
+
+
+def is_private(folder: Path) -> bool:
+    """Whether the folder is there, and this user's alone."""
+    try:
+        found = folder.lstat()  # a link is whoever's who made it, wherever it leads
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def open_private_file(path: Path) -> int:
+    """A descriptor of a new file to write, of the mode that the settings say.
+
+    :raises FileExistsError: if something is there.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.fchmod(descriptor, settings().file_mode)
+    return descriptor
+
+
+def settings() -> Settings:
+    """The settings that hold now."""
+    return _given()
+
+
+def hand_down(given: Callable[[], Settings]) -> None:
+    """Take the settings from ``given``, which is asked each time that one is needed."""
+    global _given
+    _given = given

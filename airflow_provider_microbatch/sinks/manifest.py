@@ -1,0 +1,142 @@
+"""What is in a sink at a batch's place, and whether it is that batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What an attempt wrote; travels with the data when it is published.
+
+    :param key: the batch.
+    :param epoch: the attempt.
+    :param identity: whose batch it is; None if an older version wrote it.
+    :param files: path relative to the batch's folder → bytes.
+    :param result: the runtime's result (``numInputRows`` by source, ``numOutputRows``, ``durationMs`` by phase, …).
+    """
+
+    key: BatchKey
+    epoch: int
+    identity: BatchIdentity | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
+        """Whether it is that attempt's."""
+        own = self.identity == batch if self.identity is not None else not batch.checkpoint
+        return own and self.epoch == epoch
+
+
+def _none(_: Manifest) -> Manifest | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedBatch:
+    """A batch as its checkpoint asks a sink for it: what is at its place counts only if it bears this identity.
+
+    :param identity: of the batch.
+    :param recognise: asked about output of another identity, or of none: the manifest as which it counts, or None.
+    :param staged_as: how the attempt that is to be published is known, if by less than the identity: one of before.
+    """
+
+    identity: BatchIdentity
+    recognise: Callable[[Manifest], Manifest | None] = _none
+    staged_as: BatchIdentity | None = None
+
+    @property
+    def key(self) -> BatchKey:
+        """The batch's place."""
+        return self.identity.key
+
+    @property
+    def staged(self) -> BatchIdentity:
+        """Where the stage of the attempt is."""
+        return self.staged_as or self.identity
+
+    def find(self, found: Manifest) -> Manifest | None:
+        """What is at the batch's place as the batch's own; None if it is somebody else's."""
+        if found.identity is not None and found.identity == self.identity:
+            return found
+        return self.recognise(found)
+
+    def check(self, found: Manifest, *, where: str) -> Manifest:
+        """The same. :raises ForeignBatchError: if it is somebody else's."""
+        own = self.find(found)
+        if own is None:
+            raise ForeignBatchError(
+                f"batch {self.key} in {where} is another one than {_asking(self.identity)} means by that number: "
+                f"{self._whose(found)} Nothing was published, committed or given up. {self._ways_on(found)}"
+            )
+        return own
+
+    def check_stage(self, found: Manifest, *, where: str) -> Manifest:
+        """The manifest of a stage that is to be published. :raises SinkError: if its job ran another plan."""
+        if self.find(found) is None:
+            raise SinkError(
+                f"the stage {where} was written for another plan of batch {self.key}, or by a runtime that does not "
+                "say whose batch it runs. It was not published; run the batch again."
+            )
+        return found
+
+    def _whose(self, found: Manifest) -> str:
+        if found.identity is None:
+            return (
+                "it was published by a version of this package that did not say whose a batch is, and by no attempt "
+                "that this checkpoint has on record."
+            )
+        if found.identity.checkpoint == self.identity.checkpoint:
+            return (
+                f"it was published by {found.identity}, which is this checkpoint, by another plan of the batch. The "
+                "checkpoint was restored from an older backup, or a copy of it goes on beside it."
+            )
+        return f"it was published by {found.identity}."
+
+    def _ways_on(self, found: Manifest) -> str:
+        place, key = self.identity.location, self.key
+        lane = "" if key.lane == LIVE else f" --lane {key.lane}"
+        ways = ["give the pipeline another path or table"]
+        if found.identity is not None and found.identity.checkpoint == self.identity.checkpoint:
+            ways.append(
+                f"`microbatch rewind {place} --to {key.id - 1} --drop-output{lane}` takes what is later than the "
+                "backup out of the table and reads it again, as far as it is still there"
+            )
+        elif key.lane == LIVE:
+            ways.append(
+                f"`microbatch start-behind {place}` has this checkpoint count on behind all that the table holds, if "
+                "nobody else writes there any more"
+            )
+        if self.identity.digest:
+            ways.append(
+                f"`microbatch adopt {place} {key}` has what is there count as this batch, whose own range is not read"
+            )
+        return f"Ways on: {'; '.join(ways)}."
+
+
+def only(found: Manifest, *, checkpoint: str) -> ExpectedBatch:
+    """The output that was looked at, whosever it is: what a plan that a person has seen takes out.
+
+    :param checkpoint: id of the one that takes it out, and keeps it for a while.
+    """
+
+    def same(other: Manifest) -> Manifest | None:
+        return other if other.identity == found.identity else None
+
+    return ExpectedBatch(identity=BatchIdentity.at(found.key, checkpoint=checkpoint), recognise=same)
+
+
+def as_adopted(found: Manifest) -> Manifest:
+    """Adopted output: its attempt is another checkpoint's, so it counts as older than all attempts of this one."""
+    return dataclasses.replace(found, epoch=0)
+
+
+def _asking(identity: BatchIdentity) -> str:
+    return f"pipeline {identity.pipeline!r} (checkpoint {identity.checkpoint} at {identity.location})"

@@ -1,0 +1,143 @@
+"""What ``clean_source`` may clean and what it has cleaned, by entries of the source log.
+
+``cleaning/<n>`` in the source's state holds all of it; the highest n counts, and the one before it goes. An entry is
+**due** once a batch of this checkpoint that read it is in the sink while the source is to be cleaned: what was
+committed before that was switched on, what another query read, what was set aside or skipped never is. It is **done**
+when its files were archived or deleted: a file of it that is found nowhere was taken by us, it has not "vanished".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CorruptEntryError
+
+_FOLDER = "cleaning"
+_BEFORE = "cleaned"
+"""Where older versions kept the highest entry that was done, with ``kept/`` and ``released/`` beside it."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A set of log ids, as runs of consecutive ones.
+
+    :param runs: first and last id of each, ascending, not touching each other.
+    """
+
+    runs: tuple[tuple[int, int], ...] = ()
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self.runs:
+            yield from range(first, last + 1)
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self.runs)
+
+    def with_(self, ids: Iterable[int]) -> Entries:
+        """These too."""
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted([*self.runs, *((number, number) for number in ids)]):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+            else:
+                merged.append((first, last))
+        return Entries(tuple(merged))
+
+    def without(self, ids: Iterable[int]) -> Entries:
+        """All but these."""
+        runs = list(self.runs)
+        for first, last in Entries().with_(ids).runs if runs else ():
+            runs = [
+                part for run in runs for part in ((run[0], min(run[1], first - 1)), (max(run[0], last + 1), run[1]))
+            ]
+            runs = [run for run in runs if run[0] <= run[1]]
+        return Entries(tuple(runs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """The record.
+
+    :param due: entries whose files are to be archived or deleted.
+    :param done: entries whose files were.
+    :param archives: base of the source and archive folder, all there have been, the newest first.
+    """
+
+    due: Entries = Entries()
+    done: Entries = Entries()
+    archives: tuple[tuple[str, str], ...] = ()
+
+    def archiving(self, base: str, archive: str | None) -> Cleaning:
+        """The same, and what is archived from now on goes there."""
+        if archive is None or (base, archive) in self.archives[:1]:
+            return self
+        others = tuple(one for one in self.archives if one != (base, archive))
+        return replace(self, archives=((base, archive), *others))
+
+
+class CleaningRecord:
+    """:param state: the source's own state."""
+
+    def __init__(self, state: Store) -> None:
+        self._state = state
+
+    def read(self) -> Cleaning:
+        """What is on record. One listing where nothing was ever cleaned."""
+        return self._newest()[1]
+
+    def change(self, change: Callable[[Cleaning], Cleaning]) -> Cleaning:
+        """Replace the record by what ``change`` makes of it. Durable on return; two at once are one after the other."""
+        while True:
+            number, found = self._newest()
+            wanted = change(found)
+            if wanted == found:
+                return found
+            if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", _encode(wanted)):
+                there = numbers(self._state.list(_FOLDER))
+                # Others may have gone on, and have removed the number that this put has taken again.
+                if max(there) == number + 1:
+                    for old in there:
+                        if old <= number:
+                            self._state.delete(f"{_FOLDER}/{old}")
+                    return wanted
+                self._state.delete(f"{_FOLDER}/{number + 1}")
+
+    def _newest(self) -> tuple[int, Cleaning]:
+        while True:
+            number = max(numbers(self._state.list(_FOLDER)), default=-1)
+            if number < 0:
+                return number, self._of_older_version()
+            data = self._state.get(f"{_FOLDER}/{number}")
+            if data is not None:  # else replaced since it was listed
+                return number, _decode(data, where=f"{self._state.location}/{_FOLDER}/{number}")
+
+    def _of_older_version(self) -> Cleaning:
+        newest = max(numbers(self._state.list(_BEFORE)), default=-1)
+        if newest < 0:
+            return Cleaning()
+        kept = set(numbers(self._state.list("kept")))
+        return Cleaning(done=Entries(((0, newest),)).without(kept))
+
+
+def _encode(cleaning: Cleaning) -> bytes:
+    values = {"due": cleaning.due.runs, "done": cleaning.done.runs, "archives": cleaning.archives}
+    return json.dumps(values, ensure_ascii=False).encode()
+
+
+def _decode(data: bytes, *, where: str) -> Cleaning:
+    try:
+        values = json.loads(data)
+        due, done = (
+            Entries(tuple((int(first), int(last)) for first, last in values[name])) for name in ("due", "done")
+        )
+        archives = tuple((str(base), str(archive)) for base, archive in values["archives"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptEntryError(
+            f"{where}, which says what clean_source has cleaned, cannot be read: {error!r}. Restore it from a backup "
+            "of the checkpoint."
+        ) from error
+    return Cleaning(due=due, done=done, archives=archives)

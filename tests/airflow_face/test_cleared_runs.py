@@ -1,0 +1,122 @@
+"""A sensor that waits for data gives way to a cleared run that waits for its place among the active runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
+
+from airflow_provider_microbatch.operators import cleared_runs
+from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.operators.run_context import identity_of
+from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
+from tests.airflow_face.support import context, tree
+from tests.execution.world import World
+
+
+class Runs:
+    """What Airflow says of a DAG's runs: these are queued."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queued: set[str] = set()
+        self.asked = 0
+        monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", staticmethod(self._count))
+
+    def _count(self, *, dag_id: str, run_ids: Sequence[str] | None, states: Sequence[str]) -> int:
+        assert (dag_id, list(states)) == ("orders", ["queued"])
+        self.asked += 1
+        return len(self.queued if run_ids is None else self.queued & set(run_ids))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    return Runs(monkeypatch)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three batches of three runs, and nothing new."""
+    world = World(tmp_path)
+    for number in (1, 2, 3):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def sensor(world: World, **kwargs: Any) -> NewDataSensor:
+    return NewDataSensor(task_id="new_data", pipeline=world.pipeline, poke_interval=0.05, **kwargs)
+
+
+def event(world: World, **kwargs: Any) -> TriggerEvent:
+    """What the trigger of run 4 says within a few seconds."""
+    arguments = sensor(world, deferrable=True, **kwargs).start_trigger_args
+    assert arguments is not None
+    trigger = NewDataTrigger(**(arguments.trigger_kwargs or {}))
+    trigger._task_instance = type("", (), {"get_template_context": lambda self: context(world.root, number=4)})()
+
+    async def first() -> TriggerEvent:
+        return await asyncio.wait_for(anext(aiter(trigger.run())), 5)  # type: ignore[arg-type]
+
+    return asyncio.run(first())
+
+
+def test_in_the_triggerer_it_ends_as_skipped(world: World, runs: Runs) -> None:
+    runs.queued = {"run-2"}
+    before = tree(world.root)
+    told = event(world)
+    assert isinstance(told, TaskSkippedEvent)
+    assert told.xcoms == {"return_value": "run 'run-2' was cleared and waits for this one to end"}
+    assert tree(world.root) == before
+
+
+def test_where_a_worker_ends_it_that_one_skips(world: World, runs: Runs) -> None:
+    runs.queued = {"run-2"}
+    told = event(world, end_from_trigger=False)
+    assert told.payload["status"] == "gives way"
+    with pytest.raises(AirflowSkipException, match="'run-2' was cleared"):
+        sensor(world).execute_complete(context(world.root, number=4), told.payload)
+
+
+def test_polled_by_a_worker_it_skips(world: World, runs: Runs) -> None:
+    waiting = sensor(world, deferrable=False)
+    given = context(world.root, number=4)
+    assert not waiting.poke(given)
+    runs.queued = {"run-2"}
+    with pytest.raises(AirflowSkipException, match="'run-2' was cleared"):
+        waiting.poke(given)
+
+
+def test_new_data_comes_first(world: World, runs: Runs) -> None:
+    runs.queued = {"run-2"}
+    world.land(4)
+    assert sensor(world, deferrable=False).poke(context(world.root, number=4))
+
+
+def test_runs_that_have_made_no_batch_wait_their_turn_and_cost_one_question_a_look(
+    world: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleared_runs, "_ASKED_AT_ONCE", 2)
+    runs.queued = {"manual-1"}
+    asking = identity_of(context(world.root, number=4))
+    clears = ClearedRuns(world.pipeline)
+    assert clears.waiting(asking) is None
+    assert runs.asked == 3, "how many are queued, then the three runs of the log, two at once"
+    assert clears.waiting(asking) is None
+    assert runs.asked == 4
+    runs.queued.add("run-1")
+    assert clears.waiting(asking) == "run-1"
+
+
+def test_who_waits_for_a_data_interval_gives_way_to_nobody(world: World, runs: Runs) -> None:
+    """Its run has work of its own, which no later run would do."""
+    runs.queued = {"run-1"}
+    world.options["plan"] = "interval"
+    assert ClearedRuns(world.pipeline).waiting(identity_of(context(world.root, number=4))) is None
+    assert runs.asked == 0

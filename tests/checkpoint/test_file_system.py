@@ -1,0 +1,86 @@
+"""A checkpoint is refused where other hosts' writes are seen late. The machine of the tests cannot mount such a file
+system, so its table of mounts says that it has."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint import file_system
+from airflow_provider_microbatch.checkpoint.file_system import type_of, unfit
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import CheckpointError
+from tests.execution.world import World, run_identity
+
+MOUNTS = [
+    "22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda rw",
+    "30 22 0:40 / /mnt/shared\\040data rw - nfs4 server:/export rw,vers=4.2",
+    "31 30 0:41 / /mnt/shared\\040data/scratch rw - xfs /dev/vdb rw",
+    "32 22 0:42 / /twice rw - ext4 /dev/vdc rw",
+    "33 22 0:43 / /twice rw - cifs //server/share rw",
+]
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    """Have the machine say that this type of file system is mounted at the folder."""
+    table = folder.parent / "mountinfo"
+    table.write_text(f"22 1 0:21 / / rw - ext4 /dev/vda rw\n30 22 0:40 / {folder} rw - {kind} server:/export rw\n")
+    monkeypatch.setattr(file_system, "MOUNTS", table)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/data/checkpoint", "ext4"),
+        ("/mnt/shared data/checkpoint", "nfs4"),
+        ("/mnt/shared data/scratch/checkpoint", "xfs"),
+        ("/mnt/shared datasets", "ext4"),
+        ("/twice/checkpoint", "cifs"),
+    ],
+)
+def test_the_innermost_and_latest_mount_is_the_one_that_counts(path: str, kind: str) -> None:
+    assert type_of(Path(path), mounts=MOUNTS) == kind
+
+
+def test_the_tests_own_folder_is_fit_for_a_checkpoint(tmp_path: Path) -> None:
+    assert type_of(tmp_path) is not None
+    assert unfit(tmp_path) is None
+
+
+def test_where_there_is_no_table_of_mounts_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_system, "MOUNTS", tmp_path / "not there")
+    assert unfit(tmp_path) is None
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"])
+def test_a_new_checkpoint_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    world = World(tmp_path / "world")
+    world.land(1)
+    mounted(monkeypatch, tmp_path / "world", kind)
+    with pytest.raises(CheckpointError, match=f"type '{kind}'.*local disk"):
+        world.execution.plan(run_identity(0))
+    assert world.files() == {}
+
+
+def test_one_that_is_there_already_goes_on_with_a_warning_and_check_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    world = World(tmp_path / "world")
+    world.land(1)
+    world.run(0)
+    assert main(["check", world.pipeline.checkpoint]) == 0
+    mounted(monkeypatch, tmp_path / "world", "nfs4")
+    world.land(2)
+    with caplog.at_level(logging.WARNING):
+        world.run(1)
+    assert world.table() == {0: [1], 1: [2]}
+    assert "the checkpoint should be moved" in caplog.text
+    assert main(["check", world.pipeline.checkpoint]) == 1
+    assert "type 'nfs4'" in capsys.readouterr().out

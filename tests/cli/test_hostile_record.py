@@ -1,0 +1,64 @@
+"""The record of a command that was killed, written by somebody else: the next command does none of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.records import encode_record
+from airflow_provider_microbatch.cli.main import main
+from tests.execution.world import World
+
+OUT: dict[str, dict[str, Any]] = {
+    "a sweep out of the checkpoint": {"step": "sweep", "path": "../victim/.a.crc", "target": "repaired/x", "why": ""},
+    "a sweep to elsewhere": {"step": "sweep", "path": "link/.a.crc", "target": "../victim/x", "why": ""},
+    "a sweep of what is no litter": {"step": "sweep", "path": "metadata", "target": "repaired/x", "why": ""},
+    "a sweep through a link": {"step": "sweep", "path": "link/.a.crc", "target": "repaired/x", "why": ""},
+    "a write through a link": {"step": "write", "path": "link/evil.py", "text": "import os", "why": ""},
+    "a write out of the checkpoint": {"step": "write", "path": "../victim/evil.py", "text": "import os", "why": ""},
+    "a move through a link": {"step": "move", "path": "link", "target": "repaired/link", "why": ""},
+    "a move to behind a link": {"step": "move", "path": "offsets", "target": "link", "why": ""},
+    "a copy to anywhere": {"step": "copy", "source": "{root}/evil", "target": "{root}/victim", "sources": [],
+                           "hand_over": False, "why": ""},
+    "a copy of this to anywhere": {"step": "copy", "source": "{root}/checkpoint", "target": "{root}/victim",
+                                   "sources": [], "hand_over": False, "why": ""},
+    "another table": {"step": "drop output", "key": "live/0", "epoch": 1, "where": "x", "why": "", "sink": {
+        "class": "airflow_provider_microbatch.sinks.file:FileSink", "version": 1,
+        "arguments": {"path": "{root}/victim"}}},
+    "no step": {"step": "sweep"},
+    "a number for a path": {"step": "write", "path": 7, "text": "x", "why": ""},
+}  # fmt: skip
+
+
+def _filled(value: Any, root: Path) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(one, root) for key, one in value.items()}
+    return value.replace("{root}", str(root)) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("case", OUT)
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["done", "dry"])
+def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
+    tmp_path: Path, case: str, dry_run: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    world.land(0)
+    world.run(0)
+    for folder in ("victim", "evil"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "metadata").write_text("{}")
+        (tmp_path / folder / ".a.crc").write_text("x")
+    (tmp_path / "checkpoint" / "link").symlink_to(tmp_path / "victim")
+    record = tmp_path / "checkpoint" / "maintenance" / "1"
+    record.parent.mkdir(exist_ok=True)
+    fine = {"step": "write", "path": "repaired/fine", "text": "x", "why": ""}
+    steps = [fine, _filled(OUT[case], tmp_path)]
+    record.write_bytes(encode_record({"command": "repair", "by": "me", "started_ms": 0, "steps": steps}))
+    before = {path for path in tmp_path.rglob("*") if "leases" not in path.parts}
+    assert main(["repair", str(tmp_path / "checkpoint"), *dry_run]) != 0
+    told = capsys.readouterr().err
+    assert f"{record} has steps that are not done from a record" in told
+    assert "Removing it gives its steps up" in told
+    assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before

@@ -1,0 +1,31 @@
+"""How a system joins the contract suites: each suite's table names it, and its cases are told apart by that name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+FIXTURE = "system_name"
+"""The parameter of every case that says which system it is about. A suite has a fixture of this name::
+
+    SYSTEMS = {"posix": …}
+    system_name = registered(SYSTEMS)
+"""
+
+
+def registered(systems: Iterable[str]) -> Any:
+    """The fixture :data:`FIXTURE` over the names of a suite's systems."""
+
+    @pytest.fixture(params=list(systems), name=FIXTURE)
+    def system_name(request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    return system_name
+
+
+def system_of(item: pytest.Item) -> str | None:
+    """The system that a case is about; None if it is about none."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get(FIXTURE)

@@ -1,0 +1,206 @@
+"""``clean_source`` beside the logs: what batches of this checkpoint have read, and nobody reads any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.exceptions import SourceChangedError
+from airflow_provider_microbatch.execution.ending import Ending
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import Killed, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def switch(world: World, how: str | None, **options: Any) -> None:
+    """The definition of the DAG from now on."""
+    archive = str(world.root / "archive") if how == "archive" else None
+    landing = str(world.landing())
+    options = {"format": "json", "schema": "id long", "clean_source": how, "archive_dir": archive, **options}
+    world.sources = {"orders": FileSource(landing, **options)}
+
+
+def left(world: World) -> list[str]:
+    return sorted(path.stem.lstrip("0") or "0" for path in world.landing().iterdir())
+
+
+def batches(world: World, *numbers: int) -> None:
+    for number in numbers:
+        world.land(number)
+        assert world.run(number) is not None
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def skip_to(number: int) -> Any:
+    def plan(drafting: Drafting) -> Plan:
+        offset = f'{{"logOffset":{number}}}'
+        return plan_set_offset(
+            drafting, lane="live", source="orders", offset=offset, allow_skip=True, allow_reread=False
+        )
+
+    return plan
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_switched_on_late_the_next_plan_takes_nothing_away(world: World, how: str) -> None:
+    batches(world, 0, 1, 2)
+    switch(world, how)
+    assert world.run(3) is None
+    assert left(world) == ["0", "1", "2"]
+    batches(world, 4)
+    assert world.run(5) is None
+    assert left(world) == ["0", "1", "2"]
+
+
+def test_switched_off_and_on_again(world: World) -> None:
+    switch(world, "delete")
+    batches(world, 0)
+    switch(world, None)
+    batches(world, 1)
+    switch(world, "archive")
+    assert world.run(2) is None
+    batches(world, 3)
+    assert left(world) == ["1"]
+    switch(world, "delete")
+    batches(world, 4)
+    assert left(world) == ["1"]
+    assert [path.name for path in (world.root / "archive").iterdir()] == ["000003.json"]
+
+
+def test_a_replay_of_a_batch_of_before_is_no_reason_to_clean_it(world: World) -> None:
+    batches(world, 0, 1)
+    switch(world, "delete")
+    assert world.run(0, clear_number=1) is not None
+    batches(world, 2)
+    assert left(world) == ["0", "1"]
+
+
+def test_what_set_offset_skips_stays(world: World) -> None:
+    switch(world, "delete", max_files=1)
+    batches(world, 0)
+    world.land(1)
+    world.land(2)
+    world.execution.plan(run_identity(1))
+    applied(world, rewind(0))
+    applied(world, skip_to(1))
+    for number in (2, 3):
+        world.run(number)
+    assert left(world) == ["1"]
+    assert world.table() == {0: [0], 2: [2]}
+
+
+def test_also_what_was_committed_and_not_yet_cleaned_when_it_was_rewound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(world, "delete")
+    batches(world, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "commit_sources", lambda *_: None)
+        batches(world, 1)
+    applied(world, rewind(0))
+    applied(world, skip_to(1))
+    batches(world, 5)
+    assert left(world) == ["1"]
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_a_concurrent_run_takes_nothing_from_a_replay(world: World, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Died between commit entry and `source.commit`; cleared; then a run comes that says the commit again."""
+    switch(world, how, on_missing="skip")
+    world.land(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "commit_sources", kill)
+        with pytest.raises(Killed):
+            world.run(0)
+
+    def another_run_comes(_: Job) -> None:
+        assert world.execution.plan(run_identity(1)) is None
+        assert left(world) == ["7"]
+
+    assert world.run(0, InlineEngine(before_stage=another_run_comes), clear_number=1) is not None
+    assert world.table() == {0: [7]}
+    assert left(world) == [], "it is cleaned once nobody reads it"
+
+
+def test_nor_between_the_request_and_its_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch(world, "delete")
+    world.land(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "commit_sources", kill)
+        with pytest.raises(Killed):
+            world.run(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Execution, "open_attempt", kill)
+        with pytest.raises(Killed):
+            world.run(0, clear_number=1)
+    assert world.run(1) is None
+    assert left(world) == ["7"]
+    assert world.run(0, clear_number=1, try_number=2) is not None
+    assert (world.table(), left(world)) == ({0: [7]}, [])
+
+
+def test_a_file_that_comes_back_while_its_batch_is_read_without_it_is_read_by_the_next_try(world: World) -> None:
+    switch(world, None, on_missing="skip")
+    world.land(1)
+    world.execution.plan(run_identity(0))
+    away = world.root / "away.json"
+    landed = world.landing() / "000001.json"
+    landed.rename(away)
+
+    def comes_back(_: Job) -> None:
+        away.rename(landed)
+
+    with pytest.raises(SourceChangedError, match="were missing when the batch was read"):
+        world.run(0, InlineEngine(after_stage=comes_back))
+    assert world.run(0, try_number=2) is not None
+    assert world.table() == {0: [1]}
+
+
+@pytest.mark.parametrize("where", ["release", "commit entry", "end", "source.commit"])
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_anywhere_around_the_commit_it_is_cleaned_by_the_next_run(
+    world: World, where: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, name = {
+        "release": (Planner, "release_sources"),
+        "commit entry": (MetadataLog, "add"),
+        "end": (Ending, "end"),
+        "source.commit": (Planner, "commit_sources"),
+    }[where]
+    real = getattr(target, name)
+
+    def dying(self: Any, *args: Any) -> Any:
+        if where == "commit entry" and "commits" not in self.location:
+            return real(self, *args)
+        if after:
+            real(self, *args)
+        raise Killed
+
+    switch(world, "delete")
+    batches(world, 0)
+    world.land(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, dying)
+        patch.setattr(Execution, "abandon", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            world.run(1)
+    world.run(1, try_number=2)
+    world.run(2)
+    assert (world.table(), left(world)) == ({0: [0], 1: [1]}, [])

@@ -1,0 +1,116 @@
+"""Links that somebody left in a table's folders, and records that name another checkpoint's batches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.execution.janitor_report import JanitorReport
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.test_hostile_checkpoint import janitor, rewrite
+from tests.execution.world import World
+
+OWN = "d8c6b07e-6f0b-4d6a-9d93-6f3b4f2b8c11"
+BATCH = BatchIdentity.at(BatchKey("live", 1), checkpoint=OWN)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "lake"), format="json")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder that looks like a published batch, and is nobody's business."""
+    made = tmp_path / "victim"
+    (made / "_manifest").mkdir(parents=True)
+    (made / "_manifest" / "part").write_text("rows")
+    (made / "dag.py").write_text("dag")
+    return made
+
+
+def untouched(victim: Path) -> bool:
+    return (victim / "_manifest" / "part").read_text() == "rows" and (victim / "dag.py").read_text() == "dag"
+
+
+def link(place: Path, target: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+
+
+@pytest.mark.parametrize("name", ["dag.py", "new.py"])
+def test_a_fence_is_not_written_through_a_link(sink: FileSink, victim: Path, name: str) -> None:
+    mark = sink.root / "_fenced" / OWN / "lane=live" / "batch_id=1.attempt=1"
+    link(mark, victim / name)
+    sink.fence(BATCH, 1, by="import os")
+    assert untouched(victim)
+    assert not (victim / "new.py").exists()
+    assert os.path.lexists(mark)
+
+
+@pytest.mark.parametrize("place", ["_fenced", f"_fenced/{OWN}", f"_fenced/{OWN}/lane=live"])
+def test_a_fence_is_not_written_into_a_folder_behind_a_link(sink: FileSink, victim: Path, place: str) -> None:
+    link(sink.root / place, victim)
+    with pytest.raises(SinkError, match="a link in place of a folder of the table"):
+        sink.fence(BATCH, 1, by="x")
+    assert {path.name for path in victim.iterdir()} == {"_manifest", "dag.py"}
+
+
+def test_the_text_of_a_fence_is_none_that_a_checkpoint_says(sink: FileSink) -> None:
+    sink.fence(BATCH, 1, by="import os; os.system('id')")
+    (mark,) = (sink.root / "_fenced").rglob("batch_id=*")
+    assert mark.read_text() == "a later attempt has taken this one's place\n"
+    mark.write_text("kept")
+    sink.fence(BATCH, 1, by="again")
+    assert mark.read_text() == "kept"
+
+
+def test_of_a_link_among_replaced_output_only_the_link_goes(sink: FileSink, victim: Path) -> None:
+    kept = sink.replaced_path(BATCH) / "attempt=1"
+    link(kept, victim)
+    assert sink.drop_replaced(OWN, older_seconds=0) == [str(kept)]
+    assert untouched(victim)
+    assert not os.path.lexists(kept)
+
+
+@pytest.mark.parametrize("place", ["_replaced", f"_replaced/{OWN}", f"_replaced/{OWN}/lane=live"])
+def test_nothing_is_removed_in_a_folder_behind_a_link(sink: FileSink, victim: Path, place: str) -> None:
+    below = "lane=live/batch_id=1/attempt=1" if place.count("/") < 2 else "batch_id=1/attempt=1"
+    (victim / below).mkdir(parents=True)
+    link(sink.root / place, victim)
+    with pytest.raises(SinkError, match="a link in place of a folder of the table"):
+        sink.drop_replaced(OWN if OWN in place else "", older_seconds=0)
+    assert (victim / below).is_dir()
+
+
+def test_of_a_stage_that_is_a_link_only_the_link_goes(sink: FileSink, victim: Path) -> None:
+    stage = sink.root / "_staging" / OWN / "lane=live" / "batch_id=1" / "attempt=1"
+    link(stage, victim)
+    assert sink.drop_stage(BATCH, 1)
+    assert untouched(victim)
+    assert not os.path.lexists(stage)
+    link(stage.parent, victim)
+    with pytest.raises(SinkError, match="a link in place of a folder of the table"):
+        sink.drop_stage(BATCH, 1)
+    assert untouched(victim)
+
+
+def test_an_attempt_that_says_it_is_another_checkpoints_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.land(1)
+    world.staged()
+    world.expire_leases()
+    attempt = world.checkpoint.attempts.get(BatchKey("live", 0), 1)
+    assert attempt is not None
+    assert attempt.identity is not None
+    rewrite(world, "attempts/live/0/1", identity={**attempt.identity.to_dict(), "checkpoint": OWN})
+    report: JanitorReport = janitor(world)
+    assert report.of("refused") == ["live/0 attempt 1"]
+    assert f"attempts/live/0/1 says that its batch is of checkpoint '{OWN}'." in report.problems[0]
+    assert world.stages() == ["live/0 attempt 1"]
+    assert not (world.lake / "_fenced").exists()

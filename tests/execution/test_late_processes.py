@@ -1,0 +1,267 @@
+"""Processes that sleep while a command changes the checkpoint, and wake up afterwards: no row is lost or doubled, and
+the pipeline goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BrokenLogError,
+    ConcurrentPlanError,
+    MaintenanceError,
+    SinkError,
+)
+from airflow_provider_microbatch.execution import plan as plan_module
+from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import Killed, World, run_identity
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def cleaned(world: World) -> World:
+    """Its source deletes what is committed. Batches 0 and 1 are, and a file has come for the next one."""
+    world.sources = {"orders": cleaning(world)}
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+    return world
+
+
+def cleaning(world: World) -> FileSource:
+    return FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")
+
+
+def rows(world: World) -> list[int]:
+    return sorted(row for found in world.table().values() for row in found)
+
+
+class Sleep:
+    """The first call of a function that ``when`` is true for sleeps before it begins, while ``meanwhile`` happens."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+
+    def before(
+        self, owner: Any, name: str, meanwhile: Callable[[], object], when: Callable[..., bool] = lambda *_: True
+    ) -> None:
+        real = getattr(owner, name)
+        slept: list[bool] = []
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            if not slept and when(*args):
+                slept.append(True)
+                meanwhile()
+            return real(*args, **kwargs)
+
+        self._patch.setattr(owner, name, slow)
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    return Sleep(monkeypatch)
+
+
+def rewound(world: World, to: int, lane: str = "live") -> Callable[[], None]:
+    def act() -> None:
+        world.expire_leases()
+        applied(world, rewind(to, lane=lane))
+
+    return act
+
+
+def of_log(name: str, number: int) -> Callable[..., bool]:
+    return lambda entries, batch_id, *_: entries.location.endswith(name) and batch_id == number
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "when"),
+    [
+        (Planner, "release_sources", lambda *_: True),
+        (MetadataLog, "add", of_log("commits", 2)),
+        (Planner, "commit_sources", lambda _, ends: "2" in str(ends)),
+    ],
+)
+def test_a_commit_that_slept_through_a_rewind_loses_nothing(
+    cleaned: World, sleep: Sleep, owner: type, name: str, when: Callable[..., bool]
+) -> None:
+    sleep.before(owner, name, rewound(cleaned, 1), when)
+    with pytest.raises((AttemptFencedError, BrokenLogError)):
+        cleaned.run(2)
+    assert cleaned.checkpoint.commit_log.ids() == cleaned.checkpoint.offset_log.ids() == [0, 1]
+    assert [path.name for path in cleaned.landing().iterdir()] == ["000002.json"]
+    cleaned.run(3)
+    assert cleaned.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(cleaned.checkpoint) == []
+
+
+def test_a_publish_that_slept_through_a_rewind_finds_nothing_to_publish(world: World, sleep: Sleep) -> None:
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+    sleep.before(file_sink, "rename_new", rewound(world, 1), lambda _, target: target.name == "batch_id=2")
+    with pytest.raises(SinkError):
+        world.run(2)
+    assert world.table() == {0: [0], 1: [1]}
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_plan_that_slept_while_others_went_on_from_a_rewind_doubles_nothing(tmp_path: Path, sleep: Sleep) -> None:
+    world = World(tmp_path, sources=("a", "b"))
+    for number, (source, *ids) in enumerate([("a", 0), ("a", 1), ("b", 101), ("a", 2)]):
+        world.land(*ids, source=source)
+        world.run(number)
+    world.land(3, source="a")
+
+    def rewound_and_caught_up() -> None:
+        applied(world, rewind(0))
+        for number in range(10, 13):
+            world.run(number)
+
+    sleep.before(MetadataLog, "add", rewound_and_caught_up, of_log("offsets", 4))
+    with pytest.raises(ConcurrentPlanError, match="while a command changed the log"):
+        world.run(4)
+    world.run(20)
+    assert rows(world) == [0, 1, 2, 3, 101]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_plan_that_slept_through_a_rewind_is_taken_back(world: World, sleep: Sleep) -> None:
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    world.land(4)
+    sleep.before(MetadataLog, "add", rewound(world, 1), of_log("offsets", 4))
+    with pytest.raises(ConcurrentPlanError):
+        world.run(4)
+    for number in range(5, 8):
+        world.run(number)
+    assert rows(world) == [0, 1, 2, 3, 4]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_planned_batch_that_does_not_follow_the_one_before_is_no_batch_to_run(world: World) -> None:
+    """What a plan of an older version that slept through a rewind has left."""
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    world.land(3)
+    world.execution.plan(run_identity(3))
+    log = world.checkpoint.offset_log
+    late, older = log.get(3), log.get(1)
+    assert late is not None
+    assert older is not None
+    (world.root / "checkpoint/offsets/3").write_bytes(log.encoded(replace(late, starts=older.ends)))
+    with pytest.raises(BrokenLogError, match=r"batch 3 begins 'orders' at[\s\S]*microbatch repair"):
+        world.run(4)
+    applied(world)
+    world.run(5)
+    assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+
+
+def to_the_first(drafting: Drafting) -> Plan:
+    """``set-offset``: all but the first file is read again."""
+    return plan_set_offset(
+        drafting, lane="live", source="orders", offset='{"logOffset":0}', allow_skip=False, allow_reread=True
+    )
+
+
+def test_a_plan_that_comes_after_a_command_has_begun_is_taken_back(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    world.land(3)
+    real = MaintenanceLog.check_none
+    looked: list[bool] = []
+
+    def check_none(maintenance: MaintenanceLog) -> None:
+        if looked:
+            real(maintenance)
+        looked.append(True)
+
+    def plan_late() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(MaintenanceLog, "check_none", check_none)
+            with pytest.raises(MaintenanceError, match="is being changed by"):
+                world.execution.plan(run_identity(3))
+
+    sleep.before(Applier, "_do", plan_late)
+    applied(world, to_the_first)
+    assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3]
+    world.run(4)
+    assert world.table()[4] == [1]
+
+
+def test_a_command_whose_first_file_a_plan_has_taken_ends_without_effect(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    world.land(3)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    def plan_late_and_die() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(MaintenanceLog, "check_none", lambda _: None)
+            patch.setattr(plan_module, "take_back_if_late", killed)
+            with pytest.raises(Killed):
+                world.execution.plan(run_identity(3))
+
+    sleep.before(Applier, "_do", plan_late_and_die)
+    with pytest.raises(MaintenanceError, match="Nothing was done"):
+        applied(world, to_the_first)
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+    applied(world, to_the_first)
+    assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3, 4]
+
+
+def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IntervalWorld(tmp_path)
+    world.sources = {"orders": cleaning(world)}
+    world.land_at(1.5, 1)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "commit_sources", kill)
+        with pytest.raises(Killed):
+            world.backfill(hour(1), 1)
+    rewound(world, -1, lane=batch_of(hour(1)).lane)()
+    late = world.land_at(3.5, 2)
+    assert world.run(5) is not None
+    assert world.table() == {0: [2]}
+    assert late is None or not late.exists()
+    assert world.backfill(hour(1), 1)

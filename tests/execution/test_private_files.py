@@ -1,0 +1,85 @@
+"""Who may look: checkpoint and stage are their owner's, a published table is as readable as it was made."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch import settings
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.settings import Settings
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path, checkpoint=str(tmp_path / "state" / "deep" / "orders"))
+    made.land(1)
+    return made
+
+
+def modes(root: Path) -> tuple[set[str], set[str]]:
+    """Modes of the folders and of the files below ``root``, and of itself."""
+    paths = [root, *root.rglob("*")]
+    folders = {oct(stat.S_IMODE(path.stat().st_mode)) for path in paths if path.is_dir()}
+    return folders, {oct(stat.S_IMODE(path.stat().st_mode)) for path in paths if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("access", "folder", "file"),
+    [("none", "0o700", "0o600"), ("read", "0o750", "0o640"), ("write", "0o770", "0o660")],
+)
+def test_checkpoint_and_stages_are_closed_and_the_table_is_open(
+    world: World, access: str, folder: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(group_access=access))
+    seen: list[str] = []
+
+    def look(job: Job) -> None:
+        seen.append(oct(stat.S_IMODE((world.lake / "_staging").stat().st_mode)))
+
+    world.run(0, InlineEngine(before_stage=look, after_stage=look))
+    assert seen == [folder, folder]
+    assert modes(Path(world.pipeline.checkpoint)) == ({folder}, {file})
+    above = world.root / "state"
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in (above, above / "deep")} == {"0o755"}, "shared by others"
+    assert oct(stat.S_IMODE(world.lake.stat().st_mode)) == "0o755"
+    assert modes(world.lake / "lane=live") == ({"0o755"}, {"0o644"}), "as Spark's umask made it"
+
+
+def test_a_table_of_folders_is_closed_before_its_first_stage_table(world: World) -> None:
+    sink = TableSink(PathCatalog(str(world.root / "shop")), "orders", format="json", schema="id long")
+    world.options["sink"] = sink
+    world.run(0)
+    assert oct(stat.S_IMODE((world.root / "shop/orders/_staging").stat().st_mode)) == "0o700"
+    assert oct(stat.S_IMODE((world.root / "shop/orders").stat().st_mode)) == "0o755"
+
+
+def test_what_is_there_stays_as_its_owner_made_it(world: World) -> None:
+    for folder in (Path(world.pipeline.checkpoint), world.lake / "_staging"):
+        folder.mkdir(parents=True)
+        folder.chmod(0o2775)
+    world.run(0)
+    for folder in (Path(world.pipeline.checkpoint), world.lake / "_staging"):
+        assert oct(stat.S_IMODE(folder.stat().st_mode)) == "0o2775"
+    assert modes(Path(world.pipeline.checkpoint))[1] == {"0o600"}
+
+
+def test_an_access_that_does_not_exist_is_named() -> None:
+    with pytest.raises(DefinitionError, match=r"\[microbatch\] group_access is 'everybody'.*none, read, write"):
+        Settings(group_access="everybody")

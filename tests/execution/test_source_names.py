@@ -1,0 +1,216 @@
+"""A source that vanishes while another appears: a person says whether it is the same, and then it is, everywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    MaintenanceError,
+    NothingInIntervalError,
+    SourceCountError,
+    SourceRenamedError,
+)
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
+from tests.execution.maintaining import Make, applied, killed_at, rewind
+from tests.execution.world import World, run_identity
+
+
+def rename(old: str = "orders", new: str = "sales") -> Make:
+    def plan(drafting: Drafting) -> Plan:
+        return plan_rename_source(drafting, old=old, new=new)
+
+    return plan
+
+
+def called(world: World, *names: str) -> None:
+    """The pipeline names its one folder so from now on; others are folders of their own."""
+    landing = str(world.landing("orders"))
+    world.sources = {
+        name: FileSource(landing if name in ("orders", "sales") else str(world.landing(name)), schema="id long")
+        for name in names
+    }
+
+
+@pytest.fixture(params=["v1", "v2"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """Two committed batches."""
+    world = World(tmp_path, checkpoint_format=request.param)
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def v2(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.land(1)
+    world.run(0)
+    return world
+
+
+def test_plan_and_sensor_stop_and_name_both_and_nothing_is_written(tmp_path: Path) -> None:
+    world = v2(tmp_path)
+    called(world, "sales")
+    before = world.files()
+    for ask in (world.execution.should_fire, lambda: world.run(1)):
+        with pytest.raises(
+            SourceRenamedError, match=r"'orders'.*'sales'.*rename-source \S+ orders sales.*add-source \S+"
+        ):
+            ask()
+    assert world.files() == before
+
+
+def test_v1_says_the_command_too(tmp_path: Path) -> None:
+    world = World(tmp_path, checkpoint_format="v1")
+    world.land(1)
+    world.run(0)
+    called(world, "sales")
+    with pytest.raises(SourceCountError, match="only has a new name: `microbatch rename-source"):
+        world.execution.should_fire()
+
+
+def test_after_the_rename_nothing_is_read_twice_and_what_comes_is_read(world: World) -> None:
+    applied(world, rename())
+    called(world, "sales")
+    assert not world.execution.should_fire().fire
+    assert world.run(5) is None
+    world.land(2)
+    assert world.run(6) is not None
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_batches_of_before_are_replayed_and_rewound_under_the_new_name(world: World) -> None:
+    applied(world, rename())
+    called(world, "sales")
+    assert world.run(0, clear_number=1) is not None
+    applied(world, rewind(0))
+    world.run(7)
+    assert world.table() == {0: [0], 1: [1]}
+
+
+def test_a_batch_that_was_planned_before_is_finished_under_the_new_name(world: World) -> None:
+    world.land(2)
+    world.execution.plan(run_identity(2))
+    applied(world, rename())
+    called(world, "sales")
+    assert world.execution.should_fire().fire
+    assert world.run(3) is not None
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_there_and_back_again_and_an_old_name_is_given_to_no_other(world: World) -> None:
+    applied(world, rename())
+    called(world, "orders")
+    with pytest.raises(CheckpointError, match=r"was renamed to 'sales'|was made for \['sales'\]"):
+        world.execution.should_fire()
+    applied(world, rename("sales", "orders"))
+    assert world.run(5) is None
+    world.land(2)
+    world.run(6)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_it_is_really_a_new_one(tmp_path: Path) -> None:
+    world = v2(tmp_path)
+    called(world, "refunds")
+    world.land(9, source="refunds")
+    with pytest.raises(SourceRenamedError):
+        world.run(1)
+    applied(world, lambda drafting: plan_add_source(drafting, name="refunds"))
+    assert world.run(1) is not None
+    assert world.table() == {0: [1], 1: [9]}
+    called(world, "refunds", "orders")
+    assert world.run(2) is None, "one that comes back goes on where it was"
+
+
+def test_adding_and_removing_alone_ask_nothing(tmp_path: Path) -> None:
+    world = v2(tmp_path)
+    called(world, "orders", "refunds")
+    assert world.run(1) is None
+    called(world, "orders")
+    assert world.run(2) is None
+
+
+def test_lanes_of_intervals_stop_and_go_on_too(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.work(hour(0)).should_fire(backfill_run(2))
+    with pytest.raises(SourceRenamedError):
+        world.backfill(hour(0), 2)
+    applied(world, rename())
+    with pytest.raises(NothingInIntervalError, match="read it"):
+        world.backfill(hour(0), 3)
+    world.land_at(1.5, 2)
+    world.backfill(hour(1), 4)
+    assert world.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [("returns", "sales", "no source 'returns'; it has"), ("orders", "refunds", "two positions")],
+)
+def test_what_cannot_be_renamed_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    world = World(tmp_path, sources=("orders", "refunds"))
+    world.land(1)
+    world.land(2, source="refunds")
+    world.run(0)
+    before = world.files()
+    with pytest.raises(MaintenanceError, match=message):
+        applied(world, rename(old, new))
+    assert world.files() == before
+
+
+@pytest.mark.parametrize("moment", range(1, 40, 3))
+def test_killed_half_way_it_is_finished_by_the_next(world: World, moment: int) -> None:
+    if not killed_at(moment, lambda: applied(world, rename())):
+        return
+    world.expire_leases()
+    for path in (world.root / "checkpoint/maintenance").rglob("*"):
+        os.utime(path, (0, 0))
+    applied(world, rename())
+    called(world, "sales")
+    world.land(2)
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_query_gets_it_once_the_new_name_is_written(tmp_path: Path) -> None:
+    world = v2(tmp_path)
+    applied(world, rename())
+    with pytest.raises(CheckpointError, match=r"has the source orders by its name before .*one more batch"):
+        hand_over(world.checkpoint)
+    called(world, "sales")
+    world.land(2)
+    world.run(1)
+    hand_over(world.checkpoint)
+    written = (world.root / "checkpoint/offsets/1").read_text().splitlines()
+    assert written[-1] == 'sales:{"logOffset":1}'
+    assert sorted(path.name for path in (world.root / "checkpoint/sources/sales").iterdir()) == ["0", "1"]
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = v2(tmp_path)
+    location = world.pipeline.checkpoint
+    assert main(["rename-source", location, "orders", "sales", "--dry-run"]) == 0
+    assert "move   sources/orders to sources/sales" in capsys.readouterr().out
+    assert main(["rename-source", location, "orders", "sales"]) == 0
+    called(world, "sales", "refunds")
+    assert main(["add-source", location, "refunds"]) == 0
+    assert main(["add-source", location, "refunds"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert world.run(1) is None

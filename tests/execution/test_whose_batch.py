@@ -1,0 +1,470 @@
+"""A batch in the table is this checkpoint's only if this checkpoint's plan of it made it. Whatever else is at its place
+is an error that names whose it is; nothing is committed, and no source gives anything up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.execution.identity import planned_identity
+from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
+from airflow_provider_microbatch.execution.summary import summaries
+from airflow_provider_microbatch.execution.table_check import SAMPLE, check_table, sample
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
+from tests.execution.maintaining import Make, applied, killed_at, planned, rewind
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
+from tests.support.leases import expire_leases
+
+SINKS: dict[str, Callable[[Path], Sink]] = {
+    "file sink": lambda root: FileSink(str(root / "lake" / "orders"), format="json"),
+    "table, append": lambda root: TableSink(PathCatalog(str(root / "lake")), "orders", format="json"),
+}
+
+
+class Setting:
+    """Pipelines that publish to one table, each with a landing folder and a checkpoint of its own.
+
+    :param clean: ``clean_source`` of all of them.
+    """
+
+    def __init__(self, root: Path, make: Callable[[Path], Sink], *, clean: str | None) -> None:
+        self.root = root
+        self._make = make
+        self._clean = clean
+
+    def world(self, name: str, *, pipeline: str = "orders") -> World:
+        world = World(self.root / name, name=pipeline, sink=self._make(self.root))
+        world.lake = self.root / "lake" / "orders"
+        source = FileSource(
+            str(world.landing()), format="json", schema="id long", max_files=1, clean_source=self._clean
+        )  # fmt: skip
+        world.sources = {"orders": source}
+        return world
+
+
+@pytest.fixture(params=[None, "delete"], ids=["kept", "clean_source"])
+def clean(request: pytest.FixtureRequest) -> str | None:
+    found: str | None = request.param
+    return found
+
+
+@pytest.fixture(params=SINKS.values(), ids=SINKS.keys())
+def setting(request: pytest.FixtureRequest, tmp_path: Path, clean: str | None) -> Setting:
+    return Setting(tmp_path, request.param, clean=clean)
+
+
+def refused(world: World, number: int) -> str:
+    """A run that ends with the error, before an engine was started and with nothing of the source given up."""
+    engine = InlineEngine()
+    landed = sorted(world.landing().iterdir())
+    commits = world.checkpoint.commit_log.ids()
+    with pytest.raises(SinkError, match="is another one than") as error:
+        world.run(number, engine)
+    assert type(error.value).__name__ == "ForeignBatchError"
+    assert engine.jobs == []
+    assert sorted(world.landing().iterdir()) == landed
+    assert world.checkpoint.commit_log.ids() == commits
+    return str(error.value)
+
+
+def test_a_new_checkpoint_on_a_kept_table_takes_nothing_for_its_own(setting: Setting) -> None:
+    old = setting.world("old")
+    for number in range(2):
+        old.land(number + 1)
+        old.run(number)
+    before, location = old.table(), str(old.root / "checkpoint")
+    new = setting.world("new")
+    new.land(7, 8)
+    text = refused(new, 0)
+    assert f"(checkpoint {old.checkpoint_id} at {location}, planned 2023-" in text
+    assert f"microbatch start-behind {new.root}/checkpoint" in text
+    assert new.checkpoint.offset_log.ids() == [], "nothing is planned either"
+    assert old.table() == before
+    elsewhere = setting.world("elsewhere", pipeline="orders")
+    elsewhere.options["sink"] = FileSink(str(setting.root / "another"), format="json")
+    elsewhere.land(9)
+    assert elsewhere.run(0) is not None
+
+
+def test_of_two_pipelines_on_one_table_the_second_is_told_when_it_plans(tmp_path: Path, clean: str | None) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=clean)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    one.land(1)
+    two.land(2)
+    one.run(0)
+    assert "it was published by pipeline 'one'" in refused(two, 0)
+    assert one.table() == {0: [1]}
+
+
+def test_of_two_pipelines_that_run_one_number_at_once_one_publishes_and_neither_touches_the_other(
+    tmp_path: Path, clean: str | None
+) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=clean)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    one.land(1)
+    two.land(2)
+    first, second = one.staged(), two.staged()
+    assert one.stages() == two.stages() == ["live/0 attempt 1"]
+    for world in (one, two):
+        world.expire_leases()
+    assert two.janitor().of("stage dropped") == ["live/0 attempt 1"]
+    assert one.stages() == ["live/0 attempt 1"], "the stage of the same number of somebody else stays"
+    assert two.stages() == []
+    published = one.execution.publish(first)
+    one.execution.commit(key=first.key, manifest=published, run=first.run)
+    with pytest.raises(SinkError, match="is another one than pipeline 'two'"):
+        two.execution.publish(second)
+    refused(two, 1)
+    assert one.table() == {0: [1]}
+    assert two.landing().joinpath("000002.json").exists()
+
+
+def test_replaced_output_and_fence_marks_are_dropped_by_their_own_janitor_alone(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    one.land(1)
+    one.run(0)
+    one.run(0, clear_number=1)
+    one.land(2)
+    one.staged(1)
+    one.expire_leases()
+    one.run(2)
+    two.land(3)
+    refused(two, 0)
+    kinds = {"replaced output removed", "fence removed"}
+    assert not [action for action in two.janitor(grace_seconds=0).actions if action.kind in kinds]
+    assert {action.kind for action in one.janitor(grace_seconds=0).actions} >= kinds
+
+
+def test_a_checkpoint_that_was_restored_from_an_older_backup_does_not_know_what_came_after(setting: Setting) -> None:
+    world = setting.world("only")
+    world.land(1)
+    world.run(0)
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    world.land(2)
+    world.run(1)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    world.land(3)
+    text = refused(world, 2)
+    assert "The checkpoint was restored from an older backup" in text
+    assert f"microbatch rewind {checkpoint} --to 0 --drop-output" in text
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_a_batch_that_was_planned_anew_is_not_published_by_an_attempt_of_before(tmp_path: Path) -> None:
+    """A process that slept while its checkpoint was restored: the range is another one now."""
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    late = world.staged()
+    (world.root / "checkpoint" / "offsets" / "0").unlink()
+    world.expire_leases()
+    world.land(0)
+    world.execution.plan(run_identity(1))
+    with pytest.raises(Exception, match="planned anew since attempt 1 was opened"):
+        world.execution.publish(late)
+    assert world.table() == {}
+
+
+def test_an_attempt_is_opened_under_the_plan_that_its_run_has_seen(tmp_path: Path) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    run = run_identity(0)
+    planned = world.execution.plan(run)
+    assert planned is not None
+    attempt = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
+    assert attempt.identity == planned.identity
+    assert world.execution.job(attempt, None).identity == planned.identity.to_dict()
+    read = world.checkpoint.attempts.get(planned.key, 1)
+    assert read is not None
+    assert read.identity == planned.identity
+
+
+def without_identity(world: World, folder: Path) -> None:
+    """Its manifest as an older version of this package wrote it."""
+    (part,) = (folder / "_manifest").glob("part-*")
+    lines = [json.loads(line) for line in part.read_text().splitlines()]
+    for line in lines:
+        line.get("result", {}).pop("identity", None)
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def as_of_before(world: World, number: int = 0, epoch: int = 1) -> None:
+    """The batch's attempt and output as an older version left them."""
+    path = world.root / "checkpoint" / "attempts" / "live" / str(number) / str(epoch)
+    version, text = path.read_text().split("\n")
+    path.write_text(f"{version}\n{json.dumps({**json.loads(text), 'identity': None})}")
+    without_identity(world, world.lake / "lane=live" / f"batch_id={number}")
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> World:
+    """A pipeline whose batch 0 an older version has made."""
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("older")
+    world.land(1)
+    world.run(0)
+    as_of_before(world)
+    return world
+
+
+def test_a_table_of_before_goes_on_where_attempts_of_this_checkpoint_made_it(older: World) -> None:
+    older.land(2)
+    assert older.run(1) is not None
+    assert older.run(0, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1) is not None
+    assert older.table() == {0: [9], 1: [2]}
+
+
+def test_a_batch_that_an_older_version_published_and_did_not_commit_is_committed(older: World) -> None:
+    (older.root / "checkpoint" / "commits" / "0").unlink()
+    (older.root / "checkpoint" / "attempts" / "live" / "0" / "1.end").unlink()
+    engine = InlineEngine()
+    assert older.run(0, engine, try_number=2) is not None
+    assert engine.jobs == []
+    assert older.checkpoint.commit_log.ids() == [0]
+
+
+@pytest.mark.parametrize("late_ms", [-60_000, 0])
+def test_it_is_where_the_clocks_of_its_two_hosts_differ(older: World, late_ms: int) -> None:
+    planned = older.checkpoint.offset_log.get(0)
+    assert planned is not None
+    path = older.root / "checkpoint" / "attempts" / "live" / "0" / "1"
+    version, _, text = path.read_text().partition("\n")
+    path.write_text(
+        f"{version}\n{json.dumps({**json.loads(text), 'started_ms': planned.batch_timestamp_ms + late_ms})}"
+    )
+    (older.root / "checkpoint" / "commits" / "0").unlink()
+    (older.root / "checkpoint" / "attempts" / "live" / "0" / "1.end").unlink()
+    assert older.run(0, try_number=2) is not None
+    assert older.table() == {0: [1]}
+
+
+def test_a_kept_table_of_before_is_no_new_checkpoints(older: World) -> None:
+    new = Setting(older.root.parent, SINKS["file sink"], clean="delete").world("new")
+    new.land(2)
+    assert "did not say whose a batch is" in refused(new, 0)
+
+
+def test_output_of_before_is_not_that_of_a_new_attempt_of_the_same_number(tmp_path: Path) -> None:
+    """The new checkpoint had planned its batch, and begun to run it, when the other one published."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean="delete")
+    old, new = setting.world("old"), setting.world("new")
+    new.land(2)
+    attempt = new.staged()
+    old.land(1)
+    old.run(0)
+    as_of_before(old)
+    assert attempt.epoch == 1
+    with pytest.raises(SinkError, match="is another one than"):
+        new.execution.publish(attempt)
+    new.expire_leases()
+    refused(new, 1)
+    assert old.table() == {0: [1]}
+
+
+def test_a_batch_keeps_its_identity_when_a_repair_writes_its_lost_entry_again(tmp_path: Path) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    before = planned_identity(world.checkpoint, BatchKey("live", 2))
+    (world.root / "checkpoint" / "offsets" / "2").write_bytes(b"v2\n{")
+    (world.root / "checkpoint" / "metadata").unlink()
+    applied(world)
+    assert planned_identity(world.checkpoint, BatchKey("live", 2)) == before
+    assert world.published(BatchKey("live", 2)) is not None
+    world.run(2, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1)
+    assert world.table()[2] == [9]
+
+
+def start_behind(*, allow_reread: bool = False) -> Make:
+    return lambda drafting: plan_start_behind(drafting, allow_reread=allow_reread)
+
+
+def adopt(number: int) -> Make:
+    return lambda drafting: plan_adopt(drafting, BatchKey("live", number))
+
+
+def kept_table(tmp_path: Path, *, batches: int = 3) -> tuple[World, World]:
+    """A table of three batches, and a new checkpoint that has been refused there."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    for number in range(batches):
+        old.land(number)
+        old.run(number)
+    new.land(7)
+    refused(new, 0)
+    return old, new
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("format", ["v1", "v2"])
+def test_a_new_checkpoint_can_count_on_behind_what_the_table_holds(tmp_path: Path, batches: int, format: str) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.options["checkpoint_format"] = format
+    for number in range(batches):
+        old.land(number)
+        old.run(number)
+    new.land(7)
+    refused(new, 0)
+    before = old.table()
+    applied(new, start_behind())
+    assert applied(new, start_behind()).steps == (), "said again there is nothing to do"
+    assert verify_all(new.checkpoint) == []
+    new.run(0)
+    new.land(8)
+    new.run(1)
+    assert new.table() == {**before, batches: [7], batches + 1: [8]}
+    assert verify_all(new.checkpoint) == []
+    assert check_table(new.checkpoint, everything=True).findings == []
+    assert PINNED_BY_DEFAULT.items() <= new.checkpoint.offset_log.get(batches).conf.items()  # type: ignore[union-attr]
+    assert [batch.state for batch in summaries(new.checkpoint)][-2:] == ["committed", "committed"]
+    assert new.janitor().failed is False
+
+
+def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp_path: Path) -> None:
+    moment = 1
+    while True:
+        _, new = kept_table(tmp_path / str(moment))
+        if not killed_at(moment, lambda new=new: applied(new, start_behind())):
+            break
+        new.expire_leases()
+        expire_leases(new.root / "checkpoint" / "maintenance")
+        applied(new, start_behind())
+        new.run(0)
+        assert new.table()[3] == [7]
+        assert verify_all(new.checkpoint) == []
+        moment += 1
+    assert moment > 8
+
+
+def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
+    _, new = kept_table(tmp_path)
+    with pytest.raises(MaintenanceError, match="batch live/0 is not planned"):
+        planned(new, adopt(0))
+
+
+def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.land(7)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    assert f"microbatch adopt {new.root}/checkpoint live/0" in refused(new, 0)
+    plan = applied(new, adopt(0))
+    assert "pipeline 'orders' (checkpoint " in plan.steps[0].why
+    assert applied(new, adopt(0)).steps == ()
+    engine = InlineEngine()
+    assert new.run(0, engine, try_number=2) is not None
+    assert engine.jobs == []
+    assert check_table(new.checkpoint, everything=True).findings == []
+    new.land(8)
+    new.run(1)
+    assert new.table() == {0: [1], 1: [8]}
+    new.run(0, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1)
+    assert new.table() == {0: [9], 1: [8]}
+    applied(new, rewind(-1))
+    assert new.table() == {}
+    new.run(2)
+    new.run(3)
+    assert new.table() == {0: [7], 1: [8]}
+
+
+def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.land(7)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    refused(new, 0)
+    applied(new, adopt(0))
+    new.run(0)
+    applied(new, rewind(-1))
+    new.run(1)
+    assert new.table() == {0: [7]}
+
+
+def restored(tmp_path: Path, *, clean: str | None) -> World:
+    """Batch 0 is in the backup, batches 1 and 2 were lost with the checkpoint; file 3 has landed since."""
+    world = Setting(tmp_path, SINKS["file sink"], clean=clean).world("only")
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    world.land(1)
+    world.run(0)
+    shutil.copytree(checkpoint, backup)
+    for number in (2, 3):
+        world.land(number)
+        world.run(number)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    world.land(4)
+    return world
+
+
+def test_after_a_restore_a_rewind_takes_out_what_the_backup_does_not_know(tmp_path: Path) -> None:
+    world = restored(tmp_path, clean=None)
+    refused(world, 4)
+    (finding,) = check_table(world.checkpoint, everything=False).findings
+    assert "restored from an older backup" in finding.message
+    with pytest.raises(MaintenanceError, match="batches 1, 2 are in the table"):
+        planned(world, rewind(0, drop_output=False))
+    applied(world, rewind(0))
+    for number in range(5, 8):
+        world.run(number)
+    assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]
+    assert check_table(world.checkpoint, everything=True).findings == []
+
+
+def test_after_a_restore_nothing_is_taken_out_whose_input_may_be_gone(tmp_path: Path) -> None:
+    world = restored(tmp_path, clean="delete")
+    with pytest.raises(MaintenanceError, match="source orders gives up what is committed"):
+        planned(world, rewind(0))
+    with pytest.raises(MaintenanceError, match="allow it with --allow-reread"):
+        planned(world, start_behind())
+    applied(world, start_behind(allow_reread=True))
+    for number in range(5, 9):
+        world.run(number)
+    assert world.table()[1] == [2]
+    assert sorted({row for rows in world.table().values() for row in rows}) == [1, 2, 3, 4]
+
+
+def test_check_finds_a_batch_that_was_removed_by_hand_and_says_how_to_bring_it_back(tmp_path: Path) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    assert check_table(world.checkpoint, everything=True).asked == 3
+    shutil.rmtree(world.lake / "lane=live" / "batch_id=1")
+    (finding,) = check_table(world.checkpoint, everything=False).findings
+    assert finding.message.startswith("batch live/1 is committed and not in file://")
+    assert "Clear task 'micro_batch' of run 'run-1' of DAG 'orders'" in finding.repair
+    assert f"microbatch rewind {world.root}/checkpoint --to 0 --drop-output" in finding.repair
+    world.run(1, clear_number=1)
+    assert world.table()[1] == [1]
+    assert check_table(world.checkpoint, everything=True).findings == []
+
+
+def test_a_sample_has_the_newest_batches_and_some_of_all_ages() -> None:
+    keys = [BatchKey("live", number) for number in range(1000)]
+    chosen = sample(keys)
+    assert len(chosen) == SAMPLE
+    assert chosen[-10:] == keys[-10:]
+    assert chosen[0] == keys[0]
+    assert sample(keys[:5]) == keys[:5]
+    assert sorted(sample(keys[:15])) == keys[:15]

@@ -1,0 +1,110 @@
+"""Mutations of what keeps a checkpoint's writer from controlling its janitor."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+HANDLES = "tests/engines/test_hostile_handles.py"
+PRIVATE = "tests/execution/test_private_files.py"
+MASKING = "tests/runtime/test_masking.py"
+REGISTRY = "tests/package/test_registry.py"
+CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
+
+MUTATIONS = [
+    Mutation(
+        name="any text is a tag",
+        why="a handle with the tag '/opt/airflow/dags' has that folder removed; an empty one ends every process",
+        file="engines/processes.py",
+        old='    if found is None or found["engine"]:\n',
+        new='    if found is not None and found["engine"]:\n',
+        tests=(HANDLES,),
+    ),
+    Mutation(
+        name="a process is known by its start time alone",
+        why="a checkpoint names any process of this user, and the janitor kills it",
+        file="engines/spark_connect.py",
+        old="        if own or processes.carries(process, handle.tag):\n",
+        new="        if own or process is not None:\n",
+        tests=(HANDLES,),
+    ),
+    Mutation(
+        name="whoever the handle names is spoken to",
+        why="a checkpoint's writer is sent what this process has to authenticate itself",
+        file="engines/spark_connect.py",
+        old="        if server is None or server.public_url != handle.url:\n",
+        new="        if server is None:\n",
+        tests=(HANDLES,),
+    ),
+    Mutation(
+        name="a refused handle keeps the stage",
+        why="one entry written by hand and the janitor stops at that attempt for ever",
+        file="execution/janitor.py",
+        old='                report.add("refused", what, str(error))\n',
+        new="                raise\n",
+        tests=(CHECKPOINT,),
+    ),
+    Mutation(
+        name="a class that a checkpoint names is loaded",
+        why="who can write a checkpoint runs any module that is installed where the janitor is",
+        file="registry.py",
+        old="    return load_class(_checked(path))\n",
+        new="    return load_class(str(path))\n",
+        tests=(REGISTRY,),
+    ),
+    Mutation(
+        name="trust in a module goes to names that begin like it",
+        why="a package 'acme_evil' is trusted with 'acme'",
+        file="registry.py",
+        old='module.startswith(f"{trusted}.")',
+        new="module.startswith(trusted)",
+        tests=(REGISTRY,),
+    ),
+    Mutation(
+        name="an entry point takes a name of this package",
+        why="any installed distribution replaces the file source",
+        file="registry.py",
+        old="        return {**{name: Entry(path) for name, path in _installed(self.group)}, **self._own}\n",
+        new="        return {**self._own, **{name: Entry(path) for name, path in _installed(self.group)}}\n",
+        tests=(REGISTRY,),
+    ),
+    Mutation(
+        name="a hook that may not be loaded keeps the stage",
+        why="one name written by hand and the stage of that attempt stays for ever",
+        file="execution/janitor.py",
+        old='            report.add("refused", f"a hook of {what}", str(error))\n',
+        new="            raise\n",
+        tests=(CHECKPOINT,),
+    ),
+    Mutation(
+        name="an error is stored as it came",
+        why="the password in a driver's message lies in the checkpoint for as long as the log keeps",
+        file="checkpoint/records.py",
+        old="{name: mask(value) if name in _TOLD and isinstance(value, str) else value for ",
+        new="{name: value for ",
+        tests=(MASKING,),
+    ),
+    Mutation(
+        name="an entry of the log sets whatever it names",
+        why="who can write a checkpoint chooses what Spark loads",
+        file="execution/pipeline.py",
+        old="    return {key: value for key, value in conf.items() if key.startswith(SQL)}\n",
+        new="    return dict(conf)\n",
+        tests=(MASKING,),
+    ),
+    Mutation(
+        name="the door to the stages stays open",
+        why="whoever has a login reads rows that no audit has passed",
+        file="sinks/file.py",
+        old='            make_private_folder(self.root / "_staging")\n',
+        new='            make_folders(self.root / "_staging")\n',
+        tests=(PRIVATE,),
+    ),
+    Mutation(
+        name="a checkpoint's folder is made as the umask says",
+        why="whoever has a login reads the logs, and where the umask is wide writes them",
+        file="checkpoint/posix.py",
+        old="        if folder == self._top or self._top in folder.parents:\n",
+        new="        if not folder:\n",
+        tests=(PRIVATE,),
+    ),
+]

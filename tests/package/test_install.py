@@ -1,0 +1,130 @@
+"""What an installer brings when it has no lock file: versions that run a batch. And what the error about two versions
+of PySpark tells to run mends an environment, and nothing else in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.engines.environment import NEWEST
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = Path(sys.executable).with_name("uv")
+
+AIRFLOW = re.search(r"^apache-airflow==(\S+)", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE)
+assert AIRFLOW is not None
+
+IN_AIRFLOWS_CONSTRAINTS = {"pandas": "3.0.6", "pyspark-client": "4.2.0"}
+"""Beyond our limits, and in the constraints file of Airflow's main branch of 2026-10-01 (Python 3.11)."""
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))}
+    return subprocess.run(
+        [str(word) for word in command],
+        env={**kept, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def resolved(*arguments: str | Path) -> str:
+    """What uv says when it asks the package registry, the same that `make setup` installs from. Without it nothing is
+    known of what a user gets, and that is a failure, not a pass."""
+    inherited = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_INDEX"))}
+    done = run(UV, "pip", *arguments, **inherited)
+    if done.returncode != 0:
+        pytest.fail(f"NO RESOLUTION: the limits contradict each other, or no package registry answers.\n{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def wheel(folder: Path, name: str, version: str, needs: str = "", files: tuple[str, ...] = ()) -> None:
+    """A package of that name and version, with a line of Python for each file."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
+        f"Requires-Dist: {needs}\n" if needs else ""
+    )
+    texts = {
+        **dict.fromkeys(files, f"version = {version!r}\n"),
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    texts[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*texts, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in texts.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Mapping[str, str]:
+    """The settings under which both installers know these packages only, and no registry."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for version in (NEWEST, "4.2.0", "4.3.0"):
+        wheel(folder, "pyspark", version, files=("pyspark/__init__.py", "pyspark/shell.py"))
+    for version in (NEWEST, "4.2.0"):
+        wheel(folder, "pyspark-client", version, needs="pandas>=2.2.0", files=("pyspark/__init__.py",))
+    for version in ("2.3.3", "3.0.6"):
+        wheel(folder, "pandas", version)
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder)}
+
+
+def new_environment(folder: Path, *, has_pip: bool) -> Path:
+    made = run(sys.executable, "-m", "venv", folder) if has_pip else run(UV, "venv", "--quiet", folder)
+    assert made.returncode == 0, made.stderr
+    return folder / "bin" / "python"
+
+
+def test_a_plain_install_brings_one_version_of_pyspark_and_a_pandas_that_it_supports() -> None:
+    said = resolved("compile", "--quiet", "--python-version", "3.11", "--no-annotate", ROOT / "pyproject.toml")
+    pins = dict(re.findall(r"^([a-z-]+)==(\S+)", said, re.MULTILINE))
+    assert pins["pyspark"] == pins["pyspark-client"] == NEWEST
+    assert int(pins["pandas"].partition(".")[0]) < 3
+
+
+def test_beside_an_airflow_of_its_constraints_an_install_brings_what_runs(tmp_path: Path) -> None:
+    python = new_environment(tmp_path / "environment", has_pip=False)
+    for name, version in IN_AIRFLOWS_CONSTRAINTS.items():
+        wheel(tmp_path, name, version)
+    done = run(UV, "pip", "install", "--python", python, "--no-deps", *tmp_path.glob("*.whl"))
+    assert done.returncode == 0, done.stderr
+    assert AIRFLOW is not None
+    said = resolved("install", "--dry-run", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT)
+    assert f"+ pyspark=={NEWEST}" in said
+    assert f"+ pyspark-client=={NEWEST}" in said
+    assert re.search(r"\+ pandas==2\.", said)
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "full", "client"), [(True, "4.3.0", "4.2.0"), (False, "4.2.0", NEWEST)], ids=["pip", "uv"]
+)
+def test_the_command_of_the_message_mends_the_environment_and_nothing_else_in_it(
+    has_pip: bool, full: str, client: str, wheels: Mapping[str, str], tmp_path: Path
+) -> None:
+    python = new_environment(tmp_path / "an environment", has_pip=has_pip)
+    broken = ("pandas==2.3.3", f"pyspark=={full}", f"pyspark-client=={client}")
+    done = run(UV, "pip", "install", "--python", python, *broken, **wheels)
+    assert done.returncode == 0, done.stderr
+    check = "from airflow_provider_microbatch.engines.environment import check_versions; check_versions()"
+    said = run(python, "-c", check, PYTHONPATH=str(ROOT)).stderr.strip()
+    assert "EnvironmentMismatchError" in said
+    command = shlex.split(said.partition("Mend it with: ")[2])
+    assert str(python) in command, "it would mend whichever environment is first on the PATH"
+    mended = run(*command, **wheels, PATH=f"{UV.parent}{os.pathsep}{os.environ['PATH']}")
+    assert mended.returncode == 0, mended.stderr
+    assert run(python, "-c", check, PYTHONPATH=str(ROOT)).returncode == 0
+    show = (
+        "import pyspark, pyspark.shell; from importlib.metadata import version; "
+        "print(pyspark.version, pyspark.shell.version, version('pyspark-client'), version('pandas'))"
+    )
+    assert run(python, "-c", show).stdout.split() == [NEWEST, NEWEST, NEWEST, "2.3.3"]

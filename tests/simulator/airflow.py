@@ -1,0 +1,244 @@
+"""A small Airflow: runs, tries, retries, clears. It notices deaths late, and calls its listeners twice or never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.marks import Mark
+from airflow_provider_microbatch.exceptions import (
+    BatchInProgressError,
+    BatchPurgedError,
+    BatchSetAsideError,
+    MicroBatchError,
+    NothingInIntervalError,
+)
+from airflow_provider_microbatch.execution.engine import Code, Engine
+from airflow_provider_microbatch.execution.settle import settle
+from airflow_provider_microbatch.listeners.marking import write_mark
+from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+from airflow_provider_microbatch.sources.intervals import Interval
+from tests.simulator.engine import SimulatedEngine
+from tests.simulator.processes import Process
+from tests.simulator.subject import Subject
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+QUEUED, RUNNING, RETRY, SUCCESS, SKIPPED, FAILED = "queued", "running", "up for retry", "success", "skipped", "failed"
+OVER = (SUCCESS, SKIPPED, FAILED)
+RETRIES = 3
+
+
+@dataclass(eq=False)
+class DagRun:
+    """A run, and the task instance that makes its batch.
+
+    :param interval: its data interval, of interval pipelines and backfills.
+    :param first_try: of its task, since it was cleared last.
+    :param created_ms: when it was made.
+    :param started_ms: when it began; a clear of a run that was over begins it anew.
+    :param wanted: the code's version when the run was last cleared: what it publishes must not be older.
+    :param retries: left before the run has failed.
+    """
+
+    subject: Subject
+    run_id: str
+    interval: Interval | None = None
+    state: str = QUEUED
+    clear_number: int = 0
+    try_number: int = 0
+    ti_id: str = ""
+    first_try: int = 1
+    created_ms: int = 0
+    started_ms: int = 0
+    wanted: int = 0
+    retries: int = RETRIES
+    process: Process | None = None
+    engine: StoppableEngine | None = None
+    error: str = ""
+    aside: bool = False
+    """Whether its batch was set aside: it has failed until it is cleared."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.run_id} of {self.subject.name}"
+
+    def identity(self) -> RunIdentity:
+        return RunIdentity(
+            dag_id=self.subject.name,
+            run_id=self.run_id,
+            task_id="micro_batch",
+            ti_id=self.ti_id,
+            try_number=self.try_number,
+            clear_number=self.clear_number,
+            first_try=self.first_try,
+            run_started=_iso(self.started_ms),
+            run_after=_iso(self.created_ms),
+        )
+
+
+class Airflow:
+    """:param world: the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.runs: list[DagRun] = []
+        self._numbers = 0
+        self.ended: list[tuple[Subject, RunIdentity, BaseException | None]] = []
+        """Tries that have ended, for listeners that are called late or twice."""
+
+    def active(self, subject: Subject) -> list[DagRun]:
+        """Runs that are not over."""
+        return [run for run in self.runs if run.subject is subject and run.state not in OVER]
+
+    def new_run(self, subject: Subject, *, interval: Interval | None = None) -> DagRun:
+        """One more run."""
+        self._numbers += 1
+        return self._made(DagRun(subject, f"run-{self._numbers}", interval=interval))
+
+    def _made(self, run: DagRun) -> DagRun:
+        run.created_ms = run.started_ms = self._world.now_ms
+        self.runs.append(run)
+        return run
+
+    def begin_task(self, run: DagRun) -> None:
+        """A task instance of the run, whose id tells when it was made; no two are of one millisecond."""
+        self._world.now_ms += 1
+        run.ti_id = _uuid7(self._world.now_ms, self._world.random.getrandbits(74))
+
+    def make_again(self, run: DagRun) -> DagRun:
+        """A user deletes the run, and makes one of the same name."""
+        self.stop(run)
+        self.runs.remove(run)
+        run.process = None
+        return self._made(DagRun(run.subject, run.run_id, interval=run.interval))
+
+    def begin_try(self, run: DagRun) -> Process:
+        """The next try of a run's task: a process."""
+        world, subject = self._world, run.subject
+        run.try_number += 1
+        self.begin_task(run)
+        run.state = RUNNING
+        engine = run.engine = StoppableEngine(SimulatedEngine(world.cluster, world))
+        identity, version = run.identity(), subject.version
+        listens = world.random.random() < 0.8
+
+        def body() -> str:
+            error: BaseException | None = None
+            outcome = FAILED
+            try:
+                work = subject.execution() if run.interval is None else subject.work(run.interval)
+                summary = work.run(
+                    run=identity,
+                    engine=engine,
+                    code=Code(transform="jobs/orders.py:transform", code_hash=str(version)),
+                    transform=None,
+                    should_stop=lambda: engine.stopped,
+                )
+                outcome = SKIPPED if summary is None else SUCCESS
+            except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:
+                outcome, run.error = SKIPPED, str(nothing)
+            except BatchSetAsideError as alarm:
+                error, run.error, run.aside = alarm, str(alarm), True
+            except MicroBatchError as failed:
+                error, run.error = failed, f"{type(failed).__name__}: {failed}"
+                outcome = RETRY
+            self.ended.append((subject, identity, error))
+            if listens and outcome != SKIPPED:
+                self.listen(subject, identity, error)
+            return outcome
+
+        def on_end(process: Process) -> None:
+            if run.process is not process:
+                return  # Airflow knows a later try, and takes no word of this one
+            outcome = process.result if process.error is None else RETRY
+            if outcome == RETRY:
+                run.retries -= 1
+                outcome = RETRY if run.retries > 0 else FAILED
+            run.state = str(outcome)
+            self._world.say(f"{run.name} try {run.try_number} ends: {run.state} {run.error[:200]}")
+
+        name = f"{run.name} try {run.try_number}" + (f" clear {run.clear_number}" if run.clear_number else "")
+        run.error = ""
+        run.process = world.processes.spawn(name, body, machine=world.any_machine(), on_end=on_end)
+        return run.process
+
+    def listen(self, subject: Subject, identity: RunIdentity, error: BaseException | None) -> None:
+        """What the listener does in the task's process. It never raises."""
+        try:
+            settle(subject.execution(), ti_id=str(identity.ti_id), error=error, engine_of=self.engine_of)
+        except (MicroBatchError, OSError) as failed:
+            self._world.say(f"the listener of {identity.run_id} could not: {failed}")
+
+    def engine_of(self, name: str) -> Engine | None:
+        """The engine, as any process finds it."""
+        return SimulatedEngine(self._world.cluster, self._world) if name == SimulatedEngine.name else None
+
+    def mark(self, subject: Subject, identity: RunIdentity, *, status: str, whole_run: bool) -> None:
+        """What scheduler and API server write down of a task, or of a run."""
+        mark = Mark(
+            dag_id=identity.dag_id,
+            run_id=identity.run_id,
+            task_id=None if whole_run else identity.task_id,
+            ti_id=None if whole_run else identity.ti_id,
+            try_number=None if whole_run else identity.try_number,
+            status=status,
+            reason="Airflow saw it",
+            marked_ms=self._world.machine_ms(),
+        )
+        try:
+            write_mark(subject.pipeline().checkpoint, mark)
+        except MicroBatchError as failed:
+            self._world.say(f"no mark: {failed}")
+
+    def stop(self, run: DagRun) -> None:
+        """SIGTERM: ``on_kill`` in the task's process, whose ``execute`` goes on."""
+        engine = run.engine
+        if run.process is None or run.process.gone or engine is None:
+            return
+
+        def body() -> None:
+            try:
+                engine.stop()
+            except MicroBatchError as failed:
+                self._world.say(f"on_kill could not: {failed}")
+
+        self._world.processes.spawn(f"on_kill of {run.name}", body, machine=run.process.machine)
+
+    def notice(self, run: DagRun) -> None:
+        """No heartbeat: the try is taken for dead, whether it is or not."""
+        run.retries -= 1
+        run.process = None
+        run.state = RETRY if run.retries > 0 else FAILED
+
+    def clear(self, run: DagRun, *, resets_run: bool = True) -> None:
+        """A user wants it again.
+
+        :param resets_run: False: by REST with ``reset_dag_runs=false``, which leaves the clear number.
+        """
+        run.subject.version += 1
+        run.wanted = run.subject.version
+        if resets_run:
+            run.clear_number += 1
+            if run.state in OVER:
+                run.started_ms = self._world.now_ms
+        run.first_try = run.try_number + 1
+        run.aside = False
+        run.retries = RETRIES
+        self.stop(run)
+        run.process = None
+        run.state = QUEUED
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat()
+
+
+def _uuid7(ms: int, chance: int) -> str:
+    """As Airflow makes the ids of task instances: the time first."""
+    low = (0b10 << 62) | (chance & ((1 << 62) - 1))
+    return str(UUID(int=(ms << 80) | (7 << 76) | ((chance >> 62) << 64) | low))

@@ -1,0 +1,157 @@
+"""A store in memory that misbehaves as real ones do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.store import Store, check_path
+from airflow_provider_microbatch.exceptions import CheckpointError
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+FULL, READ_ONLY, UNREACHABLE = "full", "read-only", "unreachable"
+
+
+@dataclass
+class Entry:
+    """:param data: the bytes.
+    :param written_ms: when, by the store's clock.
+    :param listed_ms: from when on a listing shows it.
+    """
+
+    data: bytes
+    written_ms: int
+    listed_ms: int
+
+
+@dataclass
+class Disk:
+    """What a store holds, and how it is broken at the moment.
+
+    :param keeps_folders: whether a folder stays when its last entry has gone, as on a file system.
+    :param trouble: ``full``, ``read-only``, ``unreachable``, or None.
+    :param late_ms: how much later than an answer to a put a listing may show the entry.
+    """
+
+    keeps_folders: bool = True
+    trouble: str | None = None
+    late_ms: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    folders: dict[str, set[str]] = field(default_factory=dict)
+    changes: int = 0
+
+    def put(self, path: str, entry: Entry) -> bool:
+        """False if something is there."""
+        if path in self.entries or path in self.folders:
+            return False
+        self.entries[path] = entry
+        self.changes += 1
+        while path:
+            folder, _, name = path.rpartition("/")
+            names = self.folders.setdefault(folder, set())
+            if name in names:
+                break
+            names.add(name)
+            path = folder
+        return True
+
+    def remove(self, path: str) -> bool:
+        """Remove an entry, or an empty folder."""
+        if path in self.folders and not self.folders[path]:
+            del self.folders[path]
+        elif path not in self.entries:
+            return False
+        self.entries.pop(path, None)
+        self.changes += 1
+        folder, _, name = path.rpartition("/")
+        self.folders[folder].discard(name)
+        while folder and not self.folders[folder] and not self.keeps_folders:
+            del self.folders[folder]
+            folder, _, name = folder.rpartition("/")
+            self.folders[folder].discard(name)
+        return True
+
+    def below(self, prefix: str) -> dict[str, Entry]:
+        """All entries whose path begins so."""
+        return {path: entry for path, entry in self.entries.items() if path.startswith(prefix)}
+
+
+class DiskStore(Store):
+    """A folder of the world's disk, as a process sees it. Each call is an operation of the process.
+
+    :param world: the world.
+    :param folder: with a slash at its end, or empty.
+    """
+
+    def __init__(self, world: World, folder: str) -> None:
+        self._world = world
+        self._folder = folder
+
+    @property
+    def location(self) -> str:
+        return f"/disk/{self._folder}".rstrip("/")
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        full = self._at("put", path)
+        disk, lost = self._world.disk, self._world.answer_lost()
+        self._refuse(FULL, READ_ONLY, doing=f"write {full}")
+        if lost == "not done":
+            raise CheckpointError(f"no answer to the put of {full}")
+        now = self._world.now_ms
+        late = self._world.random.randrange(disk.late_ms + 1) if disk.late_ms else 0
+        done = disk.put(full, Entry(data, now, now + late))
+        if lost:
+            raise CheckpointError(f"no answer to the put of {full}")
+        return done
+
+    def get(self, path: str) -> bytes | None:
+        found = self._world.disk.entries.get(self._at("get", path))
+        return None if found is None else found.data
+
+    def list(self, folder: str) -> list[str]:
+        full = self._at("list", folder) if folder else self._look("list", self._folder.rstrip("/"))
+        now, disk = self._world.now_ms, self._world.disk
+        prefix = f"{full}/" if full else ""
+        entries = disk.entries
+        return [
+            name
+            for name in sorted(disk.folders.get(full, ()))
+            if (entry := entries.get(prefix + name)) is None or entry.listed_ms <= now
+        ]
+
+    def delete(self, path: str) -> bool:
+        full = self._at("delete", path)
+        lost = self._world.answer_lost()
+        self._refuse(READ_ONLY, doing=f"delete {full}")
+        if lost == "not done":
+            raise CheckpointError(f"no answer to the removal of {full}")
+        done = self._world.disk.remove(full)
+        if lost:
+            raise CheckpointError(f"no answer to the removal of {full}")
+        return done
+
+    def now_ms(self) -> int:
+        self._look("clock", self._folder)
+        return self._world.now_ms
+
+    def modified_ms(self, path: str) -> int | None:
+        found = self._world.disk.entries.get(self._at("stat", path))
+        return None if found is None else found.written_ms
+
+    def scoped(self, folder: str) -> DiskStore:
+        return DiskStore(self._world, f"{self._folder}{check_path(folder)}/")
+
+    def _at(self, doing: str, path: str) -> str:
+        return self._look(doing, self._folder + check_path(path))
+
+    def _look(self, doing: str, full: str) -> str:
+        self._world.point(f"{doing} {full}")
+        self._refuse(doing=f"{doing} {full}")
+        return full
+
+    def _refuse(self, *troubles: str, doing: str) -> None:
+        trouble = self._world.disk.trouble
+        if self._world.processes.current is not None and trouble in (UNREACHABLE, *troubles):
+            raise CheckpointError(f"cannot {doing}: the disk is {trouble}")

@@ -1,0 +1,41 @@
+"""What happens in the world, one move a step. A move that has nothing to do does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+Happening = Callable[["World"], str | None]
+"""Does it and says so; None: there was nothing to do it to."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """:param name: for people.
+    :param weight: how often it comes, beside the others.
+    :param always: in every world; else each world has about half of them.
+    :param happen: does it.
+    """
+
+    name: str
+    weight: int
+    always: bool
+    happen: Happening
+
+
+MOVES: dict[str, Move] = {}
+
+
+def move(name: str, *, weight: int, always: bool = False) -> Callable[[Happening], Happening]:
+    """Register a move."""
+
+    def register(happen: Happening) -> Happening:
+        assert name not in MOVES, name
+        MOVES[name] = Move(name=name, weight=weight, always=always, happen=happen)
+        return happen
+
+    return register

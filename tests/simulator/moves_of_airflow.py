@@ -1,0 +1,220 @@
+"""Moves of a DAG's life: runs, tries, retries, clears, backfills, sensors, listeners, janitors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.exceptions import (
+    BatchInProgressError,
+    BatchSetAsideError,
+    MicroBatchError,
+    SourceChangedError,
+)
+from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
+from tests.simulator.moves import move
+from tests.simulator.processes import RUNS
+from tests.simulator.rest import INTERVAL_MS, intervals, janitor
+from tests.simulator.subject import Subject
+from tests.simulator.world import BEGINS_MS, Broken
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+
+def _subject(world: World) -> Subject:
+    return world.random.choice(list(world.subjects.values()))
+
+
+def _run(world: World, *states: str) -> DagRun | None:
+    found = [run for run in world.airflow.runs if run.state in states]
+    return world.random.choice(found) if found else None
+
+
+@move("data lands", weight=16, always=True)
+def lands(world: World) -> str | None:
+    subject = _subject(world)
+    unit = subject.land(world.random.choice(subject.sources), world.random.randint(1, 3))
+    return f"{unit.source} of {subject.name} gets rows {unit.ids}"
+
+
+@move("the scheduler looks", weight=30, always=True)
+def schedules(world: World) -> str | None:
+    waiting = _run(world, QUEUED, RETRY)
+    if waiting is not None:
+        process = world.airflow.begin_try(waiting)
+        return f"{process.name} begins on machine {process.machine}"
+    subject = _subject(world)
+    if len([run for run in world.airflow.active(subject) if run.run_id]) >= world.runs_at_once:
+        return None
+    interval = None
+    if subject.options.plan == "interval":
+        had = {run.interval for run in world.airflow.runs if run.subject is subject}
+        free = [one for one in intervals(world.now_ms) if one not in had]
+        if not free:
+            return None
+        interval = free[0]
+    process = world.airflow.begin_try(world.airflow.new_run(subject, interval=interval))
+    return f"{process.name} begins on machine {process.machine}"
+
+
+@move("a task gives no heartbeat", weight=6, always=True)
+def notices(world: World) -> str | None:
+    silent = [
+        run
+        for run in world.airflow.runs
+        if run.state == RUNNING and run.process is not None and run.process.state != RUNS
+    ]
+    if not silent:
+        return None
+    run = world.random.choice(silent)
+    world.airflow.notice(run)
+    return f"Airflow takes {run.name} for dead: {run.state}"
+
+
+@move("a living task is taken for dead", weight=2)
+def notices_wrongly(world: World) -> str | None:
+    run = _run(world, RUNNING)
+    if run is None:
+        return None
+    world.airflow.notice(run)
+    return f"Airflow takes {run.name} for dead, which lives: {run.state}"
+
+
+@move("a user stops a task", weight=3)
+def stops(world: World) -> str | None:
+    run = _run(world, RUNNING)
+    if run is None:
+        return None
+    world.airflow.stop(run)
+    return f"on_kill of {run.name}"
+
+
+@move("a user clears a run", weight=6)
+def clears(world: World) -> str | None:
+    run = _run(world, *OVER)
+    if run is None:
+        return None
+    world.airflow.clear(run)
+    return f"{run.name} is cleared, for code {run.wanted}"
+
+
+@move("a user clears a task by REST", weight=3)
+def clears_task(world: World) -> str | None:
+    """With ``reset_dag_runs=false``: the run's clear number stays."""
+    run = _run(world, *OVER, RUNNING)
+    if run is None or not run.try_number:
+        return None
+    world.airflow.clear(run, resets_run=False)
+    return f"the task of {run.name} is cleared, the run is not, for code {run.wanted}"
+
+
+@move("a run is deleted and made again", weight=2)
+def made_again(world: World) -> str | None:
+    run = _run(world, *OVER)
+    if run is None:
+        return None
+    world.airflow.make_again(run)
+    return f"{run.name} is deleted, and made again"
+
+
+@move("a user clears a running task", weight=2)
+def clears_running(world: World) -> str | None:
+    run = _run(world, RUNNING, RETRY)
+    if run is None:
+        return None
+    world.airflow.clear(run)
+    return f"{run.name} is cleared while it runs, for code {run.wanted}"
+
+
+@move("a run is added", weight=2)
+def run_added(world: World) -> str | None:
+    """A person triggers one, whatever else runs."""
+    subject = _subject(world)
+    if subject.options.plan == "interval":
+        return None
+    run = world.airflow.new_run(subject)
+    return f"{run.name} is triggered"
+
+
+@move("a backfill", weight=3)
+def backfills(world: World) -> str | None:
+    subject = _subject(world)
+    over = intervals(world.now_ms)
+    if not over or subject.kept is not None or len(world.subjects) > 1:
+        return None
+    run = world.airflow.new_run(subject, interval=world.random.choice(over))
+    assert run.interval is not None
+    return f"{run.name} is a backfill of interval {(run.interval.start_ms - BEGINS_MS) // INTERVAL_MS}"
+
+
+@move("a mark", weight=3)
+def marks(world: World) -> str | None:
+    """Scheduler or API server say what they saw: of any try, however late, and again."""
+    if not world.airflow.ended:
+        return None
+    subject, identity, _ = world.random.choice(world.airflow.ended)
+    status, whole = world.random.choice(["failed", "canceled"]), world.random.random() < 0.3
+
+    def body() -> None:
+        world.airflow.mark(subject, identity, status=status, whole_run=whole)
+
+    world.processes.spawn(f"mark of {identity.run_id}", body, machine=world.any_machine())
+    return f"Airflow marks {identity.run_id} try {identity.try_number} as {status}"
+
+
+@move("a listener is called again", weight=3)
+def listens_again(world: World) -> str | None:
+    """Late, or a second time."""
+    if not world.airflow.ended:
+        return None
+    subject, identity, error = world.random.choice(world.airflow.ended)
+
+    def body() -> None:
+        world.airflow.listen(subject, identity, error)
+
+    world.processes.spawn(f"listener of {identity.run_id}", body, machine=world.any_machine())
+    return f"the listener of {identity.run_id} try {identity.try_number} is called once more"
+
+
+@move("a janitor", weight=5, always=True)
+def cleans(world: World) -> str | None:
+    subject = _subject(world)
+    janitor(world, subject)
+    return f"a janitor of {subject.name} begins"
+
+
+@move("a sensor asks", weight=6, always=True)
+def asks(world: World) -> str | None:
+    """What fires can be planned, and what does not fire has nothing to plan: asked and planned in one moment, by a task
+    that dies right after."""
+    subject = _subject(world)
+    if subject.kept is not None or subject.intrudes_on is not None:
+        return None
+    if subject.options.plan == "interval" or world.disk.trouble or world.cluster.unreachable:
+        return None
+    if subject.checkpoint().maintenance.unfinished() is not None:
+        return None
+    run = world.airflow.new_run(subject)
+    world.airflow.begin_task(run)
+    execution, changes = subject.execution(), world.disk.changes
+    fired = execution.should_fire(run.identity(), engine_of=world.airflow.engine_of)
+    if world.disk.changes != changes:
+        raise Broken("a sensor writes", f"{fired}")
+    held = fired.reason.startswith("batch ") and not fired.fire
+    try:
+        planned = execution.plan(run.identity())
+        if planned is not None:
+            execution.look(planned.key, run.identity(), engine_of=world.airflow.engine_of)
+    except BatchInProgressError as busy:
+        if fired.fire:
+            raise Broken("a sensor fires for what is held", f"{fired.reason}: {busy}") from busy
+        return f"a sensor waits: {fired.reason}"
+    except BatchSetAsideError:
+        return f"a sensor fires: {fired.reason}, for what is set aside"
+    except SourceChangedError as changed:
+        return f"a sensor fires, and the task says what is wrong: {changed}"
+    except MicroBatchError as error:
+        raise Broken("a sensor fires for what cannot be planned", f"{fired}: {error}") from error
+    if fired.fire != (planned is not None) and not held:
+        raise Broken("sensor and plan disagree", f"{fired} and {planned}")
+    return f"a sensor is asked: {fired.reason}; {run.run_id} plans {planned and planned.key}"

@@ -1,0 +1,215 @@
+"""Moves that no crash makes: options that change, data that is written again, commands, poison, hooks that fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from tests.simulator.commands import REPAIR, command, rewind
+from tests.simulator.engine import NAME
+from tests.simulator.moves import move
+from tests.simulator.promises import HOSTILE, TRAP
+from tests.simulator.subject import LEASE_SECONDS, Options, Subject
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+
+def _subject(world: World) -> Subject:
+    return world.random.choice(list(world.subjects.values()))
+
+
+def _may_be_exchanged(world: World, subject: Subject) -> bool:
+    """Whether a plan of another checkpoint, or pipeline, would find the place of its batch taken."""
+    checkpoint = subject.checkpoint()
+    return (
+        subject.kept is None
+        and subject.intrudes_on is None
+        and subject.options.plan == "live"
+        and not any(run.interval for run in world.airflow.runs)
+        and checkpoint.maintenance.unfinished() is None
+        and not any(process.name.startswith(("rewind", "repair")) for process in world.processes.living())
+    )
+
+
+@move("poison", weight=2)
+def poison(world: World) -> str | None:
+    """The transform cannot take a row that has landed."""
+    if not world.rows:
+        return None
+    row = world.random.randrange(max(0, world.rows - 3), world.rows)
+    world.cluster.poison.add(row)
+    return f"the transform fails at row {row}"
+
+
+@move("the transform is mended", weight=2, always=True)
+def mended(world: World) -> str | None:
+    if not world.cluster.poison:
+        return None
+    world.cluster.poison.clear()
+    return "the transform is mended"
+
+
+@move("hooks fail", weight=2)
+def hooks_fail(world: World) -> str | None:
+    world.hooks_fail = True
+    return "job status hooks fail from now on"
+
+
+@move("hooks work again", weight=4, always=True)
+def hooks_work(world: World) -> str | None:
+    if not world.hooks_fail:
+        return None
+    world.hooks_fail = False
+    return "job status hooks work again"
+
+
+@move("an option changes", weight=3)
+def option_changes(world: World) -> str | None:
+    subject = _subject(world)
+    name, values = world.random.choice(
+        [
+            ("limit", [None, 1, 2]),
+            ("on_failure", ["fail", "set_aside"]),
+            ("retained", [None, 2, 4]),
+            ("cleans", [True, False]),
+        ]
+    )
+    value = world.random.choice(values)
+    setattr(subject.options, name, value)
+    return f"{subject.name} has {name}={value} from now on"
+
+
+@move("a unit is written again", weight=2)
+def rewritten(world: World) -> str | None:
+    subject = _subject(world)
+    if not subject.units:
+        return None
+    unit = world.random.choice(subject.units)
+    if unit.changed or not subject.is_planned(unit):
+        return None
+    if not subject.system.rewrite(unit.source, unit.ids, at_ms=world.now_ms):
+        return None
+    unit.changed = True
+    return f"{unit.source} {unit.ids} of {subject.name} is written again"
+
+
+@move("a unit is restored", weight=3, always=True)
+def restored(world: World) -> str | None:
+    changed = [(subject, unit) for subject in world.subjects.values() for unit in subject.units if unit.changed]
+    if not changed:
+        return None
+    subject, unit = world.random.choice(changed)
+    subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
+    unit.changed = False
+    return f"{unit.source} {unit.ids} of {subject.name} is restored"
+
+
+@move("repair", weight=2)
+def repairs(world: World) -> str | None:
+    subject = _subject(world)
+    if subject.kept is not None:
+        return None
+    command(world, subject, REPAIR)
+    return f"repair of {subject.name} begins"
+
+
+@move("rewind", weight=6)
+def rewinds(world: World) -> str | None:
+    subject = _subject(world)
+    if subject.kept is not None or len(world.subjects) > 1:
+        return None
+    ids = subject.checkpoint().commit_log.ids()
+    if len(ids) < 2:
+        return None
+    to = world.random.choice(ids[1:] if ids[0] else [-1, *ids])
+    command(world, subject, rewind(to))
+    return f"rewind of {subject.name} to {to} begins"
+
+
+def _pause(world: World) -> None:
+    """Nobody is at the checkpoint while a person exchanges it: the DAG is paused, its tasks are killed."""
+    jobs = {found.process for _, found in world.cluster.alive()}
+    for process in world.processes.living():
+        if process not in jobs:
+            world.processes.kill(process)
+
+
+@move("a backup is taken", weight=2)
+def backed_up(world: World) -> str | None:
+    subject = _subject(world)
+    if subject.kept is not None:
+        return None
+    subject.backup = world.disk.below(subject.folder)
+    return f"a backup of the checkpoint of {subject.name} is taken"
+
+
+@move("another checkpoint on a kept table", weight=8)
+def exchanged(world: World) -> str | None:
+    """A new one, or a backup that is older than the table."""
+    subject = _subject(world)
+    if not _may_be_exchanged(world, subject):
+        return None
+    newest = subject.checkpoint().commit_log.latest_id()
+    other = world.random.choice([{}, subject.backup])
+    planned = max((int(path.rpartition("/")[2]) for path in other if _is_offset(subject, path)), default=-1)
+    if newest is None or newest <= planned or BatchKey("live", planned + 1) not in subject.table():
+        return None
+    _pause(world)
+    subject.put_in_place(other)
+    return f"{subject.name} has {'an older' if other else 'a new'} checkpoint, its table has batches up to {newest}"
+
+
+def _is_offset(subject: Subject, path: str) -> bool:
+    return path.removeprefix(f"{subject.folder}offsets/").isdecimal()
+
+
+@move("the checkpoint is put back", weight=4, always=True)
+def put_back(world: World) -> str | None:
+    kept = [subject for subject in world.subjects.values() if subject.kept is not None]
+    if not kept:
+        return None
+    subject = world.random.choice(kept)
+    _pause(world)
+    subject.put_in_place(None)
+    return f"{subject.name} has its own checkpoint again"
+
+
+@move("another pipeline on the table", weight=2)
+def intrudes(world: World) -> str | None:
+    subject = next(iter(world.subjects.values()))
+    if len(world.subjects) > 1 or not _may_be_exchanged(world, subject):
+        return None
+    if BatchKey("live", 0) not in subject.table():
+        return None
+    options = Options(limit=1)
+    world.add(
+        Subject(world, "intruder", sources=("refunds",), options=options, format="v2", intrudes_on=subject)
+    )  # fmt: skip
+    return f"a pipeline 'intruder' is deployed, on the table of {subject.name}"
+
+
+@move("a hostile attempt", weight=2)
+def hostile(world: World) -> str | None:
+    """Who can write a checkpoint, as user code can, names code of his own and a handle that is none."""
+    subject = _subject(world)
+    checkpoint = subject.checkpoint()
+    number = checkpoint.offset_log.latest_id()
+    if number is None or subject.kept is not None:
+        return None
+    trap = {"class": f"{TRAP}:Trap", "version": 1, "arguments": {}}
+    definition = {"class": f"{TRAP}:Trap", "version": 1, "arguments": {"sink": trap, "sources": {}, "hooks": [trap]}}
+    key = BatchKey("live", number)
+    taken = Attempt(
+        key=key,
+        epoch=checkpoint.attempts.latest_epoch(key) + 1,
+        handle={"engine": NAME, "host": HOSTILE, "tag": "/"},
+        run=None,
+        code={},
+        started_ms=world.now_ms,
+        definition=checkpoint.definitions.put(definition),
+    )
+    checkpoint.attempts.take_exactly(taken)
+    checkpoint.leases.begin(key, taken.epoch, seconds=LEASE_SECONDS)
+    return f"user code of {subject.name} writes attempt {taken.epoch} of {key}, which names code of its own"

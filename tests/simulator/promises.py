@@ -1,0 +1,203 @@
+"""What is promised, looked at from outside: by what has landed, what the table has, and who runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.set_aside import is_aside
+from tests.simulator.airflow import SUCCESS
+from tests.simulator.subject import Subject
+from tests.simulator.world import Broken
+from tests.support.systems import Row
+from tests.support.whose import stages_of
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+Table = Mapping[BatchKey, Sequence[Row]]
+
+TRAP = "tests.simulator.trap"
+"""The module that a hostile checkpoint names."""
+HOSTILE = "/"
+"""The host in its handles."""
+
+_STATUS = {"succeeded": "finished", "canceled": "canceled", "failed": "failed", "superseded": "failed"}
+
+
+def look(world: World) -> None:
+    """After every step: who broke down, and, if anything was changed, what readers of the tables find."""
+    for process in world.processes.broken_down():
+        if not isinstance(process.error, EngineError):
+            raise Broken("a process broke down", f"{process.name}: {process.error!r}") from process.error
+    if TRAP in sys.modules:
+        raise Broken("a checkpoint's text became code", f"{TRAP} is imported")
+    if not world.touched:
+        return
+    world.touched = False
+    for subject in world.subjects.values():
+        table = subject.table()
+        _look_at_table(subject, table)
+        if subject.kept is None and subject.intrudes_on is None:
+            _look_at_commits(subject, table)
+    _look_at_processes(world)
+
+
+def _look_at_table(subject: Subject, table: Table) -> None:
+    seen = Counter(row["id"] for rows in table.values() for row in rows)
+    doubled = sorted(row for row, count in seen.items() if count > 1)
+    if doubled:
+        raise Broken("rows doubled", f"{doubled[:10]} of {subject.name}: {_where(table, set(doubled))}")
+    foreign = sorted(seen.keys() - subject.landed())
+    if foreign:
+        raise Broken("rows of somebody else", f"{foreign[:10]} in the table of {subject.name}")
+
+
+def _look_at_commits(subject: Subject, table: Table) -> None:
+    """What is committed is in the table, but for what was set aside, or what a command takes out at this moment."""
+    checkpoint = subject.checkpoint()
+    if checkpoint.maintenance.unfinished() is not None:
+        return
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        for number in lane.commit_log.ids():
+            commit = lane.commit_log.get(number)
+            if commit is not None and not commit.set_aside and BatchKey(name, number) not in table:
+                raise Broken("rows lost", f"batch {name}/{number} of {subject.name} is committed and not in the table")
+
+
+def _look_at_processes(world: World) -> None:
+    """Every job that runs is on record with its handle, so that anybody can stop it."""
+    alive = {tag for tag, _ in world.cluster.alive()}
+    if not alive:
+        return
+    recorded = set()
+    for subject in world.subjects.values():
+        if subject.kept is not None:
+            return  # its records are elsewhere
+        attempts = subject.checkpoint().attempts
+        for lane in attempts.epochs.lanes():
+            for number in attempts.epochs.ids(lane):
+                recorded |= {attempt.handle.get("tag") for attempt in attempts.all(BatchKey(lane, number))}
+    if alive - recorded:
+        raise Broken("a process without a record", f"{sorted(alive - recorded)}")
+
+
+def look_at_rest(world: World) -> None:
+    """When nobody is at work any more, and one janitor has run."""
+    world.touched = True
+    look(world)
+    for subject in world.subjects.values():
+        if subject.intrudes_on is not None:
+            _look_at_leftovers(world, subject)
+            continue
+        have = {row["id"] for rows in subject.table().values() for row in rows}
+        lost = sorted(subject.wanted() - have)
+        if lost:
+            raise Broken("rows lost", f"{lost[:10]} of {subject.name}: {_landed(subject, lost[0])}")
+        _look_at_logs(subject)
+        _look_at_requests(world, subject)
+        _look_at_leftovers(world, subject)
+        _look_at_replays(world, subject)
+        _look_at_hooks(world, subject)
+    alive = [found.process.name for _, found in world.cluster.alive()]
+    if alive:
+        raise Broken("a process is left", f"{alive}")
+
+
+def _look_at_logs(subject: Subject) -> None:
+    checkpoint = subject.checkpoint()
+    findings = verify_all(checkpoint)
+    if findings:
+        raise Broken("check finds something wrong", "; ".join(finding.message for finding in findings))
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        if lane.offset_log.ids() != lane.commit_log.ids():
+            raise Broken("a batch is not committed", f"lane {name}: {lane.offset_log.ids()} {lane.commit_log.ids()}")
+        aside = [n for n in lane.commit_log.ids() if is_aside(checkpoint, BatchKey(name, n), lane.commit_log.get(n))]
+        if aside:
+            raise Broken("a batch stays set aside", f"{aside} of lane {name}, though it was cleared")
+
+
+def _look_at_requests(world: World, subject: Subject) -> None:
+    """Every replay that somebody asked for is answered, unless its run was deleted."""
+    checkpoint = subject.checkpoint()
+    there = [run.identity() for run in world.airflow.runs if run.subject is subject]
+    for name in checkpoint.replays.epochs.lanes():
+        for number in checkpoint.replays.epochs.ids(name):
+            for request in checkpoint.replays.pending(BatchKey(name, number)):
+                if request.run is None or any(run.is_of(request.run) for run in there):
+                    raise Broken("a replay has no answer", f"batch {name}/{number} of {subject.name}: {request.run}")
+
+
+def _look_at_leftovers(world: World, subject: Subject) -> None:
+    stages = stages_of(subject.pipeline().sink, subject.checkpoint())
+    if stages:
+        raise Broken("a stage without an owner", f"{stages} of {subject.name}")
+    checkpoint = subject.checkpoint()
+    unfinished = [
+        (key, epoch)
+        for key, epoch in checkpoint.leases.unfinished()
+        # An attempt whose sink nobody trusts stays: nobody can tell whether it is published.
+        if (attempt := checkpoint.attempts.get(key, epoch)) is None or attempt.handle.get("host") != HOSTILE
+    ]
+    if unfinished:
+        raise Broken("an attempt that nobody has finished", f"{unfinished} of {subject.name}")
+
+
+def _look_at_replays(world: World, subject: Subject) -> None:
+    """What a cleared run has made is of the code that it was cleared for."""
+    checkpoint, table = subject.checkpoint(), subject.table()
+    for run in world.airflow.runs:
+        if run.subject is not subject or run.state != SUCCESS or not run.wanted:
+            continue
+        for key, before in _records(checkpoint):
+            # What it came across after its clear was another run's to make.
+            if run.identity().relation_to(before) is Relation.LATER:
+                old = [row for row in table.get(key, []) if row["version"] < run.wanted]
+                if old:
+                    told = f"{key}: code {old[0]['version']}, {run.name} wants {run.wanted}"
+                    raise Broken("a clear did not replay", told)
+
+
+def _records(checkpoint: Checkpoint) -> Iterator[tuple[BatchKey, RunIdentity]]:
+    """Batches, and whose they are by their entries."""
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        for number in lane.offset_log.ids():
+            for entry in (lane.offset_log.get(number), lane.commit_log.get(number)):
+                if entry is not None and entry.run is not None:
+                    yield BatchKey(name, number), entry.run
+
+
+def _look_at_hooks(world: World, subject: Subject) -> None:
+    attempts = subject.checkpoint().attempts
+    for lane in attempts.epochs.lanes():
+        for number in attempts.epochs.ids(lane):
+            key = BatchKey(lane, number)
+            for attempt in attempts.all(key):
+                end = attempts.ended(key, attempt.epoch)
+                if not attempt.code or attempt.definition is None or end is None:
+                    continue
+                told = world.told.get((subject.name, key, attempt.epoch), [])
+                if told.count("created") > 2:
+                    raise Broken("a hook was told twice", f"{key} attempt {attempt.epoch}: {told}")
+                if _STATUS[end.state] not in told and "finished" not in told:
+                    raise Broken("a hook was not told", f"{key} attempt {attempt.epoch} {end.state}: {told}")
+
+
+def _where(table: Table, rows: set[int]) -> str:
+    batches = {str(key): sorted(row["id"] for row in found) for key, found in table.items()}
+    return "; ".join(f"{key}: {ids}" for key, ids in sorted(batches.items()) if rows & set(ids))
+
+
+def _landed(subject: Subject, row: int) -> str:
+    unit = next(unit for unit in subject.units if row in unit.ids)
+    return f"{unit.source} {unit.ids}"

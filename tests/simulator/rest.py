@@ -1,0 +1,178 @@
+"""Everything comes to rest: troubles end, sleepers wake up, Airflow runs until there is nothing new, then a janitor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.janitor import Janitor
+from airflow_provider_microbatch.execution.janitor_report import JanitorReport
+from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.sources.intervals import Interval
+from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
+from tests.simulator.moves import MOVES
+from tests.simulator.processes import FROZEN, RUNS, Process
+from tests.simulator.promises import look
+from tests.simulator.subject import LEASE_SECONDS, Subject
+from tests.simulator.world import BEGINS_MS, Broken
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+OPERATIONS = 300_000
+"""More than any world needs to come to rest."""
+TRIES = 12
+INTERVAL_MS = 600_000
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def intervals(until_ms: int) -> list[Interval]:
+    """All data intervals of the world that are over."""
+    starts = range(BEGINS_MS, until_ms - INTERVAL_MS + 1, INTERVAL_MS)
+    return [Interval(start_ms=start, end_ms=start + INTERVAL_MS) for start in starts]
+
+
+def come_to_rest(world: World) -> None:
+    """:raises Broken: if it does not."""
+    world.say("the troubles are over")
+    heal(world)
+    for process in world.processes.living():
+        if process.state == FROZEN:
+            process.state = RUNS
+    finish(world)
+    for subject in world.subjects.values():
+        if subject.intrudes_on is None:
+            _finish_command(world, subject)
+            _run_all(world, subject)
+    finish(world)
+    # Later than the longest pause before a hook that has failed is called again.
+    world.now_ms += DAY_MS
+    for subject in list(world.subjects.values()):
+        report = janitor(world, subject)
+        finish(world)
+        failed = report[0].of("failed") if report else ["it did not end"]
+        if failed:
+            raise Broken("the janitor fails", f"{failed}")
+
+
+def heal(world: World) -> None:
+    """End all troubles that are not somebody's death."""
+    world.disk.trouble, world.lost_answer, world.hooks_fail = None, None, False
+    world.cluster.unreachable = False
+    world.cluster.poison.clear()
+    world.cluster.next.clear()
+    for _, found in world.cluster.alive():
+        found.hangs = found.lies_dead = False
+    for subject in world.subjects.values():
+        if subject.kept is not None:
+            MOVES["the checkpoint is put back"].happen(world)
+        for unit in subject.units:
+            if unit.changed:
+                subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
+                unit.changed = False
+
+
+def finish(world: World) -> None:
+    """Let everybody go on until they have ended."""
+    processes, begun = world.processes, world.processes.operations
+    while living := [process for process in processes.living() if process.state == RUNS]:
+        went = False
+        for process in living:
+            for thread in processes.ready(process):
+                if process.state == RUNS:
+                    processes.go_on(thread)
+                    went = True
+        look(world)
+        if processes.operations - begun > OPERATIONS:
+            raise Broken("it does not come to rest", f"{[f'{one.name} before {one.at}' for one in living]}")
+        if not went:
+            deadlines = [at for at in processes.deadlines() if at > world.now_ms]
+            if not deadlines:
+                raise Broken("a process waits for ever", f"{[f'{one.name} for {one.at}' for one in living]}")
+            world.now_ms = min(deadlines)
+
+
+def janitor(world: World, subject: Subject) -> list[JanitorReport]:
+    """Start a janitor; its report is in the list when it has ended."""
+    reports: list[JanitorReport] = []
+
+    def body() -> None:
+        made = Janitor(
+            checkpoint=subject.checkpoint(), engine_of=world.airflow.engine_of, clock_ms=world.machine_ms
+        )  # fmt: skip
+        try:
+            reports.append(made.run())
+        except MicroBatchError as error:
+            world.say(f"the janitor of {subject.name} gives up: {error}")
+
+    world.processes.spawn(f"janitor of {subject.name}", body, machine=world.any_machine())
+    return reports
+
+
+def _finish_command(world: World, subject: Subject) -> None:
+    """A command that was killed half way is finished by the next one."""
+    from tests.simulator.commands import REPAIR, command
+
+    if subject.checkpoint().maintenance.unfinished() is not None:
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        command(world, subject, REPAIR)
+        finish(world)
+
+
+def _run_all(world: World, subject: Subject) -> None:
+    for run in world.airflow.active(subject):
+        if run.state == RUNNING:
+            run.state = RETRY  # its process died, and Airflow has not noticed
+    for run in world.airflow.runs:
+        # What a lane took no other lane reads: a backfill that has failed is its user's to clear.
+        if run.subject is subject and run.interval is not None and run.state == FAILED and not run.aside:
+            world.airflow.clear(run)
+        elif run.subject is subject and run.wanted and run.state == FAILED and not run.aside:
+            run.state = RETRY  # who clears a run sees to it that it succeeds
+    for run in world.airflow.active(subject):
+        _until_over(world, run)
+    if subject.options.plan == "interval":
+        world.now_ms += 2 * INTERVAL_MS
+        for interval in intervals(world.now_ms):
+            _until_over(world, world.airflow.new_run(subject, interval=interval))
+    else:
+        idle = 0
+        for _ in range(len(subject.units) + 4 * TRIES):
+            run = world.airflow.new_run(subject)
+            _until_over(world, run)
+            if run.error:
+                world.now_ms += round(2 * LEASE_SECONDS * 1000)  # somebody dead is in its way
+            idle = idle + 1 if run.state == SKIPPED and not run.error else 0
+            if idle == 2:
+                break
+        else:
+            raise Broken("it does not come to rest", f"{subject.name}: {run.state} {run.error}")
+    for run in _of_set_aside(world, subject):
+        world.airflow.clear(run)
+        _until_over(world, run)
+
+
+def _until_over(world: World, run: DagRun) -> None:
+    for _ in range(TRIES):
+        process: Process = world.airflow.begin_try(run)
+        finish(world)
+        assert process.gone
+        if run.state in (SUCCESS, SKIPPED) or run.aside:
+            return
+        # Whatever died at the batch counts as alive until its lease is over.
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        run.retries = TRIES
+    raise Broken("a run does not succeed", f"{run.name}: {run.error}")
+
+
+def _of_set_aside(world: World, subject: Subject) -> list[DagRun]:
+    """Who has to be cleared for the batches that were set aside."""
+    checkpoint, found = subject.checkpoint(), []
+    for lane in checkpoint.lanes():
+        log = checkpoint.lane(lane).commit_log
+        for number in log.ids():
+            commit = log.get(number)
+            if commit is not None and commit.run is not None and is_aside(checkpoint, BatchKey(lane, number), commit):
+                found += [run for run in world.airflow.runs if run.run_id == commit.run.run_id]
+    return found

@@ -1,0 +1,93 @@
+"""Where the world takes the place of what the package runs on: time, threads, chance, and the file system's calls."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from airflow_provider_microbatch import settings
+from airflow_provider_microbatch.execution import liveness
+from airflow_provider_microbatch.listeners import marking
+from airflow_provider_microbatch.sinks import file_posix
+from tests.simulator.processes import Threading
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+_CALLS = {"rename": True, "replace": True, "link": True, "unlink": False, "rmdir": False, "mkdir": False}
+"""Calls of :mod:`os` before each of which a process may die, or another one go on; and whether something may appear by
+it that a reader sees."""
+
+_world: World | None = None
+
+
+def world() -> World:
+    """The world that is played now."""
+    assert _world is not None, "no world is played"
+    return _world
+
+
+def _operation(real: Callable[..., Any], name: str, *, changes: bool) -> Callable[..., Any]:
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if _world is not None and _world.processes.current is not None:
+            _world.point(name)
+            if changes:
+                _world.touched = True
+        return real(*args, **kwargs)
+
+    return step
+
+
+def _settings() -> settings.Settings:
+    return settings.Settings(trusted_modules=("tests.simulator.hooks",))
+
+
+def _nothing(descriptor: int) -> None:
+    """No power is cut in the world."""
+
+
+def _wrap_methods(stack: ExitStack, base: type, made: type, kind: str) -> None:
+    """Every call of the seam ``base`` to the class ``made`` is an operation."""
+    for name in sorted(vars(base)):
+        if not name.startswith("_") and name in vars(made) and callable(vars(made)[name]):
+            step = _operation(vars(made)[name], f"{kind}.{name}", changes=False)
+            stack.enter_context(mock.patch.object(made, name, step))
+
+
+@contextmanager
+def simulated(new: World) -> Iterator[None]:
+    """Play ``new``: until the block ends the package runs on it."""
+    global _world
+    processes = new.processes
+    with ExitStack() as stack:
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, logging.NOTSET)
+        stack.enter_context(mock.patch.object(settings, "_given", _settings))
+        stack.enter_context(mock.patch.object(liveness, "threading", Threading(lambda: processes)))
+        stack.enter_context(mock.patch.object(marking, "open_store", new.open_store))
+        stack.enter_context(mock.patch.object(uuid, "uuid4", new.uuid))
+        stack.enter_context(mock.patch.object(time, "time", new.machine_seconds))
+        stack.enter_context(mock.patch.object(time, "time_ns", new.machine_ns))
+        stack.enter_context(mock.patch.object(os, "fsync", _nothing))
+        for name, changes in _CALLS.items():
+            step = _operation(getattr(os, name), f"os.{name}", changes=changes)
+            stack.enter_context(mock.patch.object(os, name, step))
+        rename = _operation(file_posix._rename_with, "renameat2", changes=True)
+        stack.enter_context(mock.patch.object(file_posix, "_rename_with", rename))
+        stack.enter_context(mock.patch.object(fcntl, "flock", new.flock))
+        for base, made, kind in new.system.operations():
+            assert issubclass(made, base)
+            _wrap_methods(stack, base, made, kind)
+        _world = new
+        try:
+            yield
+        finally:
+            processes.end()
+            _world = None

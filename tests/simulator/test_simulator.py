@@ -1,0 +1,70 @@
+"""A short run of ``make simulate`` with fixed seeds; and the simulator itself is what it says."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.simulator.moves import MOVES
+from tests.simulator.play import Played, play, shrink
+
+TOP = Path(__file__).resolve().parents[2]
+WORLDS = 24
+
+
+@functools.cache
+def played_world(number: int) -> Played:
+    return play(f"short/{number}")
+
+
+@pytest.mark.parametrize("number", range(WORLDS))
+def test_no_promise_is_broken(number: int) -> None:
+    played = played_world(number)
+    assert played.broken is None, shrink(played, tries=30).text()
+
+
+def test_a_seed_makes_the_same_world_in_another_process() -> None:
+    script = "from tests.simulator.play import play; print('\\n'.join(play('same/3', steps=200).story))"
+    stories = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=TOP,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(TOP)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert stories[0].count("\n") > 50
+    assert stories[0] == stories[1]
+
+
+def test_what_breaks_a_promise_is_shrunk_to_a_short_story() -> None:
+    def doubled(self: Sink, *args: object) -> None:
+        return None
+
+    with mock.patch.object(FileSink, "contains", doubled):
+        played = next(found for found in (play(f"broken/{number}") for number in range(20)) if found.broken)
+        shrunk = shrink(played, tries=200)
+    assert shrunk.broken == played.broken
+    assert len(shrunk.script) < len(played.script) / 4
+    assert f"seed {played.seed}" in shrunk.text()
+
+
+def test_every_move_happens() -> None:
+    """A move that nothing is left to do to, in any world, proves nothing."""
+    missing = set(MOVES)
+    for number in range(4 * WORLDS):
+        missing -= played_world(number).counts.keys()
+        if not missing:
+            break
+    assert missing == set()

@@ -1,0 +1,1 @@
+"""What a hostile checkpoint names. Nobody trusts this module, so nobody imports it: that alone would run its code."""

@@ -1,0 +1,204 @@
+"""What ``clean_source`` may take away: only what a batch of this checkpoint has read, while it was switched on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.intervals import HeldRange
+from tests.sources.support import World, paths
+
+
+def offset(number: int) -> str:
+    return f'{{"logOffset":{number}}}'
+
+
+def left(world: World) -> list[str]:
+    return sorted(path.name for path in world.landing.rglob("*.json"))
+
+
+class Batches:
+    """One file a batch, each with the definition of its day."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.number = -1
+
+    def plan(self, **options: Any) -> OpenSource:
+        self.world.land(f"{self.number + 1}.json", age=1000 - self.number)
+        source = self.world.open(**options)
+        start = offset(self.number) if self.number >= 0 else None
+        self.number += 1
+        assert source.latest_offset(start) == offset(self.number)
+        return source
+
+    def commit(self, **options: Any) -> None:
+        """One batch from plan to commit."""
+        start = offset(self.number) if self.number >= 0 else None
+        source = self.plan(**options)
+        source.release(start, offset(self.number))
+        source.commit(offset(self.number))
+
+
+@pytest.fixture
+def batches(world: World) -> Batches:
+    return Batches(world)
+
+
+def archive(world: World, name: str = "archive") -> dict[str, Any]:
+    return {"clean_source": "archive", "archive_dir": str(world.root / name)}
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_switched_on_late_it_cleans_what_is_committed_from_then_on(world: World, batches: Batches, how: str) -> None:
+    options = {"clean_source": how, "archive_dir": str(world.root / "archive") if how == "archive" else None}
+    batches.commit()
+    batches.commit()
+    late = world.open(**options)
+    late.commit(offset(1))
+    assert left(world) == ["0.json", "1.json"], "what the next plan says again is of before"
+    batches.commit(**options)
+    assert left(world) == ["0.json", "1.json"]
+    assert late.not_replayable(None, offset(1)) is None
+    assert (late.not_replayable(offset(1), offset(2)) is None) == (how == "archive")
+
+
+def test_switched_off_and_on_again_it_leaves_what_was_committed_in_between(world: World, batches: Batches) -> None:
+    batches.commit(clean_source="delete")
+    batches.commit()
+    source = batches.plan(clean_source="delete")
+    source.release(offset(1), offset(2))
+    world.open().commit(offset(2))  # its commit is said by a run that has it switched off
+    batches.commit(clean_source="delete")
+    assert left(world) == ["1.json", "2.json"]
+
+
+def test_another_archive_later_and_both_are_found(world: World, batches: Batches) -> None:
+    batches.commit(**archive(world, "old"))
+    batches.commit(**archive(world, "new"))
+    assert left(world) == []
+    for source in (world.open(), world.open(**archive(world, "new")), world.open(clean_source="delete")):
+        assert paths(source.read(None, offset(1))) == [f"{world.root}/old/0.json", f"{world.root}/new/1.json"]
+        assert source.not_replayable(None, offset(1)) is None
+
+
+def test_an_archive_is_found_after_the_path_was_changed(world: World) -> None:
+    world.land("2026/a.json")
+    first = world.open(f"{world.landing}/*", **archive(world))
+    assert first.latest_offset(None) == offset(0)
+    first.release(None, offset(0))
+    first.commit(offset(0))
+    assert (world.root / "archive/2026/a.json").exists()
+    moved = world.open(f"{world.landing}/2026", **archive(world, "other"))
+    assert paths(moved.read(None, offset(0))) == [f"{world.root}/archive/2026/a.json"]
+
+
+def test_files_of_an_adopted_query_are_left_where_they_are(world: World, batches: Batches) -> None:
+    files = [world.land(f"spark-{number}.json", age=2000) for number in range(2)]
+    for number, path in enumerate(files):
+        line = {"path": f"file://{path}", "timestamp": path.stat().st_mtime_ns // 1_000_000, "batchId": number}
+        world.log.put_if_absent(str(number), f"v1\n{json.dumps(line)}".encode())
+    batches.number = 1
+    world.open(clean_source="delete").commit(offset(1))
+    batches.commit(clean_source="delete")
+    assert left(world) == ["spark-0.json", "spark-1.json"]
+
+
+def test_what_does_not_lie_below_the_source_is_left(world: World, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "precious.json"
+    elsewhere.write_text("{}")
+    stat = elsewhere.stat()
+    for number, path in enumerate([elsewhere, f"{world.landing}/../precious.json"]):
+        line = {"path": f"file://{path}", "timestamp": stat.st_mtime_ns // 1_000_000, "batchId": number}
+        world.log.put_if_absent(str(number), f"v1\n{json.dumps(line)}".encode())
+    source = world.open(clean_source="delete")
+    source.release(None, offset(1))
+    source.commit(offset(1))
+    assert elsewhere.exists()
+
+
+def test_a_range_that_somebody_reads_stays_until_the_next_commit(world: World, batches: Batches) -> None:
+    source = batches.plan(clean_source="delete")
+    source.release(None, offset(0))
+    held = [HeldRange(key=BatchKey(LIVE, 0), start=None, end=offset(0))]
+    context = SourceContext(
+        name="orders", log=world.log, state=world.state, clock_ms=lambda: world.now_ms, being_read=lambda: held
+    )
+    busy = FileSource(str(world.landing), schema="id long", clean_source="delete").open(context)
+    busy.commit(offset(0))
+    assert left(world) == ["0.json"]
+    held.clear()
+    busy.commit(offset(0))
+    assert left(world) == []
+
+
+def test_a_file_that_our_archiver_moved_is_never_skipped(world: World, batches: Batches) -> None:
+    batches.commit(on_missing="skip", **archive(world))
+    (world.root / "archive/0.json").unlink()
+    for options in ({}, archive(world), {"clean_source": "delete"}):
+        source = world.open(on_missing="skip", **options)
+        with pytest.raises(SourceChangedError, match=r"archived or deleted by clean_source.*0\.json"):
+            source.read(None, offset(0))
+        assert "clean_source" in (source.not_replayable(None, offset(0)) or "")
+
+
+def test_the_range_of_a_batch_that_is_set_aside_waits_for_its_replay(world: World, batches: Batches) -> None:
+    source = batches.plan(clean_source="delete")
+    source.keep(None, offset(0))
+    batches.commit(clean_source="delete")
+    assert left(world) == ["0.json"]
+    world.open(clean_source="delete").release(None, offset(0))
+    world.open(clean_source="delete").commit(offset(1))
+    assert left(world) == []
+
+
+def test_a_record_of_an_older_version_is_read_and_what_it_kept_is_not_done(world: World, batches: Batches) -> None:
+    for _ in range(3):
+        batches.plan(clean_source="delete")
+    world.state.put_if_absent("cleaned/1", b"v1")
+    world.state.put_if_absent("kept/0", b"v1")
+    (world.landing / "1.json").unlink()
+    source = world.open(clean_source="delete", on_missing="skip")
+    assert source.not_replayable(None, offset(0)) is None
+    assert source.not_replayable(offset(0), offset(1)) is not None
+    source.release(offset(1), offset(2))
+    source.commit(offset(2))
+    assert left(world) == ["0.json"]
+    with pytest.raises(SourceError):
+        world.open(on_missing="skip").read(offset(0), offset(1))
+
+
+def test_many_at_once_lose_no_change_of_the_record(world: World) -> None:
+    def add(first: int) -> None:
+        record = CleaningRecord(world.state)
+        for number in range(first, 40, 4):
+            record.change(lambda found, number=number: Cleaning(due=found.due.with_([number]), done=found.done))
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert CleaningRecord(world.state).read().due == Entries(((0, 39),))
+    assert len(world.state.list("cleaning")) == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 12))), max_size=8))
+def test_entries_are_a_set(steps: list[tuple[bool, set[int]]]) -> None:
+    found, expected = Entries(), set[int]()
+    for add, ids in steps:
+        found, expected = (found.with_(ids), expected | ids) if add else (found.without(ids), expected - ids)
+    assert list(found) == sorted(expected)
+    assert all((number in found) == (number in expected) for number in range(-1, 14))
+    assert all(after[0] > before[1] + 1 for before, after in zip(found.runs, found.runs[1:], strict=False))

@@ -1,0 +1,203 @@
+"""What a whole pipeline of the tests lives in: a store, a source and a sink that belong together. ``make chaos`` and
+the simulator know systems by the names of :data:`SYSTEMS` alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.runtime.files import told
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_log import SourceLog
+from airflow_provider_microbatch.sources.file_open import OpenFileSource
+
+Row = dict[str, Any]
+
+
+class System(Protocol):
+    """Made with the folder that is the world's own; any process that makes it with this folder sees the same."""
+
+    def checkpoint(self) -> str:
+        """Where a pipeline's checkpoint lies, as its definition says it."""
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False) -> Source:
+        """The source, with the one column ``id``.
+
+        :param limit: so many units of what lands are in a batch at most; None for no limit.
+        :param cleans: whether the source gives up what is committed.
+        """
+
+    def sink(self) -> Sink:
+        """The table."""
+
+    def prepare(self, source: str) -> None:
+        """Make the place that the source reads; called once."""
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        """One unit of data with these ids, whole at once.
+
+        :param at_ms: its time by the source's clock; None: now.
+        """
+
+    def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
+        """Whether a batch of some lane has the unit that was landed with these ids.
+
+        :param log: the source's log.
+        """
+
+    def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
+        """Change the unit that was landed with these ids, as who lands it again does: its rows stay, with other bytes.
+        False if it is not there any more, or the source's units cannot change."""
+
+    def restore(self, source: str, ids: Sequence[int], *, at_ms: int) -> None:
+        """Undo :meth:`rewrite`: the unit as it was landed at that time."""
+
+    def not_given_up(self, source: str) -> list[str]:
+        """Units that a source which cleans has not given up yet."""
+
+    def published(self) -> Mapping[BatchKey, list[Row]]:
+        """What a reader of the table finds, by batch."""
+
+    def execute(self, job: Job, *, version: int) -> Iterator[str]:
+        """What an engine does for a job, step by step; each row gets the code's ``version``.
+
+        :return: before each step, what comes next.
+        """
+
+    def rows_of(self, job: Job) -> Sequence[Row]:
+        """What the job reads."""
+
+    def fail(self, job: Job, error: str) -> None:
+        """What an engine leaves of a job whose transform raised."""
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        """The seams that the system fills: base, class, and its name for people."""
+
+
+class FilesOnPosix:
+    """JSON files that land in folders, a checkpoint in a folder, a table of files.
+
+    :param root: folder of the world.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def checkpoint(self) -> str:
+        return str(self._root / "checkpoint")
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False) -> Source:
+        return FileSource(
+            str(self._landing(name)),
+            schema="id long",
+            max_files=limit,
+            clean_source="archive" if cleans else None,
+            archive_dir=str(self._root / "archive" / name) if cleans else None,
+        )
+
+    def sink(self) -> Sink:
+        return FileSink(str(self._root / "lake"), format="json")
+
+    def prepare(self, source: str) -> None:
+        self._landing(source).mkdir(parents=True)
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        self._write(source, ids, at_ms=at_ms)
+
+    def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
+        newest = max(numbers(log.list("")), default=-1)
+        return str(self._file(source, ids)) in {file.path for file in SourceLog(log).range(-1, newest)}
+
+    def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
+        if not self._file(source, ids).exists():
+            return False
+        self._write(source, ids, at_ms=at_ms, end=" \n")
+        return True
+
+    def restore(self, source: str, ids: Sequence[int], *, at_ms: int) -> None:
+        if self._file(source, ids).exists():
+            self._write(source, ids, at_ms=at_ms)
+
+    def not_given_up(self, source: str) -> list[str]:
+        return [str(path) for path in self._landing(source).iterdir()]
+
+    def published(self) -> Mapping[BatchKey, list[Row]]:
+        found = {}
+        for folder in (self._root / "lake").glob("lane=*/batch_id=*"):
+            lane, number = (part.partition("=")[2] for part in (folder.parent.name, folder.name))
+            lines = [line for path in folder.glob("part-*") for line in path.read_text().splitlines()]
+            found[BatchKey(lane, int(number))] = [json.loads(line) for line in lines]
+        return found
+
+    def execute(self, job: Job, *, version: int) -> Iterator[str]:
+        yield "read"
+        read = {name: self._rows(source.arguments["groups"]) for name, source in job.sources.items()}
+        rows = [{**row, "version": version} for found in read.values() for row in found]
+        stage, middle = self._stage(job), len(rows) // 2
+        sizes = []
+        for number, part in enumerate((rows[:middle], rows[middle:])):
+            yield "write half of the stage"
+            sizes.append({"file": f"part-{number}.json", "bytes": _write_lines(stage / f"part-{number}.json", part)})
+        yield "write the manifest"
+        result = {
+            "numInputRows": {name: len(found) for name, found in read.items()},
+            "numOutputRows": len(rows),
+            "durationMs": {"total": 1},
+            "batchId": job.batch_id,
+            "epoch": job.epoch,
+            "read": {name: told(source.arguments) for name, source in job.sources.items()},
+            "identity": dict(job.identity),
+        }
+        _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *sizes])
+
+    def rows_of(self, job: Job) -> Sequence[Row]:
+        return [row for source in job.sources.values() for row in self._rows(source.arguments["groups"])]
+
+    def fail(self, job: Job, error: str) -> None:
+        report = {"origin": "transform", "error": error, "traceback": f"Traceback: {error}"}
+        _write_lines(self._stage(job) / "_error" / "part-0.txt", [report])
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((Sink, FileSink, "sink"), (OpenSource, OpenFileSource, "source"))
+
+    @staticmethod
+    def _stage(job: Job) -> Path:
+        return Path(job.stage.arguments["path"].removeprefix("file://"))
+
+    @staticmethod
+    def _rows(groups: Sequence[Mapping[str, Any]]) -> list[Row]:
+        paths = [Path(path.removeprefix("file://")) for group in groups for path in group["paths"]]
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    def _file(self, source: str, ids: Sequence[int]) -> Path:
+        return self._landing(source) / f"{ids[0]:06}.json"
+
+    def _write(self, source: str, ids: Sequence[int], *, at_ms: int | None, end: str = "\n") -> None:
+        hidden = self._landing(source) / f".{ids[0]}"
+        hidden.write_text("".join(json.dumps({"id": row}) + end for row in ids))
+        if at_ms is not None:
+            os.utime(hidden, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
+        hidden.rename(self._file(source, ids))
+
+    def _landing(self, source: str) -> Path:
+        return self._root / "landing" / source
+
+
+def _write_lines(path: Path, rows: Sequence[Row]) -> int:
+    """As Spark's committers do, folders that somebody removed are made again. How many bytes the file has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {"files-on-posix": FilesOnPosix}
+DEFAULT = "files-on-posix"
