@@ -12,6 +12,8 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
 from airflow_provider_microbatch.checkpoint.store import Store
 
+_WITHDRAWN = "withdrawn"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
@@ -60,9 +62,18 @@ class Replays:
         values = {"attempt": attempt, "completed_ms": completed_ms, "progress": dict(progress or {})}
         return self.epochs.end(key, epoch, values)
 
+    def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
+        """Record that the request cannot be answered. It counts as never made: its run may ask again."""
+        self.epochs.end(key, epoch, {_WITHDRAWN: reason})
+
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
         """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""
-        return self.epochs.ended(key, epoch)
+        end = self.epochs.ended(key, epoch)
+        return None if end is None or _WITHDRAWN in end else end
+
+    def is_answered(self, key: BatchKey) -> bool:
+        """Whether any request for the batch was answered."""
+        return any(self.completed(key, epoch) is not None for epoch in self.epochs.ends(key))
 
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
         """The answer whose attempt is what the sink has of the batch; None if it was never replayed. One listing."""
@@ -82,8 +93,10 @@ class Replays:
             corrupt(where, f"not what it should be: {error} is missing")
 
     def all(self, key: BatchKey) -> list[Replay]:
-        """All requests for the batch, oldest first."""
-        found = [self.get(key, epoch) for epoch in self.epochs.all(key)]
+        """All requests for the batch that were not withdrawn, oldest first."""
+        ended = self.epochs.ends(key)
+        kept = [number for number in self.epochs.all(key) if number not in ended or self.completed(key, number)]
+        found = [self.get(key, epoch) for epoch in kept]
         return [replay for replay in found if replay is not None]
 
     def pending(self, key: BatchKey) -> list[Replay]:

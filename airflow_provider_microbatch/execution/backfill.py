@@ -31,6 +31,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.execution.replay import ask_again
 from airflow_provider_microbatch.execution.summary import RunSummary, names_of, summarize
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
@@ -286,7 +287,10 @@ class IntervalWork:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
             self._planner_of(key).check_replayable(planned)
         for planned in wanted:
-            self._checkpoint.replays.request(planned.key, run=run, requested_ms=self._clock_ms())
+            planner = self._planner_of(planned.key)
+            ask_again(
+                checkpoint=self._checkpoint, planner=planner, planned=planned, run=run, now_ms=self._clock_ms()
+            )  # fmt: skip
             log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)
         return ready
 

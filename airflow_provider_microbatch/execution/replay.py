@@ -9,7 +9,7 @@ from itertools import takewhile
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.replays import Replay
-from airflow_provider_microbatch.exceptions import AttemptFencedError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.sinks import Manifest
 
@@ -45,8 +45,7 @@ def request_replay(
         *(request.run for request in replays.all(key)),
     ]
     if _is_new_clear(run, [one for one in known if one is not None]):
-        planner.check_replayable(planned)
-        replays.request(key, run=run, requested_ms=now_ms)
+        ask_again(checkpoint=checkpoint, planner=planner, planned=planned, run=run, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
     later = [
@@ -65,6 +64,23 @@ def request_replay(
         return None
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
+
+
+def ask_again(
+    *, checkpoint: Checkpoint, planner: Planner, planned: PlannedBatch, run: RunIdentity, now_ms: int
+) -> None:
+    """Request that the batch is replayed. Durable on return.
+
+    :raises SourceError: if a source cannot read the range again, with its reason; no request waits then.
+    """
+    planner.check_replayable(planned)
+    request = checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+    try:
+        # Once more: ``clean_source`` spares what is asked for, and may have looked before this was.
+        planner.check_replayable(planned)
+    except SourceError as error:
+        checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
+        raise
 
 
 def answers(attempt: Attempt, request: Replay) -> bool:

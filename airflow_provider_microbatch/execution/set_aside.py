@@ -190,7 +190,7 @@ def set_aside(
 def is_aside(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry | None) -> bool:
     """Whether the batch is set aside still: no replay has published it since. A position that was set by hand reads
     nothing, so its commit entry has no failure."""
-    return commit is not None and commit.set_aside and bool(commit.failure) and not checkpoint.replays.epochs.ends(key)
+    return commit is not None and commit.set_aside and bool(commit.failure) and not checkpoint.replays.is_answered(key)
 
 
 def all_aside(checkpoint: Checkpoint, lane: str) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord
+from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog
 from airflow_provider_microbatch.sources.file_present import archived_path, is_below
 
@@ -47,17 +47,26 @@ class Cleaner:
         # The archive is on record before a file is in it: whoever reads the range again finds it there.
         due = self._record.change(lambda found: found.archiving(self._base, self._archive)).due
         held = being_read()
-        errors: list[str] = []
-        done: list[int] = []
+        ready: dict[int, list[PlannedFile]] = {}
         for number in due:
             files = [] if number in held else self._log.range(number - 1, number)
-            if not files or (files[0].lane == LIVE and (lane != LIVE or number > end)):
+            if files and (files[0].lane != LIVE or (lane == LIVE and number <= end)):
+                ready[number] = files
+        # That they are taken is on record before the first of them is, and then it is asked once more who reads them:
+        # who asks for a range first and then looks at the record is seen here, or sees it there. Also, what a cleaner
+        # took that died is known to be taken by us.
+        due = self._record.change(lambda found: found.taking(ready)).due
+        held = being_read()
+        errors: list[str] = []
+        cleaned: list[int] = []
+        for number, files in ready.items():
+            if number not in due or number in held:
                 continue
             failed = self._entry(files)
             errors += failed
             if not failed:
-                done.append(number)
-        self._record.change(lambda found: _cleaned(found, done))
+                cleaned.append(number)
+        self._record.change(lambda found: replace(found, due=found.due.without(cleaned)))
         if errors:
             how = "delete" if self._archive is None else f"archive to {self._archive!r}"
             raise SourceError(
@@ -76,7 +85,7 @@ class Cleaner:
         return errors
 
     def _one(self, file: PlannedFile) -> None:
-        if not is_below(file.path, self._base):
+        if not _lies_below(file.path, self._base):
             log.warning("%s does not lie below %s; clean_source leaves it where it is", file.path, self._base)
             return
         try:
@@ -96,5 +105,8 @@ class Cleaner:
         Path(file.path).rename(target)
 
 
-def _cleaned(found: Cleaning, done: list[int]) -> Cleaning:
-    return replace(found, due=found.due.without(done), done=found.done.with_(done))
+def _lies_below(path: str, base: str) -> bool:
+    """By its letters, and with all links on the way: what a linked folder shows lies elsewhere and may be another's."""
+    if path == base or not is_below(path, base):
+        return path == base
+    return is_below(os.path.realpath(Path(path).parent), os.path.realpath(base))

@@ -3,7 +3,8 @@
 ``cleaning/<n>`` in the source's state holds all of it; the highest n counts, and the one before it goes. An entry is
 **due** once a batch of this checkpoint that read it is in the sink while the source is to be cleaned: what was
 committed before that was switched on, what another query read, what was set aside or skipped never is. It is **done**
-when its files were archived or deleted: a file of it that is found nowhere was taken by us, it has not "vanished".
+from before the first of its files is archived or deleted: a file of it that is found nowhere was taken by us, it has
+not "vanished".
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Cleaning:
     """The record.
 
     :param due: entries whose files are to be archived or deleted.
-    :param done: entries whose files were.
+    :param done: entries whose files were; of those that are due still, some may have been, or are at this moment.
     :param archives: base of the source and archive folder, all there have been, the newest first.
     """
 
@@ -77,6 +78,14 @@ class Cleaning:
             return self
         others = tuple(one for one in self.archives if one != (base, archive))
         return replace(self, archives=((base, archive), *others))
+
+    def taking(self, ids: Iterable[int]) -> Cleaning:
+        """The same, and those of the entries that are due are about to be archived or deleted."""
+        return replace(self, done=self.done.with_(number for number in ids if number in self.due))
+
+    def is_taking(self, number: int) -> bool:
+        """Whether somebody may be archiving or deleting the entry's files now, or died at it."""
+        return number in self.due and number in self.done
 
 
 class CleaningRecord:

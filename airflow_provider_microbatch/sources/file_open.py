@@ -240,8 +240,12 @@ class OpenFileSource(OpenSource):
         """Files that ``clean_source`` has deleted cannot be read again."""
         cleaned = self._cleaning.read()
         for file in self._range(log_id(start), log_id(end)) if cleaned.done.runs else ():
-            if file.log_id in cleaned.done and self._locate(file, cleaned).presence is Presence.GONE:
+            if file.log_id not in cleaned.done:
+                continue
+            if self._locate(file, cleaned).presence is Presence.GONE:
                 return f"source {self._name!r}: {file.path!r} was deleted by clean_source"
+            if self._source.clean_source == "delete" and cleaned.is_taking(file.log_id):
+                return f"source {self._name!r}: {file.path!r} is being deleted by clean_source at this moment"
         return None
 
     def check_offset(self, offset: Offset) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
-from airflow_provider_microbatch.exceptions import SourceChangedError
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -154,6 +156,90 @@ def test_nor_between_the_request_and_its_attempt(world: World, monkeypatch: pyte
     assert left(world) == ["7"]
     assert world.run(0, clear_number=1, try_number=2) is not None
     assert (world.table(), left(world)) == ({0: [7]}, [])
+
+
+def test_a_clear_while_its_files_are_taken_is_refused_or_they_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaner has looked who reads; then the clear comes, and then the files go."""
+    switch(world, "delete", on_missing="skip")
+    world.land(7)
+    refused: list[str] = []
+    unlink = Path.unlink
+
+    def clear_comes_first(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == world.landing() and not refused:
+            refused.append("asked")
+            with pytest.raises(SourceError, match="deleted by clean_source"):
+                world.run(0, clear_number=1)
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", clear_comes_first)
+        assert world.run(0) is not None
+    assert (refused, left(world), world.table()) == (["asked"], [], {0: [7]})
+    for _ in range(2):
+        with pytest.raises(SourceError, match="deleted by clean_source"):
+            world.run(0, clear_number=1, try_number=2)
+    assert world.checkpoint.replays.pending(BatchKey(LIVE, 0)) == []
+
+
+def test_a_clear_that_asks_while_the_cleaner_looks_keeps_its_files_or_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clear has asked whether its range is there, then the cleaner comes, then the request is on record."""
+    switch(world, "delete", on_missing="skip")
+    world.land(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "commit_sources", kill)
+        with pytest.raises(Killed):
+            world.run(0)
+    request = Replays.request
+
+    def late(replays: Replays, *key: Any, **values: Any) -> Any:
+        assert world.run(1) is None
+        return request(replays, *key, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replays, "request", late)
+        with pytest.raises(SourceError, match="deleted by clean_source"):
+            world.run(0, clear_number=1)
+    assert world.checkpoint.replays.pending(BatchKey(LIVE, 0)) == []
+    assert world.table() == {0: [7]}
+
+
+def test_a_cleaner_that_dies_between_two_files_loses_none_of_them_to_a_replay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(world, "delete", on_missing="skip")
+    world.land(7)
+    unlink = Path.unlink
+
+    def dies(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        if path.parent == world.landing():
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dies)
+        with pytest.raises(Killed):
+            world.run(0)
+    monkeypatch.setattr(Planner, "say_commit_again", lambda *_: None)
+    with pytest.raises(SourceError, match="deleted by clean_source"):
+        world.run(0, clear_number=1)
+    assert world.table() == {0: [7]}
+
+
+def test_what_a_linked_folder_shows_is_not_taken(world: World, tmp_path: Path) -> None:
+    switch(world, "delete", recursive=True)
+    world.land(0)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "1.json").write_text('{"id": 1}\n')
+    (world.landing() / "linked").symlink_to(elsewhere)
+    assert world.run(0) is not None
+    assert (elsewhere / "1.json").exists()
+    assert left(world) == ["linked"]
 
 
 def test_a_file_that_comes_back_while_its_batch_is_read_without_it_is_read_by_the_next_try(world: World) -> None:

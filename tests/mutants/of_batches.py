@@ -219,7 +219,7 @@ MUTATIONS = [
         name="a replay's request is not written down",
         why="the retry of a replay that died says that all is done",
         file="execution/replay.py",
-        old="        replays.request(key, run=run, requested_ms=now_ms)\n",
+        old="        ask_again(checkpoint=checkpoint, planner=planner, planned=planned, run=run, now_ms=now_ms)\n",
         new="",
         tests=(PROTOCOL,),
     ),

@@ -20,6 +20,7 @@ HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
 HANDOVER = "tests/checkpoint/test_handover.py"
 CLEAN = "tests/sources/test_file_clean.py"
+CLEAN_RUNS = "tests/execution/test_clean_source.py"
 
 CONTRACT = "tests/contract/test_sink.py"
 
@@ -263,17 +264,17 @@ MUTATIONS = [
     Mutation(
         name="clean_source takes all before the commit",
         why="files that no batch of this checkpoint has read are deleted: of an adopted query, set aside, skipped",
-        file="sources/file_clean.py",
-        old="        for number in due:\n",
-        new="        for number in range(end + 1):\n",
+        file="sources/file_open.py",
+        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
+        new="        read = set(range(log_id(end) + 1))\n",
         tests=(CLEAN,),
     ),
     Mutation(
         name="clean_source takes what somebody reads",
         why="a replay reads half of its files",
-        file="sources/file_clean.py",
-        old="files = [] if number in held else",
-        new="files =",
+        file="sources/file_open.py",
+        old="        return {number for one in self._being_read() for number in _entries(one.start, one.end)}\n",
+        new="        return set()\n",
         tests=(CLEAN,),
     ),
     Mutation(
@@ -283,6 +284,30 @@ MUTATIONS = [
         old='        if back or told["files"] < len(files):\n',
         new="        if False:\n",
         tests=("tests/sources/test_file_changes.py",),
+    ),
+    Mutation(
+        name="a clear is not told that its files go at this moment",
+        why="a request that nothing can answer waits for ever, or the replay goes on without the files",
+        file="execution/replay.py",
+        old="        planner.check_replayable(planned)\n    except SourceError as error:\n",
+        new="        pass\n    except SourceError as error:\n",
+        tests=(CLEAN_RUNS,),
+    ),
+    Mutation(
+        name="clean_source says what it took when it is through",
+        why="a replay after its death goes on without files that it took",
+        file="sources/file_clean.py",
+        old="        due = self._record.change(lambda found: found.taking(ready)).due\n",
+        new="",
+        tests=(CLEAN_RUNS,),
+    ),
+    Mutation(
+        name="clean_source goes through links",
+        why="files of somebody else, that the source shows by a link, are deleted",
+        file="sources/file_clean.py",
+        old="    return is_below(os.path.realpath(Path(path).parent), os.path.realpath(base))\n",
+        new="    return True\n",
+        tests=(CLEAN_RUNS,),
     ),
     Mutation(
         name="a file that clean_source has taken is skipped as missing",
