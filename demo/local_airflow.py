@@ -29,6 +29,10 @@ from demo.local_database import PATIENCE
 _ANSWERS_WITHIN = 2 * PATIENCE
 """Seconds that a caller waits for the API server, which itself may wait for the database."""
 
+_MENDS_WITHIN = 30.0
+"""Seconds for which a question is asked again when the API server answers with an error of its own: on a busy machine
+it may stand still until the database ends its transaction, and the next one goes well."""
+
 MARK = "MICROBATCH_LOCAL_AIRFLOW"
 """Environment variable that every process below an instance inherits, also a JVM in a session of its own: this is how
 one that outlives its parents is found again."""
@@ -47,6 +51,10 @@ T = TypeVar("T")
 
 class LocalAirflowError(Exception):
     """Airflow did not start, died, answered with an error, or something waited for did not come true."""
+
+
+class _ServerError(LocalAirflowError):
+    """The API server answered that the error is its own."""
 
 
 def free_port() -> int:
@@ -239,7 +247,7 @@ class LocalAirflow:
             time.sleep(every)
 
     def api(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
-        """Call the REST API.
+        """Call the REST API. A GET, which changes nothing, is asked again when the API server fails at it.
 
         :param path: below ``/api/v2/``, not quoted: ``/`` separates, everything else is quoted here.
         :raises LocalAirflowError: for an answer that is an error.
@@ -248,8 +256,8 @@ class LocalAirflow:
         if query:
             where += "?" + urllib.parse.urlencode(query, doseq=True)
         if not self._token:
-            self._token = self._request("GET", "/auth/token", None, token="")["access_token"]
-        return self._request(method, where, body, token=self._token)
+            self._token = self._call("GET", "/auth/token", None, token="")["access_token"]
+        return self._call(method, where, body, token=self._token)
 
     def unpause(self, dag_id: str, *, timeout: float = 60.0) -> None:
         """Wait until the DAG was found, then let it run."""
@@ -385,6 +393,17 @@ class LocalAirflow:
             return False
         return True
 
+    def _call(self, method: str, where: str, body: Mapping[str, Any] | None, *, token: str) -> Any:
+        deadline = time.monotonic() + _MENDS_WITHIN
+        while True:
+            try:
+                return self._request(method, where, body, token=token)
+            except _ServerError:
+                # Anything but a GET may have been done all the same.
+                if method != "GET" or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
+
     def _request(self, method: str, where: str, body: Mapping[str, Any] | None, *, token: str) -> Any:
         request = urllib.request.Request(f"{self.url}{where}", method=method)
         request.add_header("Accept", "application/json")
@@ -397,13 +416,17 @@ class LocalAirflow:
             with urllib.request.urlopen(request, timeout=_ANSWERS_WITHIN) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            raise LocalAirflowError(f"{method} {where}: {error.code} {error.read().decode(errors='replace')}") from None
+            told = f"{method} {where}: {error.code} {error.read().decode(errors='replace')}"
+            if error.code >= 500:
+                raise _ServerError(f"{told}. {self._more}") from None
+            raise LocalAirflowError(told) from None
         except TimeoutError:
-            raise LocalAirflowError(
-                f"{method} {where}: no answer within {_ANSWERS_WITHIN} s. What the API server says is in "
-                f"{self.log_file('api-server')}."
-            ) from None
+            raise LocalAirflowError(f"{method} {where}: no answer within {_ANSWERS_WITHIN} s. {self._more}") from None
         return json.loads(text) if text else None
+
+    @property
+    def _more(self) -> str:
+        return f"What the API server says is in {self.log_file('api-server')}."
 
     def _tail(self, name: str, lines: int = 30) -> str:
         return "\n".join(self.log_file(name).read_text(errors="replace").splitlines()[-lines:])
