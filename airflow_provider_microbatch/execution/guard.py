@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError
+from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.replay import request_replay
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
 log = logging.getLogger(__name__)
+
+RESTORED = "restored"
+"""``engine`` in the handle of an epoch that was an attempt's which a restored backup does not know. It runs nothing."""
 
 GoesOn = Callable[[RunIdentity], bool]
 """Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
@@ -98,7 +102,29 @@ def look(
         )
     if held is not None:
         raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
-    return found
+    if request is None:
+        return found
+    published = planner.published(expected(checkpoint, planned.identity))
+    if published is None or published.epoch <= newest:
+        return found
+    return replace(found, newest=_take_what_is_published(checkpoint, key, newest, published.epoch, now_ms=now_ms))
+
+
+def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, published: int, *, now_ms: int) -> int:
+    """Put the epochs up to that of the published attempt on record, which a restored backup does not know. Who had its
+    number would take its output for his own, and answer a replay with it.
+
+    :return: the last epoch that this run has put on record.
+    """
+    for epoch in range(newest + 1, published + 1):
+        unknown = Attempt(key=key, epoch=epoch, handle={"engine": RESTORED}, run=None, code={}, started_ms=now_ms)
+        if not checkpoint.attempts.take_exactly(unknown):
+            return epoch - 1  # whoever was faster is found by the next look
+        end = AttemptEnd(
+            state="superseded", error="made before a backup of the checkpoint was restored", ended_ms=now_ms
+        )
+        checkpoint.attempts.end(key, epoch, end)
+    return published
 
 
 def in_the_way(

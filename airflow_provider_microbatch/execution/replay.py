@@ -101,20 +101,25 @@ def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch
 def committer(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> RunIdentity | None:
     """In whose name ``run`` commits the attempt's output. Where the user has cleared it, in that of the run that made
     it: in that of the clear it would pass for the replay that the user wants."""
-    return run if attempt is None or not _is_of_before_a_clear(attempt, run, planned) else attempt.run
+    if not _is_of_before_a_clear(attempt, run, planned):
+        return run
+    return planned.entry.run if attempt is None else attempt.run
 
 
 def is_cleared(checkpoint: Checkpoint, published: Manifest, run: RunIdentity, planned: PlannedBatch) -> bool:
     """Whether what is published is of before the clear that ``run`` comes of, so that it has to be replayed."""
-    attempt = checkpoint.attempts.get(published.key, published.epoch)
-    return attempt is not None and _is_of_before_a_clear(attempt, run, planned)
+    return _is_of_before_a_clear(checkpoint.attempts.get(published.key, published.epoch), run, planned)
 
 
-def _is_of_before_a_clear(attempt: Attempt, run: RunIdentity | None, planned: PlannedBatch) -> bool:
-    """A run may have been cleared whose batch another one has made."""
-    if attempt.run is None or run is None or run.relation_to(attempt.run) is Relation.SAME:
+def _is_of_before_a_clear(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> bool:
+    """A run may have been cleared whose batch another one has made. Of an attempt that is not on record, as after the
+    restore of a backup, nobody knows: one replay too many does no harm."""
+    made_by = None if attempt is None else attempt.run
+    if run is None or (attempt is not None and made_by is None):
         return False
-    by = (attempt.run, planned.entry.run)
+    if made_by is not None and run.relation_to(made_by) is Relation.SAME:
+        return False
+    by = (made_by, planned.entry.run)
     return any(one is not None and run.relation_to(one) is Relation.LATER for one in by)
 
 

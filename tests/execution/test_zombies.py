@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, TransformError
 from airflow_provider_microbatch.execution.execution import Execution, Look
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
@@ -263,3 +265,27 @@ def test_a_clear_that_meets_a_live_replay_of_another_run_fails_so_that_airflow_t
     world.run(0, newer(), clear_number=2, try_number=2)
     assert world.table() == {0: [101]}
     assert world.checkpoint.replays.pending(KEY) == []
+
+
+def restore(world: World, backup: Path) -> None:
+    """The checkpoint as it was when it was copied; the table keeps what came after."""
+    shutil.rmtree(world.root / "checkpoint")
+    shutil.copytree(backup, world.root / "checkpoint")
+
+
+@pytest.mark.parametrize("is_committed", [False, True], ids=["planned", "committed"])
+def test_a_clear_replays_what_an_attempt_has_made_that_a_restored_backup_does_not_know(
+    world: World, is_committed: bool
+) -> None:
+    """Its epoch is not free: an attempt of the same number would take the output of before for its own."""
+    if is_committed:
+        world.run(0, try_number=2)
+    backup = world.root / "backup"
+    shutil.copytree(world.root / "checkpoint", backup)
+    world.run(0, clear_number=int(is_committed), try_number=3)
+    restore(world, backup)
+    world.run(0, newer(), clear_number=2, try_number=4)
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert world.stages() == []
+    assert verify_all(world.checkpoint) == []

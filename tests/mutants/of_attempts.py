@@ -156,6 +156,22 @@ MUTATIONS = [
         tests=(ZOMBIES,),
     ),
     Mutation(
+        name="a replay takes the epoch of a published attempt that a restored backup does not know",
+        why="the output of before is taken for the replay's, and the square is green",
+        file="execution/guard.py",
+        old="    if published is None or published.epoch <= newest:",
+        new="    if published is None or True:",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="what an attempt has made that no record knows passes for a clear's",
+        why="after the restore of a backup a cleared run is green, and its code was not run",
+        file="execution/replay.py",
+        old="    if run is None or (attempt is not None and made_by is None):",
+        new="    if run is None or made_by is None:",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
         name="a committed attempt is superseded",
         why="a batch that is in the table and committed is told to its hooks as failed",
         file="execution/ending.py",

@@ -62,6 +62,8 @@ class DagRun:
     error: str = ""
     aside: bool = False
     """Whether its batch was set aside: it has failed until it is cleared."""
+    ended_elsewhere: bool = False
+    """Whether its last try ended while another checkpoint was in the place of the pipeline's own."""
 
     @property
     def name(self) -> str:
@@ -159,7 +161,7 @@ class Airflow:
             if outcome == RETRY:
                 run.retries -= 1
                 outcome = RETRY if run.retries > 0 else FAILED
-            run.state = str(outcome)
+            run.state, run.ended_elsewhere = str(outcome), subject.kept is not None
             self._world.say(f"{run.name} try {run.try_number} ends: {run.state} {run.error[:200]}")
 
         name = f"{run.name} try {run.try_number}" + (f" clear {run.clear_number}" if run.clear_number else "")

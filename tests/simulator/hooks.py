@@ -31,4 +31,5 @@ class Told(JobStatusHook):
         played.point(f"hook {self.name} on_{status} of {context.key} attempt {context.epoch}")
         if played.hooks_fail:
             raise OSError("the hook's own trouble")
-        played.told.setdefault((context.pipeline, context.key, context.epoch), []).append(status)
+        is_own = played.subjects[context.pipeline].kept is None
+        played.told.setdefault((context.pipeline, context.key, context.epoch, is_own), []).append(status)

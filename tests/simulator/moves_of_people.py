@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from tests.simulator.airflow import SUCCESS
 from tests.simulator.commands import REPAIR, command, rewind
 from tests.simulator.engine import NAME
 from tests.simulator.moves import move
-from tests.simulator.promises import HOSTILE, TRAP
+from tests.simulator.promises import HOSTILE, TRAP, look_at_replays
 from tests.simulator.subject import LEASE_SECONDS, Options, Subject
 
 if TYPE_CHECKING:
@@ -172,7 +173,11 @@ def put_back(world: World) -> str | None:
         return None
     subject = world.random.choice(kept)
     _pause(world)
+    look_at_replays(world, subject)
     subject.put_in_place(None)
+    for run in world.airflow.runs:
+        if run.subject is subject and run.state == SUCCESS and run.ended_elsewhere:
+            world.airflow.clear(run)  # its own checkpoint knows nothing of what it did
     return f"{subject.name} has its own checkpoint again"
 
 

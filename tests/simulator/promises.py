@@ -105,7 +105,7 @@ def look_at_rest(world: World) -> None:
         _look_at_logs(subject)
         _look_at_requests(world, subject)
         _look_at_leftovers(world, subject)
-        _look_at_replays(world, subject)
+        look_at_replays(world, subject)
         _look_at_hooks(world, subject)
     alive = [found.process.name for _, found in world.cluster.alive()]
     if alive:
@@ -152,7 +152,7 @@ def _look_at_leftovers(world: World, subject: Subject) -> None:
         raise Broken("an attempt that nobody has finished", f"{unfinished} of {subject.name}")
 
 
-def _look_at_replays(world: World, subject: Subject) -> None:
+def look_at_replays(world: World, subject: Subject) -> None:
     """What a cleared run has made is of the code that it was cleared for."""
     checkpoint, table = subject.checkpoint(), subject.table()
     for run in world.airflow.runs:
@@ -186,7 +186,7 @@ def _look_at_hooks(world: World, subject: Subject) -> None:
                 end = attempts.ended(key, attempt.epoch)
                 if not attempt.code or attempt.definition is None or end is None:
                     continue
-                told = world.told.get((subject.name, key, attempt.epoch), [])
+                told = world.told.get((subject.name, key, attempt.epoch, True), [])
                 if told.count("created") > 2:
                     raise Broken("a hook was told twice", f"{key} attempt {attempt.epoch}: {told}")
                 if _STATUS[end.state] not in told and "finished" not in told:
