@@ -6,12 +6,33 @@ at every parse, with connection ids but never a secret.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.registry import load_stored_class
+
+_read_back: ContextVar[bool] = ContextVar("read_back", default=False)
+
+
+def is_read_back() -> bool:
+    """Whether the definition that is being made was written before. What only concerns who writes one (a credential
+    among its options, say) is not asked again: refused now it would not be unwritten, and nobody could tell any more
+    what an attempt of before has made where."""
+    return _read_back.get()
+
+
+@contextlib.contextmanager
+def reading_back() -> Iterator[None]:
+    """Make definitions of what was written before."""
+    token = _read_back.set(True)
+    try:
+        yield
+    finally:
+        _read_back.reset(token)
 
 
 def class_path(cls: type) -> str:
@@ -106,7 +127,8 @@ class Definition:
             )
         revived = {name: _revive(value, known) for name, value in arguments.items()}
         try:
-            return loaded(**revived)
+            with reading_back():
+                return loaded(**revived)
         except DefinitionError:
             raise
         except Exception as error:  # a constructor of the user's; what it raises is trouble of this definition alone

@@ -29,9 +29,13 @@ class Definitions:
         self._store.put_if_absent(name, data)
         return name
 
+    def where(self, name: str) -> str:
+        """Its address, for messages."""
+        return f"{self._store.location}/{name}"
+
     def get(self, name: str) -> dict[str, Any] | None:
         """The definition, or None. :raises CorruptEntryError: if it cannot be read."""
-        data, where = self._store.get(name), f"{self._store.location}/{name}"
+        data, where = self._store.get(name), self.where(name)
         if data is None:
             return None
         values = decode_record(data, where=where)

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.definition import Definition, is_read_back
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import Sink
@@ -134,6 +134,8 @@ class Pipeline(Definition):
         for key, value in self.conf.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise DefinitionError(f"{where}: conf {key!r} must be text on both sides.")
+            if is_read_back():
+                continue
             if not key.startswith(SQL):
                 raise DefinitionError(
                     f"{where}: conf {key!r} is no setting of Spark SQL ({SQL}…), and only those are pinned with a "

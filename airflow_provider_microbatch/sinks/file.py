@@ -30,6 +30,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.masking import refusal
@@ -93,12 +94,7 @@ class FileSink(Sink):
                 raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
             if column.casefold() in RESERVED_COLUMNS:
                 raise DefinitionError(f"{where}: partition_by: {column!r} is a folder of ours; rename the column.")
-        for key, value in self.options.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
-            refused = refusal(key, value)
-            if refused is not None:
-                raise DefinitionError(f"{where}: options: {refused}")
+        check_options(self.options, where=where)
 
     @property
     def root(self) -> Path:
@@ -382,6 +378,16 @@ class FileSink(Sink):
     def _lock_path(self, key: BatchKey) -> Path:
         """One for all who would change what readers see of the batch, whosever they are."""
         return self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
+
+
+def check_options(options: Mapping[str, str], *, where: str) -> None:
+    """:raises DefinitionError: for an option of Spark's writer that is no text, or that a user must not write."""
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
+        refused = None if is_read_back() else refusal(key, value)
+        if refused is not None:
+            raise DefinitionError(f"{where}: options: {refused}")
 
 
 def _of_checkpoint(folder: Path, checkpoint: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -107,9 +108,10 @@ class PathCatalog(Catalog):
         target = self._target(table)
         # A table that is replaced as a whole cannot hold its own stage.
         root = target if table.mode == APPEND else target.parent / "_tables" / target.name
-        return FileSink(
-            str(root), format=table.format, partition_by=table.partition_by, options=table.options
-        )  # fmt: skip
+        with reading_back():  # the sink that a user writes has checked its options
+            return FileSink(
+                str(root), format=table.format, partition_by=table.partition_by, options=table.options
+            )  # fmt: skip
 
     def _target(self, table: Table) -> Path:
         return FileSink(self.root).root.joinpath(*table.name.split("."))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -229,7 +230,8 @@ class SparkCatalog(Catalog):
 
     def files(self, table: Table) -> FileSink:
         root = FileSink(self.root).root.joinpath(*table.name.split("."))
-        return FileSink(str(root), format=table.format, partition_by=table.partition_by, options=table.options)
+        with reading_back():  # the sink that a user writes has checked its options
+            return FileSink(str(root), format=table.format, partition_by=table.partition_by, options=table.options)
 
     @contextlib.contextmanager
     def _changing(self, table: Table) -> Iterator[Metastore]:

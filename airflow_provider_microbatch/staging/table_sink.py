@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks.file import check_options
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.hooks import JobStatusHook
 from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
@@ -53,6 +54,7 @@ class TableSink(Sink):
         if isinstance(given, str):
             raise DefinitionError(f"table {self.table!r}: partition_by must be a list of columns, not one text.")
         object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        check_options(self.options, where=f"table {self.table!r}")
         self.catalog.check_table(self.definition)
 
     @property

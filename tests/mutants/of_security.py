@@ -9,6 +9,7 @@ PRIVATE = "tests/execution/test_private_files.py"
 MASKING = "tests/runtime/test_masking.py"
 REGISTRY = "tests/package/test_registry.py"
 CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
+OLD = "tests/execution/test_old_definitions.py"
 
 MUTATIONS = [
     Mutation(
@@ -106,5 +107,29 @@ MUTATIONS = [
         old="        if folder == self._top or self._top in folder.parents:\n",
         new="        if not folder:\n",
         tests=(PRIVATE,),
+    ),
+    Mutation(
+        name="what was written before is checked as if a user wrote it",
+        why="one definition of an older version and no command can tell any more what is in the table",
+        file="definition.py",
+        old="    return _read_back.get()\n",
+        new="    return False\n",
+        tests=(OLD,),
+    ),
+    Mutation(
+        name="a sink that cannot be used stops every command",
+        why="a package that is gone for long keeps a broken checkpoint from being repaired",
+        file="execution/maintenance/site.py",
+        old="        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)\n",
+        new="        self._check_usable(self._unusable)\n",
+        tests=(OLD,),
+    ),
+    Mutation(
+        name="a sink that cannot be asked has nothing",
+        why="a batch that is in it is planned again, and its rows are there twice",
+        file="execution/maintenance/site.py",
+        old="        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)\n",
+        new="        _ = may_be_in\n",
+        tests=(OLD,),
     ),
 ]

@@ -30,6 +30,8 @@ def plan_repair(drafting: Drafting) -> Plan:
     _mend_metadata(drafting)
     _mend_identity(drafting)
     recorded = Recorded(drafting.checkpoint)
+    for told in recorded.unusable():
+        drafting.note(told)
     for name in drafting.checkpoint.lanes():
         LaneRepair(drafting, recorded, name).run()
     repair_attempts(drafting)

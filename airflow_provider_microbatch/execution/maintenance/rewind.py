@@ -12,7 +12,6 @@ from airflow_provider_microbatch.execution.maintenance.repair_epochs import fenc
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
 
 
@@ -46,6 +45,8 @@ class _Rewind:
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
         self._lost = self._of_another_life()
+        for told in self._recorded.unusable():
+            self._drafting.note(f"{told} It is not asked for batches of after a backup.")
         later = sorted({*known, *self._lost})
         self._check_position(offset_ids, commit_ids)
         if not later:
@@ -226,11 +227,7 @@ class _Rewind:
         """An attempt that has passed the fence already, and sleeps before its publish, finds nothing to publish: else
         the batch's place would be taken by what no log knows, and no batch of this number could ever be published."""
         for attempt in fenced:
-            try:
-                recorded = self._checkpoint.definitions.sink(attempt.definition) if attempt.definition else None
-            except CheckpointError:
-                recorded = None
-            sink = None if recorded is None else Sink.from_dict(recorded)
+            sink = self._recorded.sink_of(attempt)
             if sink is not None and sink.is_cheap_to_ask:
                 self._drafting.elsewhere(
                     DropStage(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
@@ -30,71 +32,135 @@ class Published:
 
 
 class Recorded:
-    """The pipeline as its attempts ran it.
+    """The pipeline as its attempts ran it. A sink on record that cannot be used from here (of a class that is gone, or
+    that nobody trusts) is in the way only of who has to ask it.
 
     :param checkpoint: where the definitions lie.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._sinks: list[Sink] | None = None
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: it is in no sink that any attempt has ever written to. What another
         checkpoint, or another plan, put at its place is not the batch.
 
-        :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink.
+        :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink; or if a sink that an
+            attempt of the batch wrote to cannot be asked from here.
         :raises SinkError: if the sink cannot tell.
         """
         batch = expected_on_record(self._checkpoint, key)
-        for sink in self.sinks():
+        for sink in self.usable():
             manifest = found_in(sink, batch)
             if manifest is not None:
                 return Published(manifest=manifest, sink=sink)
+        may_be_in = self._definitions_of(key)
+        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)
         return None
 
     def whatever_is_at(self, key: BatchKey) -> list[Published]:
-        """What the sinks have under the batch's number, whosever it is."""
-        anything = ExpectedBatch(identity=BatchIdentity.at(key), recognise=lambda found: found)
-        found = [(sink.contains(anything), sink) for sink in self.sinks()]
-        return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
+        """What the sinks have under the batch's number, whosever it is.
+
+        :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
+        """
+        return _at(key, self.sinks())
 
     def of_another_life(self, key: BatchKey) -> Published | None:
         """What this checkpoint published under the number by a plan that it does not know any more: it was restored
         from an older backup. None if there is nothing of the kind."""
         own = self._checkpoint.identity()
-        for found in self.whatever_is_at(key):
+        for found in _at(key, self.usable()):
             made = found.manifest.identity
             if made is not None and own is not None and made.checkpoint == own.query_id:
                 return None if self.published(key) is not None else found
         return None
 
     def batches(self, lane: str) -> list[int]:
-        """Ids that something is published under in any sink, whosever it is, ascending.
+        """Ids that something is published under in any sink that can be asked, whosever it is, ascending.
 
         :raises SinkError: if a sink cannot tell.
         """
-        return sorted({number for sink in self.sinks() for number in sink.batches(lane)})
+        return sorted({number for sink in self.usable() for number in sink.batches(lane)})
 
     def sinks(self) -> list[Sink]:
         """All sinks of the checkpoint, each once.
 
+        :raises MaintenanceError: if none is on record, or one cannot be used from here.
+        """
+        found = self.usable()
+        self._check_usable(self._unusable)
+        return found
+
+    def usable(self) -> list[Sink]:
+        """Those sinks that can be used from here, each once.
+
         :raises MaintenanceError: if none is on record.
         """
-        if self._sinks is None:
-            found: dict[str, Sink] = {}
-            definitions = self._checkpoint.definitions
-            for name in definitions.names():
-                recorded = definitions.sink(name)
-                if recorded is not None and str(recorded) not in found:
-                    found[str(recorded)] = Sink.from_dict(recorded)
-            self._sinks = list(found.values())
-        if not self._sinks:
+        found = list({str(sink.to_dict()): sink for sink in self._usable.values()}.values())
+        if not found and not self._unusable:
             raise MaintenanceError(
                 f"{self._checkpoint.location} has no pipeline on record: none of this package has run an attempt here, "
                 "so nobody can ask the sink which batches are in it."
             )
-        return self._sinks
+        return found
+
+    def unusable(self) -> list[str]:
+        """What is the matter with the sinks that cannot be used from here, in words, each with its definition."""
+        return [self._unusable[name] for name in sorted(self._unusable)]
+
+    def sink_of(self, attempt: Attempt) -> Sink | None:
+        """The sink that the attempt wrote to; None if that is not on record.
+
+        :raises MaintenanceError: if it cannot be used from here.
+        """
+        name = attempt.definition or ""
+        self._check_usable(self._unusable.keys() & {name})
+        return self._usable.get(name)
+
+    @property
+    def _usable(self) -> Mapping[str, Sink]:
+        return self._loaded[0]
+
+    @property
+    def _unusable(self) -> Mapping[str, str]:
+        return self._loaded[1]
+
+    @cached_property
+    def _loaded(self) -> tuple[dict[str, Sink], dict[str, str]]:
+        """Sinks, and what is the matter with those that cannot be used, by the names of their definitions."""
+        found: dict[str, Sink] = {}
+        refused: dict[str, str] = {}
+        definitions = self._checkpoint.definitions
+        for name in definitions.names():
+            try:
+                recorded = definitions.sink(name)
+                if recorded is not None:
+                    found[name] = Sink.from_dict(recorded)
+            except (DefinitionError, CheckpointError) as error:
+                refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
+        return found, refused
+
+    def _check_usable(self, names: Collection[str]) -> None:
+        if names:
+            told = " ".join(self._unusable[name] for name in sorted(names))
+            raise MaintenanceError(
+                f"{told} What is in its table decides here. Make it usable as said, or run the command where its "
+                "pipeline ran: with the packages that were installed there."
+            )
+
+    def _definitions_of(self, key: BatchKey) -> set[str] | None:
+        """Definitions that attempts of the batch ran; None if that is not known, so that it may be any."""
+        attempts, found = self._checkpoint.attempts, set[str]()
+        for epoch in attempts.epochs.all(key):
+            try:
+                attempt = attempts.get(key, epoch)
+            except CheckpointError:
+                return None
+            if attempt is not None and attempt.definition is not None:
+                found.add(attempt.definition)
+            elif attempt is None or attempt.code:
+                return None  # of before pipelines were on record; an attempt that only fences has no code
+        return found or None
 
     def source(self, name: str) -> OpenSource | None:
         """The source beside the checkpoint; None if the newest attempt on record had none of that name."""
@@ -128,6 +194,12 @@ class Recorded:
         # No attempt was ever opened: then a plan that was refused has left the pipeline.
         left = [definitions.get(name) for name in definitions.names()]
         return next((found["arguments"] for found in left if found is not None), {})
+
+
+def _at(key: BatchKey, sinks: Sequence[Sink]) -> list[Published]:
+    anything = ExpectedBatch(identity=BatchIdentity.at(key), recognise=lambda found: found)
+    found = [(sink.contains(anything), sink) for sink in sinks]
+    return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 
 
 def alive(checkpoint: Checkpoint, engine_of: EngineOf) -> list[str]:

@@ -33,6 +33,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
             f"`microbatch rewind {checkpoint.location} --to {position.batch_id - 1}` first."
         )
     recorded = Recorded(checkpoint)
+    recorded.sinks()  # it takes all of them to know what the table holds
     held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
     if not held:
         return drafting.plan()

@@ -50,8 +50,12 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
     if isinstance(step, Copy):
         _check_copy(step, store, told)
     elif isinstance(step, (DropOutput, DropStage)):
-        if not any(step.sink == sink.to_dict() for sink in Recorded(checkpoint).sinks()):
-            raise MaintenanceError(f"{step.where!r:.200} is the table of no pipeline that is on record here.")
+        recorded = Recorded(checkpoint)
+        if not any(step.sink == sink.to_dict() for sink in recorded.usable()):
+            raise MaintenanceError(
+                " ".join([f"{step.where!r:.200} is the table of no pipeline that is on record here.",
+                          *recorded.unusable()])
+            )  # fmt: skip
     elif isinstance(step, Sweep):
         folder, _, name = step.path.rpartition("/")
         if folder:
