@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.runtime.masking import mask_by
-from airflow_provider_microbatch.settings import GROUP_ACCESS, SECTION, TRUSTED_MODULES, Settings
+from airflow_provider_microbatch.settings import GROUP_ACCESS, SECTION, TRUSTED_MODULES, TRUSTED_SERVERS, Settings
 
 
 def hand_down() -> None:
@@ -32,11 +32,15 @@ def _mask(text: str) -> str:
 
 
 def _settings() -> Settings:
-    trusted = _get(TRUSTED_MODULES)
     return Settings(
-        trusted_modules=tuple(name.strip() for name in trusted.split(",") if name.strip()),
+        trusted_modules=_names(TRUSTED_MODULES),
+        trusted_servers=_names(TRUSTED_SERVERS),
         group_access=_get(GROUP_ACCESS).strip().lower() or "none",
     )
+
+
+def _names(option: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in _get(option).split(",") if name.strip())
 
 
 def _get(option: str) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
 from airflow_provider_microbatch.registry import load_stored_class
+from airflow_provider_microbatch.settings import SECTION, TRUSTED_SERVERS, settings
+
+D = TypeVar("D", bound="Definition")
 
 _read_back: ContextVar[bool] = ContextVar("read_back", default=False)
 
@@ -53,7 +56,7 @@ def _plain(value: Any) -> Any:
 def _revive(value: Any, known: Collection[type]) -> Any:
     if isinstance(value, Mapping):
         if value.keys() == {"class", "version", "arguments"}:
-            return Definition.from_dict(value, known=known)
+            return _made(Definition, value, known)
         return {key: _revive(item, known) for key, item in value.items()}
     if isinstance(value, list):
         return [_revive(item, known) for item in value]
@@ -68,15 +71,22 @@ class Definition:
 
     def classes(self) -> set[type]:
         """Its class, and those of the definitions in its fields."""
-        found: set[type] = {type(self)}
+        return {type(self)}.union(*(part.classes() for part in self._parts()))
+
+    def servers(self) -> set[str]:
+        """Addresses that it speaks to, and that the definitions in its fields do. One that names a server by a field
+        of its own overrides this: what a checkpoint names is spoken to only if somebody else has named it too. Those
+        behind an Airflow connection do not count."""
+        return set[str]().union(*(part.servers() for part in self._parts()))
+
+    def _parts(self) -> Iterator[Definition]:
         values = [getattr(self, field.name) for field in dataclasses.fields(self) if field.init]  # type: ignore[arg-type]
         while values:
             value = values.pop()
             if isinstance(value, Definition):
-                found |= value.classes()
+                yield value
             elif isinstance(value, (Mapping, list, tuple)):
                 values += value.values() if isinstance(value, Mapping) else value
-        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The definition as JSON values."""
@@ -89,15 +99,23 @@ class Definition:
 
     @classmethod
     def from_dict(
-        cls, data: Mapping[str, Any], *, live: Iterable[Definition] = (), known: Collection[type] = ()
+        cls,
+        data: Mapping[str, Any],
+        *,
+        live: Sequence[Definition] = (),
+        known: Collection[type] = (),
+        any_server: bool = False,
     ) -> Self:
         """Rebuild what :meth:`to_dict` wrote, somewhere where others may have written too.
 
         :param live: definitions at hand, as in a process that has read the DAG file: one of the same form is returned
-            itself, and nothing is loaded.
+            itself, and nothing is loaded. What is rebuilt may name their servers.
         :param known: classes at hand; any other is loaded only if it may be, see
             :func:`~airflow_provider_microbatch.registry.load_stored_class`.
-        :raises UntrustedError: if the class must not be loaded; it was not imported.
+        :param any_server: it comes from the DAG, through Airflow or this process, and not out of a checkpoint: the
+            servers that it names are the DAG's.
+        :raises UntrustedError: if the class must not be loaded: it was not imported; or if it names a server that
+            neither ``live`` nor the settings do: nothing was sent there.
         :raises DefinitionError: if the class cannot be imported, is of another kind, of a newer version, or has no such
             fields as are written there.
         """
@@ -106,32 +124,50 @@ class Definition:
         for one in live:
             if isinstance(one, cls) and one.to_dict() == data:
                 return one
-        path = data.get("class")
-        loaded = next((one for one in known if class_path(one) == path), None) or load_stored_class(path)
-        if not issubclass(loaded, cls):
-            raise DefinitionError(f"{data.get('class')!r} is not a {cls.__name__}.")
-        if data.get("version") != loaded.version:
-            raise DefinitionError(
-                f"{data['class']} was written as version {data.get('version')}, this package reads {loaded.version}. "
-                "Use the same package version on workers, triggerer and scheduler."
-            )
-        arguments = data.get("arguments") or {}
-        if not isinstance(arguments, Mapping):
-            raise DefinitionError(f"{path!r}: its arguments are {arguments!r:.100}, not an object.")
-        names = {field.name for field in dataclasses.fields(loaded) if field.init}  # type: ignore[arg-type]
-        unknown = sorted(set(arguments) - names)
-        if unknown:
-            raise DefinitionError(
-                f"{data['class']} has no field {', '.join(map(repr, unknown))}: this definition was written by another "
-                "version of that class. Use the same package version on workers, triggerer and scheduler."
-            )
-        revived = {name: _revive(value, known) for name, value in arguments.items()}
-        try:
-            with reading_back():
-                return loaded(**revived)
-        except DefinitionError:
-            raise
-        except Exception as error:  # a constructor of the user's; what it raises is trouble of this definition alone
-            raise DefinitionError(
-                f"{data['class']} cannot be made of {sorted(arguments)}: {type(error).__name__}: {error}"
-            ) from error
+        made = _made(cls, data, known)
+        if not any_server:
+            _check_servers(made, live)
+        return made
+
+
+def _made(cls: type[D], data: Mapping[str, Any], known: Collection[type]) -> D:
+    path = data.get("class")
+    loaded = next((one for one in known if class_path(one) == path), None) or load_stored_class(path)
+    if not issubclass(loaded, cls):
+        raise DefinitionError(f"{data.get('class')!r} is not a {cls.__name__}.")
+    if data.get("version") != loaded.version:
+        raise DefinitionError(
+            f"{data['class']} was written as version {data.get('version')}, this package reads {loaded.version}. "
+            "Use the same package version on workers, triggerer and scheduler."
+        )
+    arguments = data.get("arguments") or {}
+    if not isinstance(arguments, Mapping):
+        raise DefinitionError(f"{path!r}: its arguments are {arguments!r:.100}, not an object.")
+    names = {field.name for field in dataclasses.fields(loaded) if field.init}  # type: ignore[arg-type]
+    unknown = sorted(set(arguments) - names)
+    if unknown:
+        raise DefinitionError(
+            f"{data['class']} has no field {', '.join(map(repr, unknown))}: this definition was written by another "
+            "version of that class. Use the same package version on workers, triggerer and scheduler."
+        )
+    revived = {name: _revive(value, known) for name, value in arguments.items()}
+    try:
+        with reading_back():
+            return loaded(**revived)
+    except DefinitionError:
+        raise
+    except Exception as error:  # a constructor of the user's; what it raises is trouble of this definition alone
+        raise DefinitionError(
+            f"{data['class']} cannot be made of {sorted(arguments)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_servers(made: Definition, live: Sequence[Definition]) -> None:
+    trusted = set(settings().trusted_servers).union(*(one.servers() for one in live))
+    for server in sorted(made.servers() - trusted):
+        raise UntrustedError(
+            f"{class_path(type(made))!r} speaks to {server!r:.200}, which only a checkpoint names, so nothing was sent "
+            f"there. If it is yours, trust it in Airflow's configuration, as it is written in the pipeline: "
+            f"[{SECTION}] {TRUSTED_SERVERS} = {server:.200} "
+            f"(AIRFLOW__{SECTION.upper()}__{TRUSTED_SERVERS.upper()}={server:.200})."
+        )

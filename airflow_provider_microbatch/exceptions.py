@@ -15,7 +15,8 @@ class DefinitionError(MicroBatchError, ValueError):
 
 
 class UntrustedError(DefinitionError):
-    """A class that a checkpoint or trigger names is none that may be loaded because of that; it was not imported."""
+    """A checkpoint or trigger names a class that may not be loaded because of that, or a checkpoint a server that may
+    not be spoken to; it was not imported, or asked."""
 
 
 class CheckpointError(MicroBatchError):

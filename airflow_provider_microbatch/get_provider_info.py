@@ -58,6 +58,16 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "acme.microbatch_hooks,acme.sinks",
                         "default": "",
                     },
+                    "trusted_servers": {
+                        "description": (
+                            "Addresses of Spark Connect servers, separated by commas, that the janitor and the "
+                            "microbatch command may speak to because a checkpoint names them; each as in the pipeline."
+                        ),
+                        "version_added": __version__,
+                        "type": "string",
+                        "example": "sc://spark:15002",
+                        "default": "",
+                    },
                     "group_access": {
                         "description": (
                             "What the group of their folder may do with checkpoints and stages: none, read or write."

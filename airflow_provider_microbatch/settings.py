@@ -18,6 +18,7 @@ SECTION = "microbatch"
 """The section of Airflow's configuration."""
 
 TRUSTED_MODULES = "trusted_modules"
+TRUSTED_SERVERS = "trusted_servers"
 GROUP_ACCESS = "group_access"
 
 _GROUP_BITS = {"none": (0o000, 0o000), "read": (0o040, 0o050), "write": (0o060, 0o070)}
@@ -29,11 +30,13 @@ class Settings:
 
     :param trusted_modules: modules, or packages with all below them, whose classes may be loaded because a checkpoint
         or a trigger names them.
+    :param trusted_servers: addresses of servers that may be spoken to because a checkpoint names them.
     :param group_access: what the group of their folder may do with checkpoints and stages: ``none``, ``read`` or
         ``write``. Others may never do anything.
     """
 
     trusted_modules: tuple[str, ...] = ()
+    trusted_servers: tuple[str, ...] = ()
     group_access: str = "none"
 
     def __post_init__(self) -> None:

@@ -275,7 +275,7 @@ class Janitor:
             try:
                 recorded = self._checkpoint.definitions.sink(name)
                 if recorded is not None and str(recorded) not in found:
-                    found[str(recorded)] = Sink.from_dict(recorded)
+                    found[str(recorded)] = Sink.from_dict(recorded, live=self._given_sinks)
             except UntrustedError as error:
                 report.add("refused", f"the sink of pipeline definition {name}", str(error))
             except MicroBatchError as error:

@@ -30,7 +30,7 @@ class MicroBatchJanitorOperator(BaseOperator):
         trusted.
     :param checkpoints: checkpoints to clean up, by address: what the janitor needs of a pipeline is on record in them.
         Of their classes those of this package, of installed entry points and of ``[microbatch] trusted_modules`` are
-        loaded; any other is reported.
+        loaded, and of the servers that they name those of ``trusted_servers`` spoken to; any other is reported.
     :param grace_seconds: how long output that a replay put out is kept for readers, in seconds.
     :param only_say: only say what would be done.
     """

@@ -73,6 +73,9 @@ class ConnectStatements(Statements):
                 "set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN."
             )
 
+    def servers(self) -> set[str]:
+        return {self.url}
+
     def handle(self) -> Mapping[str, Any]:
         # As PySpark chooses the user; a server knows sessions by id and user.
         user = os.environ.get("SPARK_USER") or os.environ.get("USER") or "microbatch"

@@ -84,7 +84,7 @@ class NewDataTrigger(BaseTrigger):
         """Yield one event."""
         try:
             # Importing a source's module and listing its files block, and this loop is shared by all triggers.
-            pipeline = await asyncio.to_thread(Pipeline.from_dict, self.pipeline)
+            pipeline = await asyncio.to_thread(Pipeline.from_dict, self.pipeline, any_server=True)
         except DefinitionError as error:
             yield _event(NOT_IMPORTABLE, str(error))
             return

@@ -29,6 +29,9 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.staging.statements import ConnectStatements
+from airflow_provider_microbatch.staging.table_sink import TableSink
 from airflow_provider_microbatch.triggers import new_data
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger, decide
 from tests.airflow_face.support import context, tree
@@ -229,6 +232,13 @@ def test_an_engine_that_cannot_be_asked_from_here_lets_it_fire(
 
 def test_it_fires_at_once_in_a_backfill(world: World) -> None:
     assert fires(triggered(world, context(world.root, run_type="backfill")))
+
+
+def test_the_servers_that_a_dag_names_need_no_trust_in_the_triggerer(world: World) -> None:
+    catalog = SparkCatalog(ConnectStatements("sc://127.0.0.1:1"), str(world.root / "tables"))
+    world.options["sink"] = TableSink(catalog, "orders", schema="id long")
+    world.land(1)
+    assert fires(triggered(world))
 
 
 def test_it_never_writes(world: World) -> None:

@@ -12,14 +12,23 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.marks import Mark
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.engines.lookup import find_engine
-from airflow_provider_microbatch.exceptions import CheckpointError, HandleError
+from airflow_provider_microbatch.exceptions import CheckpointError, HandleError, MaintenanceError, UntrustedError
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
+from airflow_provider_microbatch.execution.table_check import check_table
+from airflow_provider_microbatch.runtime.statements import StatementFailure
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.staging import statements
 from airflow_provider_microbatch.staging.hooks import JobContext, JobStatusHook
+from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.staging.statements import ConnectStatements
+from airflow_provider_microbatch.staging.table_sink import TableSink
+from tests.execution.maintaining import planned, rewind
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
@@ -150,6 +159,53 @@ def test_a_definition_that_names_another_program_is_not_run(
     assert world.stages() == []
     rewrite(world, f"microbatch/pipelines/{name}", arguments=whole["arguments"])
     assert not janitor(world).failed
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Servers that were spoken to, none of which answers."""
+    seen: list[str] = []
+
+    def nobody(url: str, *_: Any, **__: Any) -> Any:
+        seen.append(url)
+        raise StatementFailure("", "nobody answers")
+
+    monkeypatch.setattr(statements, "run_by_connect", nobody)
+    monkeypatch.setattr(statements, "end_by_connect", nobody)
+    return seen
+
+
+def names_a_server(world: World) -> TableSink:
+    """Have a dead attempt whose pipeline on record writes, and is hooked, by a server."""
+    world.staged()
+    world.expire_leases()
+    (name,) = world.checkpoint.definitions.names()
+    whole = world.checkpoint.definitions.get(name)
+    assert whole is not None
+    catalog = SparkCatalog(ConnectStatements("sc://evil:1"), str(world.root / "evil"))
+    table = TableSink(catalog, "orders", schema="id long").of_pipeline("orders")
+    hooks = [hook.to_dict() for hook in table.hooks()]
+    (world.root / "evil/orders/_replaced").mkdir(parents=True)
+    arguments = {**whole["arguments"], "sink": table.to_dict(), "hooks": hooks}
+    rewrite(world, f"microbatch/pipelines/{name}", arguments=arguments)
+    return table
+
+
+def test_a_server_that_a_checkpoint_names_is_not_spoken_to(world: World, asked: list[str]) -> None:
+    table = names_a_server(world)
+    report = janitor(world)
+    assert "live/0 attempt 1" in report.of("refused")
+    assert all("trusted_servers = sc://evil:1" in told for told in report.problems)
+    assert asked == []
+    with pytest.raises(MaintenanceError, match="trusted_servers = sc://evil:1"):
+        planned(world, rewind(-1))
+    step = DropOutput(key="live/0", epoch=1, sink=table.to_dict(), where="x", why="")
+    with pytest.raises(UntrustedError):
+        step.apply(open_store(world.pipeline.checkpoint))
+    assert check_table(world.checkpoint, everything=True).unasked is not None
+    assert asked == []
+    Janitor(checkpoint=world.checkpoint, engine_of=find_engine, sinks=[table]).run()
+    assert set(asked) == {"sc://evil:1"}, "who has the pipeline at hand names its servers"
 
 
 @pytest.mark.parametrize("sink", ["x", 7, [], {"class": "os:system"}, {"class": None}, {}], ids=repr)

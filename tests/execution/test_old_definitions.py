@@ -106,6 +106,15 @@ def test_a_sink_that_is_gone_stops_no_rewind_of_batches_that_never_wrote_to_it(w
     assert world.table() == {0: [0], 1: [1]}
 
 
+def test_a_sink_that_is_gone_is_not_asked_for_a_batch_that_never_came_to_any(world: World) -> None:
+    world.land(4)
+    world.staged(4)
+    world.expire_leases()
+    rewrite(world, gone)
+    applied(world, rewind(3, drop_output=False))
+    assert world.checkpoint.offset_log.latest_id() == 3
+
+
 def test_a_sink_that_is_gone_is_named_where_it_decides(world: World) -> None:
     (world.lake / "lane=live/batch_id=1").rename(world.root / "batch-1")
     name, before = rewrite(world, gone), world.files()

@@ -148,8 +148,8 @@ MUTATIONS = [
         name="a definition of another version is no error of its own",
         why="one checkpoint takes the janitor down for all",
         file="definition.py",
-        old="        if unknown:\n",
-        new="        if False:\n",
+        old="    if unknown:\n",
+        new="    if False:\n",
         tests=(JANITOR_TASK,),
     ),
     Mutation(

@@ -132,4 +132,20 @@ MUTATIONS = [
         new="        _ = may_be_in\n",
         tests=(OLD,),
     ),
+    Mutation(
+        name="a server that a checkpoint names is spoken to",
+        why="who can write a checkpoint is sent the token of the janitor, and what it says is believed",
+        file="definition.py",
+        old="        if not any_server:\n",
+        new="        if not data:\n",
+        tests=(REGISTRY, CHECKPOINT),
+    ),
+    Mutation(
+        name="a pipeline's own servers have to be trusted",
+        why="a janitor that has the pipeline refuses its tables as soon as a column was added",
+        file="definition.py",
+        old="    trusted = set(settings().trusted_servers).union(*(one.servers() for one in live))\n",
+        new="    trusted = set(settings().trusted_servers)\n",
+        tests=(REGISTRY,),
+    ),
 ]

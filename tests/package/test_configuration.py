@@ -13,7 +13,8 @@ SAY = (
     "import sys\n{first}\n"
     "from airflow_provider_microbatch import configuration, settings\n"
     "configuration.hand_down()\n"
-    "print('said:', settings.settings().trusted_modules, 'airflow' in sys.modules)\n"
+    "given = settings.settings()\n"
+    "print('said:', given.trusted_modules, given.trusted_servers, 'airflow' in sys.modules)\n"
 )
 
 
@@ -24,11 +25,16 @@ def test_it_is_the_same_with_and_without_airflow(first: str, where: str, tmp_pat
     environment["AIRFLOW_HOME"] = str(tmp_path)
     if where == "environment":
         environment["AIRFLOW__MICROBATCH__TRUSTED_MODULES"] = "acme.hooks, acme.sinks"
+        environment["AIRFLOW__MICROBATCH__TRUSTED_SERVERS"] = "sc://a:1/;use_ssl=true, sc://b:2"
     if where == "file":
-        (tmp_path / "airflow.cfg").write_text("[microbatch]\ntrusted_modules = acme.hooks,acme.sinks,\n")
+        (tmp_path / "airflow.cfg").write_text(
+            "[microbatch]\ntrusted_modules = acme.hooks,acme.sinks,\n"
+            "trusted_servers = sc://a:1/;use_ssl=true,sc://b:2\n"
+        )
     done = subprocess.run(
         [sys.executable, "-c", SAY.format(first=first)], env=environment, capture_output=True, text=True, check=False
     )
     said = next((line for line in done.stdout.splitlines() if line.startswith("said:")), done.stderr)
     wanted = () if where == "nowhere" else ("acme.hooks", "acme.sinks")
-    assert said == f"said: {wanted} {bool(first)}"
+    servers = () if where == "nowhere" else ("sc://a:1/;use_ssl=true", "sc://b:2")
+    assert said == f"said: {wanted} {servers} {bool(first)}"

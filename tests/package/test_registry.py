@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -13,11 +14,17 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.definition import Definition, class_path
 from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
+from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.registry import DEFINITIONS, ENGINES, SOURCES, Entry, Registry, load_stored_class
 from airflow_provider_microbatch.registry import _installed as installed
 from airflow_provider_microbatch.settings import Settings
+from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.staging.hooks import check_hook
+from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.staging.statements import ConnectStatements
+from airflow_provider_microbatch.staging.table_sink import TableSink
 
 SHIPPED = """
 import pathlib
@@ -166,6 +173,52 @@ def test_in_a_trusted_module_only_a_class_of_the_kind_is_made(
     trust(monkeypatch, "acme_shipped.sources")
     with pytest.raises(DefinitionError):
         Source.from_dict(stored(f"acme_shipped.sources:{name}"))
+
+
+SERVER = "sc://spark:15002"
+
+
+def table(url: str = SERVER) -> TableSink:
+    return TableSink(SparkCatalog(ConnectStatements(url), "/lake"), "shop.orders", schema="id long")
+
+
+def trust_server(monkeypatch: pytest.MonkeyPatch, *servers: str) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_servers=servers))
+
+
+def test_a_server_that_only_a_checkpoint_names_is_refused_with_the_setting_to_use() -> None:
+    with pytest.raises(UntrustedError, match=rf"\[microbatch\] trusted_servers = {SERVER}") as refused:
+        Sink.from_dict(table().to_dict())
+    assert f"AIRFLOW__MICROBATCH__TRUSTED_SERVERS={SERVER}" in str(refused.value)
+
+
+def test_a_server_that_is_trusted_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    trust_server(monkeypatch, "sc://other", SERVER)
+    assert Sink.from_dict(table().to_dict()) == table()
+
+
+@pytest.mark.parametrize(
+    "url", ["sc://spark:15002/;use_ssl=false", "sc://spark:1500", "sc://spark:15002.evil.org", "sc://spark"]
+)
+def test_another_address_is_another_server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trust_server(monkeypatch, SERVER)
+    with pytest.raises(UntrustedError):
+        Sink.from_dict(table(url).to_dict())
+
+
+def test_servers_of_objects_at_hand_need_no_trust() -> None:
+    older = dataclasses.replace(table(), schema="id int").to_dict()
+    assert Sink.from_dict(older, live=[table()]).to_dict() == older
+    with pytest.raises(UntrustedError):
+        Sink.from_dict(older, live=[table("sc://other")])
+
+
+def test_a_dag_names_its_own_servers() -> None:
+    pipeline = Pipeline("orders", checkpoint="/c", sources={"s": FileSource("/l")}, sink=table())
+    assert pipeline.servers() == {SERVER}
+    assert Pipeline.from_dict(pipeline.to_dict(), any_server=True) == pipeline
+    for hook in pipeline.hooks:
+        check_hook(hook, where="here")
 
 
 def test_a_registered_class_of_another_kind_is_refused() -> None:

@@ -3,6 +3,7 @@ statement where the table exists and where it does not, and what is in storage w
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import (
@@ -77,7 +79,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectStatemen
     with metastore(tmp_path_factory.mktemp("metastore")) as url:
         statements = ConnectStatements(url)
         statements.run(["CREATE DATABASE sales"])
+        # The janitor of these tests has the checkpoint alone.
+        given = settings.settings()
+        settings.hand_down(lambda: dataclasses.replace(given, trusted_servers=(url,)))
         yield statements
+        settings.hand_down(lambda: given)
 
 
 @pytest.fixture
@@ -389,7 +395,7 @@ PUBLISH = """
 import json, sys
 from airflow_provider_microbatch.sinks import Sink
 from tests.sinks.stages import EXPECTED
-Sink.from_dict(json.loads(sys.argv[1])).publish(EXPECTED, 1)
+Sink.from_dict(json.loads(sys.argv[1]), any_server=True).publish(EXPECTED, 1)
 """
 
 
