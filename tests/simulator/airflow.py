@@ -60,6 +60,8 @@ class DagRun:
     process: Process | None = None
     engine: StoppableEngine | None = None
     error: str = ""
+    slot: int = -1
+    """Its place among the instances of a drain; -1: there is one task."""
     aside: bool = False
     """Whether its batch was set aside: it has failed until it is cleared."""
     ended_elsewhere: bool = False
@@ -67,13 +69,14 @@ class DagRun:
 
     @property
     def name(self) -> str:
-        return f"{self.run_id} of {self.subject.name}"
+        return f"{self.run_id}{f'[{self.slot}]' if self.slot >= 0 else ''} of {self.subject.name}"
 
     def identity(self) -> RunIdentity:
         return RunIdentity(
             dag_id=self.subject.name,
             run_id=self.run_id,
             task_id="micro_batch",
+            map_index=self.slot,
             ti_id=self.ti_id,
             try_number=self.try_number,
             clear_number=self.clear_number,
@@ -92,20 +95,44 @@ class Airflow:
         self._numbers = 0
         self.ended: list[tuple[Subject, RunIdentity, BaseException | None]] = []
         """Tries that have ended, for listeners that are called late or twice."""
+        self.begun: dict[tuple[str, Interval], int] = {}
+        """When the first try of a run of the pipeline's data interval began."""
+        self.had: dict[tuple[str, Interval], int] = {}
+        """When such a run was over first, and had not failed."""
 
     def active(self, subject: Subject) -> list[DagRun]:
         """Runs that are not over."""
         return [run for run in self.runs if run.subject is subject and run.state not in OVER]
 
     def new_run(self, subject: Subject, *, interval: Interval | None = None) -> DagRun:
-        """One more run."""
+        """One more run; of its slots, if it has several, the first."""
         self._numbers += 1
-        return self._made(DagRun(subject, f"run-{self._numbers}", interval=interval))
+        return self._made(subject, f"run-{self._numbers}", interval=interval)
 
-    def _made(self, run: DagRun) -> DagRun:
-        run.created_ms = run.started_ms = self._world.now_ms
-        self.runs.append(run)
-        return run
+    def _made(self, subject: Subject, run_id: str, *, interval: Interval | None) -> DagRun:
+        slots = subject.options.slots
+        # A run with a data interval has one batch, which slot 0 makes.
+        numbers = [-1] if slots == 1 else [0] if interval is not None else range(slots)
+        now = self._world.now_ms
+        made = [DagRun(subject, run_id, interval=interval, slot=n, created_ms=now, started_ms=now) for n in numbers]
+        self.runs += made
+        return made[0]
+
+    def slots_of(self, run: DagRun) -> list[DagRun]:
+        """All task instances of the run, in their order."""
+        return [one for one in self.runs if one.subject is run.subject and one.run_id == run.run_id]
+
+    def may_begin(self, run: DagRun) -> bool:
+        """Whether a task instance that waits is next: one of a run at a time, and in order."""
+        others = [one for one in self.slots_of(run) if one is not run]
+        return not any(one.state == RUNNING or (one.state == QUEUED and one.slot < run.slot) for one in others)
+
+    def skips(self, run: DagRun) -> bool:
+        """Whether a slot before has failed, or waits for its retry: its batch comes first."""
+        failed = any(one.slot < run.slot and one.state in (RETRY, FAILED) for one in self.slots_of(run))
+        if failed:
+            run.state = SKIPPED
+        return failed
 
     def begin_task(self, run: DagRun) -> None:
         """A task instance of the run, whose id tells when it was made; no two are of one millisecond."""
@@ -114,15 +141,18 @@ class Airflow:
 
     def make_again(self, run: DagRun) -> DagRun:
         """A user deletes the run, and makes one of the same name."""
-        self.stop(run)
-        self.runs.remove(run)
-        run.process = None
-        return self._made(DagRun(run.subject, run.run_id, interval=run.interval))
+        for one in self.slots_of(run):
+            self.stop(one)
+            self.runs.remove(one)
+            one.process = None
+        return self._made(run.subject, run.run_id, interval=run.interval)
 
     def begin_try(self, run: DagRun) -> Process:
         """The next try of a run's task: a process."""
         world, subject = self._world, run.subject
         run.try_number += 1
+        if run.interval is not None:
+            self.begun.setdefault((subject.name, run.interval), world.now_ms)
         self.begin_task(run)
         run.state = RUNNING
         engine = run.engine = StoppableEngine(SimulatedEngine(world.cluster, world))
@@ -162,6 +192,8 @@ class Airflow:
                 run.retries -= 1
                 outcome = RETRY if run.retries > 0 else FAILED
             run.state, run.ended_elsewhere = str(outcome), subject.kept is not None
+            if run.interval is not None and run.state in (SUCCESS, SKIPPED):
+                self.had.setdefault((subject.name, run.interval), world.now_ms)
             self._world.say(f"{run.name} try {run.try_number} ends: {run.state} {run.error[:200]}")
 
         name = f"{run.name} try {run.try_number}" + (f" clear {run.clear_number}" if run.clear_number else "")
@@ -217,17 +249,25 @@ class Airflow:
         run.process = None
         run.state = RETRY if run.retries > 0 else FAILED
 
-    def clear(self, run: DagRun, *, resets_run: bool = True) -> None:
+    def clear(self, run: DagRun, *, resets_run: bool = True, all_slots: bool = False) -> None:
         """A user wants it again.
 
         :param resets_run: False: by REST with ``reset_dag_runs=false``, which leaves the clear number.
+        :param all_slots: the run's other task instances too.
         """
         run.subject.version += 1
-        run.wanted = run.subject.version
+        slots = self.slots_of(run)
         if resets_run:
-            run.clear_number += 1
-            if run.state in OVER:
-                run.started_ms = self._world.now_ms
+            is_over = all(one.state in OVER for one in slots)
+            for one in slots:
+                one.clear_number += 1
+                if is_over:
+                    one.started_ms = self._world.now_ms
+        for one in slots if all_slots else [run]:
+            self._clear_task(one)
+
+    def _clear_task(self, run: DagRun) -> None:
+        run.wanted = run.subject.version
         run.first_try = run.try_number + 1
         run.aside = False
         run.retries = RETRIES

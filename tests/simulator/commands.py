@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
+from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from tests.simulator.expected import REREAD, SET_OFFSET, SKIP
 from tests.simulator.processes import Process
 from tests.simulator.subject import Subject
 
@@ -29,6 +34,9 @@ class Command:
         self.make = make
 
 
+COMMANDS = ("repair", "rewind", SET_OFFSET, "rename-source")
+"""How the names of all of them begin."""
+
 REPAIR = Command("repair", plan_repair)
 
 
@@ -37,6 +45,36 @@ def rewind(to: int) -> Command:
     return Command(
         f"rewind --to {to} --drop-output", lambda drafting: plan_rewind(drafting, lane="live", to=to, drop_output=True)
     )
+
+
+def set_offset(source: str, offset: Offset | None, allowed: Collection[str]) -> Command:
+    """Have the next live batch begin at ``offset``.
+
+    :param allowed: options that say what may be lost or doubled.
+    """
+
+    def make(drafting: Drafting) -> Plan:
+        skip, reread = SKIP in allowed, REREAD in allowed
+        return plan_set_offset(
+            drafting, lane=LIVE, source=source, offset=offset, allow_skip=skip, allow_reread=reread
+        )  # fmt: skip
+
+    return Command(" ".join([f"{SET_OFFSET} --source {source} --offset {offset}", *allowed]), make)
+
+
+def rename(subject: Subject) -> Command:
+    """Say to the checkpoint what the source that is being renamed is called."""
+    assert subject.renamed is not None, "nothing is renamed"
+    old, new = subject.names[subject.renamed][-2:]
+    return Command(f"rename-source {old} {new}", lambda drafting: plan_rename_source(drafting, old=old, new=new))
+
+
+def is_renamed(subject: Subject) -> bool:
+    """Whether the checkpoint knows what the source that is being renamed is called."""
+    checkpoint = subject.checkpoint()
+    if subject.renamed is None or checkpoint.maintenance.unfinished() is not None:
+        return False
+    return tuple(subject.names[subject.renamed][-2:]) in checkpoint.names.renames()
 
 
 def command(world: World, subject: Subject, given: Command) -> Process:

@@ -29,7 +29,7 @@ class Told(JobStatusHook):
     def _tell(self, status: str, context: JobContext) -> None:
         played = world()
         played.point(f"hook {self.name} on_{status} of {context.key} attempt {context.epoch}")
-        if played.hooks_fail:
+        if played.hooks_fail or (self.name in played.deaf_hooks and status != "created"):
             raise OSError("the hook's own trouble")
-        is_own = played.subjects[context.pipeline].kept is None
-        played.told.setdefault((context.pipeline, context.key, context.epoch, is_own), []).append(status)
+        attempt = (context.pipeline, context.key, context.epoch, played.subjects[context.pipeline].kept is None)
+        played.told.setdefault(attempt, []).append(f"{self.name} {status}")

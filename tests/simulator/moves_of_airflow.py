@@ -33,18 +33,40 @@ def _run(world: World, *states: str) -> DagRun | None:
 @move("data lands", weight=16, always=True)
 def lands(world: World) -> str | None:
     subject = _subject(world)
-    unit = subject.land(world.random.choice(subject.sources), world.random.randint(1, 3))
+    unit = subject.land(world.random.choice(subject.landings), world.random.randint(1, 3))
     return f"{unit.source} of {subject.name} gets rows {unit.ids}"
+
+
+@move("a listing lags", weight=4)
+def listing_lags(world: World) -> str | None:
+    """Data is there, and its time has come, and no listing shows it."""
+    subject = _subject(world)
+    unit = subject.land(world.random.choice(subject.landings), world.random.randint(1, 3), shown=False)
+    return f"{unit.source} of {subject.name} gets rows {unit.ids}, which no listing shows yet"
+
+
+@move("a listing catches up", weight=6, always=True)
+def listing_catches_up(world: World) -> str | None:
+    late = [(one, unit) for one in world.subjects.values() for unit in one.units if unit.shown_ms is None]
+    if not late:
+        return None
+    subject, unit = world.random.choice(late)
+    subject.show(unit)
+    return f"{unit.source} {unit.ids} of {subject.name} is listed from now on"
 
 
 @move("the scheduler looks", weight=30, always=True)
 def schedules(world: World) -> str | None:
     waiting = _run(world, QUEUED, RETRY)
+    if waiting is not None and not world.airflow.may_begin(waiting):
+        waiting = None
+    if waiting is not None and world.airflow.skips(waiting):
+        return f"{waiting.name} skips: a slot before it has failed"
     if waiting is not None:
         process = world.airflow.begin_try(waiting)
         return f"{process.name} begins on machine {process.machine}"
     subject = _subject(world)
-    if len([run for run in world.airflow.active(subject) if run.run_id]) >= world.runs_at_once:
+    if len({run.run_id for run in world.airflow.active(subject)}) >= world.runs_at_once:
         return None
     interval = None
     if subject.options.plan == "interval":
@@ -94,8 +116,9 @@ def clears(world: World) -> str | None:
     run = _run(world, *OVER)
     if run is None:
         return None
-    world.airflow.clear(run)
-    return f"{run.name} is cleared, for code {run.wanted}"
+    whole = run.slot >= 0 and world.random.random() < 0.5
+    world.airflow.clear(run, all_slots=whole)
+    return f"{run.name}{' and its other slots are' if whole else ' is'} cleared, for code {run.wanted}"
 
 
 @move("a user clears a task by REST", weight=3)
@@ -188,7 +211,7 @@ def asks(world: World) -> str | None:
     """What fires can be planned, and what does not fire has nothing to plan: asked and planned in one moment, by a task
     that dies right after."""
     subject = _subject(world)
-    if subject.kept is not None or subject.intrudes_on is not None:
+    if subject.kept is not None or subject.intrudes_on is not None or subject.renamed is not None:
         return None
     if subject.options.plan == "interval" or world.disk.trouble or world.cluster.unreachable:
         return None

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from tests.simulator.airflow import SUCCESS
-from tests.simulator.commands import REPAIR, command, rewind
+from tests.simulator.commands import COMMANDS, REPAIR, command, is_renamed, rename, rewind, set_offset
 from tests.simulator.engine import NAME
+from tests.simulator.expected import REREAD, SKIP
 from tests.simulator.moves import move
 from tests.simulator.promises import HOSTILE, TRAP, look_at_replays
-from tests.simulator.subject import LEASE_SECONDS, Options, Subject
+from tests.simulator.subject import HOOKS, LEASE_SECONDS, Options, Subject
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -28,9 +29,10 @@ def _may_be_exchanged(world: World, subject: Subject) -> bool:
         subject.kept is None
         and subject.intrudes_on is None
         and subject.options.plan == "live"
+        and subject.renamed is None
         and not any(run.interval for run in world.airflow.runs)
         and checkpoint.maintenance.unfinished() is None
-        and not any(process.name.startswith(("rewind", "repair")) for process in world.processes.living())
+        and not any(process.name.startswith(COMMANDS) for process in world.processes.living())
     )
 
 
@@ -66,6 +68,16 @@ def hooks_work(world: World) -> str | None:
     return "job status hooks work again"
 
 
+@move("a hook fails for good", weight=1)
+def hook_fails_for_good(world: World) -> str | None:
+    """Whenever it is told of an end: it is given up at some time."""
+    hook = world.random.choice(HOOKS)
+    if hook in world.deaf_hooks:
+        return None
+    world.deaf_hooks.add(hook)
+    return f"hook {hook!r} fails for good"
+
+
 @move("an option changes", weight=3)
 def option_changes(world: World) -> str | None:
     subject = _subject(world)
@@ -74,12 +86,22 @@ def option_changes(world: World) -> str | None:
             ("limit", [None, 1, 2]),
             ("on_failure", ["fail", "set_aside"]),
             ("retained", [None, 2, 4]),
-            ("cleans", [True, False]),
         ]
     )
     value = world.random.choice(values)
     setattr(subject.options, name, value)
     return f"{subject.name} has {name}={value} from now on"
+
+
+@move("clean_source is switched", weight=3)
+def clean_source_switched(world: World) -> str | None:
+    """On or off, or to another archive: one without the other."""
+    subject = _subject(world)
+    if world.random.random() < 0.6:
+        subject.options.cleans = not subject.options.cleans
+        return f"{subject.name} {'archives' if subject.options.cleans else 'leaves'} what it has read from now on"
+    subject.options.archive = world.random.choice(["archive", "archive-2", "archive-3"])
+    return f"{subject.name} archives, if it does, to {subject.options.archive} from now on"
 
 
 @move("a unit is written again", weight=2)
@@ -107,6 +129,57 @@ def restored(world: World) -> str | None:
     return f"{unit.source} {unit.ids} of {subject.name} is restored"
 
 
+@move("set-offset", weight=14)
+def sets_offset(world: World) -> str | None:
+    subject = _subject(world)
+    if subject.kept is not None or len(world.subjects) > 1 or subject.options.plan != "live":
+        return None
+    landing, planned = world.random.choice(subject.landings), [subject.planned_in(unit) for unit in subject.units]
+    places = sorted({one[1] for one in planned if one is not None})
+    checkpoint = subject.checkpoint()
+    if not places or checkpoint.offset_log.latest_id() != checkpoint.commit_log.latest_id():
+        return None  # while a batch is planned it is refused
+    allowed = world.random.choice([(SKIP, REREAD), (SKIP, REREAD), (SKIP,), (REREAD,)])
+    subject.sets_offsets = True
+    given = set_offset(subject.named(landing), subject.system.offset(world.random.choice([-1, *places])), allowed)
+    before = _as_advised(world)
+    command(world, subject, given)
+    return f"{before}{given.name} of {subject.name} begins"
+
+
+@move("a source is renamed", weight=2)
+def renamed(world: World) -> str | None:
+    """In the DAG file, or first in the checkpoint: until both know, nothing is read twice."""
+    subject = next(iter(world.subjects.values()))
+    if subject.renamed is not None or subject.kept is not None or len(world.subjects) > 1:
+        return None
+    # What has read nothing is a new source under any name.
+    read = sorted({unit.source for unit in subject.units if subject.is_planned(unit)})
+    if not read:
+        return None
+    landing = world.random.choice(read)
+    old, subject.renamed = subject.named(landing), landing
+    subject.names[landing].append(f"{landing}-{len(subject.names[landing])}")
+    subject.dag_lags = world.random.random() < 0.5
+    if subject.dag_lags:
+        command(world, subject, rename(subject))
+    where = "checkpoint" if subject.dag_lags else "DAG file"
+    return f"the {where} of {subject.name} is to call source {old} {subject.names[landing][-1]}"
+
+
+@move("rename-source", weight=5, always=True)
+def renames(world: World) -> str | None:
+    """The other half of it, or the same command again."""
+    subject = next(iter(world.subjects.values()))
+    if subject.renamed is None or subject.kept is not None:
+        return None
+    if not is_renamed(subject):
+        command(world, subject, rename(subject))
+        return f"rename-source of {subject.name} begins"
+    subject.dag_lags, subject.renamed = False, None
+    return f"DAG file and checkpoint of {subject.name} agree on {', '.join(subject.sources)}"
+
+
 @move("repair", weight=2)
 def repairs(world: World) -> str | None:
     subject = _subject(world)
@@ -116,7 +189,7 @@ def repairs(world: World) -> str | None:
     return f"repair of {subject.name} begins"
 
 
-@move("rewind", weight=6)
+@move("rewind", weight=14)
 def rewinds(world: World) -> str | None:
     subject = _subject(world)
     if subject.kept is not None or len(world.subjects) > 1:
@@ -124,9 +197,21 @@ def rewinds(world: World) -> str | None:
     ids = subject.checkpoint().commit_log.ids()
     if len(ids) < 2:
         return None
-    to = world.random.choice(ids[1:] if ids[0] else [-1, *ids])
+    # Also to the oldest that retention kept, and to before all: refused where no log goes on from there.
+    to = world.random.choice([-1, *ids])
+    before = _as_advised(world)
     command(world, subject, rewind(to))
-    return f"rewind of {subject.name} to {to} begins"
+    return f"{before}rewind of {subject.name} to {to} begins"
+
+
+def _as_advised(world: World) -> str:
+    """Half of the people do what a command asks for: they pause the DAG, and wait until nobody is alive at a batch."""
+    if world.random.random() < 0.5:
+        return ""
+    for process in world.processes.living():
+        world.processes.kill(process)
+    world.now_ms += 2 * round(LEASE_SECONDS * 1000)
+    return "nobody is alive any more: "
 
 
 def _pause(world: World) -> None:

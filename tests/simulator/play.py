@@ -124,7 +124,7 @@ def _live(world: World, script: Script) -> None:
         raise Broken("what looks from outside cannot", f"{type(error).__name__}: {error}") from error
     for subject in world.subjects.values():
         world.counts["batches"] += len(subject.table())
-        world.counts["rows"] += len(subject.wanted())
+        world.counts["rows"] += len(subject.landed())
 
 
 def shrink(played: Played, *, system: str = DEFAULT, tries: int = 600) -> Played:

@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from tests.simulator.airflow import SUCCESS
-from tests.simulator.subject import Subject
+from tests.simulator.expected import most, note_jumps, wanted
+from tests.simulator.hooks import Told
+from tests.simulator.subject import HOOKS, Subject
 from tests.simulator.world import Broken
 from tests.support.systems import Row
 from tests.support.whose import stages_of
@@ -28,6 +31,9 @@ TRAP = "tests.simulator.trap"
 """The module that a hostile checkpoint names."""
 HOSTILE = "/"
 """The host in its handles."""
+
+CALLS = 9
+"""After so many a hook that fails is given up."""
 
 _STATUS = {"succeeded": "finished", "canceled": "canceled", "failed": "failed", "superseded": "failed"}
 
@@ -43,6 +49,7 @@ def look(world: World) -> None:
         return
     world.touched = False
     for subject in world.subjects.values():
+        note_jumps(subject)
         table = subject.table()
         _look_at_table(subject, table)
         if subject.kept is None and subject.intrudes_on is None:
@@ -52,7 +59,9 @@ def look(world: World) -> None:
 
 def _look_at_table(subject: Subject, table: Table) -> None:
     seen = Counter(row["id"] for rows in table.values() for row in rows)
-    doubled = sorted(row for row, count in seen.items() if count > 1)
+    twice = {row: count for row, count in seen.items() if count > 1}
+    allowed = {row: most(subject, unit) for unit in subject.units if twice.keys() & set(unit.ids) for row in unit.ids}
+    doubled = sorted(row for row, count in twice.items() if count > allowed.get(row, 1))
     if doubled:
         raise Broken("rows doubled", f"{doubled[:10]} of {subject.name}: {_where(table, set(doubled))}")
     foreign = sorted(seen.keys() - subject.landed())
@@ -98,11 +107,9 @@ def look_at_rest(world: World) -> None:
         if subject.intrudes_on is not None:
             _look_at_leftovers(world, subject)
             continue
-        have = {row["id"] for rows in subject.table().values() for row in rows}
-        lost = sorted(subject.wanted() - have)
-        if lost:
-            raise Broken("rows lost", f"{lost[:10]} of {subject.name}: {_landed(subject, lost[0])}")
+        _look_at_rows(world, subject)
         _look_at_logs(subject)
+        _look_at_retention(subject)
         _look_at_requests(world, subject)
         _look_at_leftovers(world, subject)
         look_at_replays(world, subject)
@@ -110,6 +117,28 @@ def look_at_rest(world: World) -> None:
     alive = [found.process.name for _, found in world.cluster.alive()]
     if alive:
         raise Broken("a process is left", f"{alive}")
+
+
+def _look_at_rows(world: World, subject: Subject) -> None:
+    table = subject.table()
+    have = Counter(row["id"] for rows in table.values() for row in rows)
+    for unit in subject.units:
+        least, top = wanted(world, subject, unit)
+        found = {have[row] for row in unit.ids}
+        told = f"{unit.source} {unit.ids} of {subject.name} is there {sorted(found)} times, not {least} to {top}"
+        if min(found) < least:
+            raise Broken("rows lost", f"{told}; {subject.planned_in(unit)}, {list(subject.jumps.values())}")
+        if max(found) > top:
+            raise Broken("rows doubled", f"{told}: {_where(table, set(unit.ids))}, {list(subject.jumps.values())}")
+
+
+def _look_at_retention(subject: Subject) -> None:
+    """Where nobody is left to do anything, a lane keeps as many batches as its newest attempt said, and no more."""
+    checkpoint = subject.checkpoint()
+    for name in checkpoint.lanes():
+        kept, ids = retained(checkpoint, name), checkpoint.lane(name).commit_log.ids()
+        if kept is not None and len(ids) > kept and not checkpoint.leases.unfinished(name):
+            raise Broken("retention stands still", f"lane {name} of {subject.name} keeps {ids}, not {kept}")
 
 
 def _look_at_logs(subject: Subject) -> None:
@@ -187,17 +216,25 @@ def _look_at_hooks(world: World, subject: Subject) -> None:
                 if not attempt.code or attempt.definition is None or end is None:
                     continue
                 told = world.told.get((subject.name, key, attempt.epoch, True), [])
-                if told.count("created") > 2:
+                if any(told.count(f"{hook} created") > 1 for hook in HOOKS):
                     raise Broken("a hook was told twice", f"{key} attempt {attempt.epoch}: {told}")
-                if _STATUS[end.state] not in told and "finished" not in told:
-                    raise Broken("a hook was not told", f"{key} attempt {attempt.epoch} {end.state}: {told}")
+                for index, hook in enumerate(HOOKS):
+                    status = "finished" if f"{hook} finished" in told else _STATUS[end.state]
+                    if f"{hook} {status}" not in told:
+                        _look_at_given_up(subject, attempt, index, told=f"{hook} {end.state}: {told}")
+
+
+def _look_at_given_up(subject: Subject, attempt: Attempt, index: int, *, told: str) -> None:
+    """A hook that was not told how an attempt ended has failed nine times, and that is on record."""
+    key, epoch, hook = attempt.key, attempt.epoch, f"{Told.__module__}:{Told.__qualname__}"
+    found = [one for one in subject.checkpoint().deliveries.given_up(key) if one.epoch == epoch and hook in one.hook]
+    mine = [one.tries for one in found if one.where.rpartition("/")[2].startswith(f"{index}.")]
+    if not mine:
+        raise Broken("a hook was not told", f"{key} attempt {epoch} {told}")
+    if mine != [CALLS]:
+        raise Broken("a hook is given up at another call than promised", f"{key} attempt {epoch} {told}: {mine}")
 
 
 def _where(table: Table, rows: set[int]) -> str:
     batches = {str(key): sorted(row["id"] for row in found) for key, found in table.items()}
     return "; ".join(f"{key}: {ids}" for key, ids in sorted(batches.items()) if rows & set(ids))
-
-
-def _landed(subject: Subject, row: int) -> str:
-    unit = next(unit for unit in subject.units if row in unit.ids)
-    return f"{unit.source} {unit.ids}"

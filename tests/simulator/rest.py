@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
 from tests.simulator.processes import FROZEN, RUNS, Process
-from tests.simulator.promises import look
+from tests.simulator.promises import CALLS, look
 from tests.simulator.subject import LEASE_SECONDS, Subject
 from tests.simulator.world import BEGINS_MS, Broken
 
@@ -44,8 +44,14 @@ def come_to_rest(world: World) -> None:
     for subject in world.subjects.values():
         if subject.intrudes_on is None:
             _finish_command(world, subject)
+            _finish_rename(world, subject)
             _run_all(world, subject)
     finish(world)
+    for _ in range(CALLS if world.deaf_hooks else 0):
+        world.now_ms += DAY_MS
+        for subject in list(world.subjects.values()):
+            janitor(world, subject)
+        finish(world)
     # Later than the longest pause before a hook that has failed is called again.
     world.now_ms += DAY_MS
     for subject in list(world.subjects.values()):
@@ -68,6 +74,8 @@ def heal(world: World) -> None:
         if subject.kept is not None:
             MOVES["the checkpoint is put back"].happen(world)
         for unit in subject.units:
+            if unit.shown_ms is None:
+                subject.show(unit)
             if unit.changed:
                 subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
                 unit.changed = False
@@ -120,6 +128,21 @@ def _finish_command(world: World, subject: Subject) -> None:
         finish(world)
 
 
+def _finish_rename(world: World, subject: Subject) -> None:
+    """Whoever has begun to rename a source, in one of the two places, does it in the other."""
+    from tests.simulator.commands import command, is_renamed, rename
+
+    for _ in range(TRIES):
+        if subject.renamed is None or is_renamed(subject):
+            break
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        said = command(world, subject, rename(subject))
+        finish(world)
+    else:
+        raise Broken("a source cannot be renamed", f"{said.result}")
+    subject.dag_lags, subject.renamed = False, None
+
+
 def _run_all(world: World, subject: Subject) -> None:
     for run in world.airflow.active(subject):
         if run.state == RUNNING:
@@ -131,16 +154,17 @@ def _run_all(world: World, subject: Subject) -> None:
         elif run.subject is subject and run.wanted and run.state == FAILED and not run.aside:
             run.state = RETRY  # who clears a run sees to it that it succeeds
     for run in world.airflow.active(subject):
-        _until_over(world, run)
+        if not world.airflow.skips(run):
+            _until_over(world, run)
     if subject.options.plan == "interval":
         world.now_ms += 2 * INTERVAL_MS
         for interval in intervals(world.now_ms):
-            _until_over(world, world.airflow.new_run(subject, interval=interval))
+            _all_until_over(world, world.airflow.new_run(subject, interval=interval))
     else:
         idle = 0
         for _ in range(len(subject.units) + 4 * TRIES):
             run = world.airflow.new_run(subject)
-            _until_over(world, run)
+            _all_until_over(world, run)
             if run.error:
                 world.now_ms += round(2 * LEASE_SECONDS * 1000)  # somebody dead is in its way
             idle = idle + 1 if run.state == SKIPPED and not run.error else 0
@@ -151,6 +175,12 @@ def _run_all(world: World, subject: Subject) -> None:
     for run in _of_set_aside(world, subject):
         world.airflow.clear(run)
         _until_over(world, run)
+
+
+def _all_until_over(world: World, run: DagRun) -> None:
+    for slot in world.airflow.slots_of(run):
+        if not world.airflow.skips(slot):
+            _until_over(world, slot)
 
 
 def _until_over(world: World, run: DagRun) -> None:
@@ -174,5 +204,6 @@ def _of_set_aside(world: World, subject: Subject) -> list[DagRun]:
         for number in log.ids():
             commit = log.get(number)
             if commit is not None and commit.run is not None and is_aside(checkpoint, BatchKey(lane, number), commit):
-                found += [run for run in world.airflow.runs if run.run_id == commit.run.run_id]
+                by = (commit.run.run_id, commit.run.map_index)
+                found += [run for run in world.airflow.runs if (run.run_id, run.slot) == by]
     return found

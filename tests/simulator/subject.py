@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.simulator.world import World
 
 LEASE_SECONDS = 60.0
+HOOKS = ("first", "second")
+"""Names of a pipeline's hooks."""
 
 
 @dataclass(eq=False)
@@ -30,15 +32,29 @@ class Unit:
     :param source: where.
     :param ids: its rows.
     :param at_ms: its time.
-    :param excused: whether a person decided that these rows need not be in the table.
     :param changed: whether somebody has written it again since it landed.
+    :param shown_ms: since when listings show it; None as long as they do not.
     """
 
     source: str
     ids: list[int]
     at_ms: int
-    excused: bool = False
     changed: bool = False
+    shown_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump:
+    """A position that a person has set: what lies between is not read, or read once more.
+
+    :param source: where, by its landing place.
+    :param before: the place up to which was read.
+    :param to: the place up to which counts as read now.
+    """
+
+    source: str
+    before: int
+    to: int
 
 
 @dataclass
@@ -47,10 +63,13 @@ class Options:
 
     limit: int | None = None
     cleans: bool = False
+    archive: str = "archive"
     on_failure: str = "fail"
     retained: int | None = None
     plan: str = "live"
     on_overlap: str = "skip"
+    lookback: float | None = None
+    slots: int = 1
 
 
 class Subject:
@@ -74,7 +93,18 @@ class Subject:
     ) -> None:
         self._world = world
         self.name = name
-        self.sources = sources
+        self.landings = sources
+        """Where data lands."""
+        self.names = {source: [source] for source in sources}
+        """What the sources are called, the newest last: the DAG file's is that, or, while it waits, the one before."""
+        self.renamed: str | None = None
+        """The landing place of the source whose rename is on its way: the DAG file or the checkpoint lags behind."""
+        self.dag_lags = False
+        """Whether it is the DAG file."""
+        self.jumps: dict[int, Jump] = {}
+        """By batch: positions that were set by hand, and that no rewind has undone."""
+        self.sets_offsets = False
+        """Whether anybody has ever set a position by hand."""
         self.options = options
         self.format = format
         self.folder = f"{name}/"
@@ -99,7 +129,12 @@ class Subject:
         return Pipeline(
             self.name,
             checkpoint=f"/disk/{self.folder}".rstrip("/"),
-            sources={name: system.source(name, limit=given.limit, cleans=given.cleans) for name in self.sources},
+            sources={
+                self.named(landing): system.source(
+                    landing, limit=given.limit, cleans=given.cleans, archive=given.archive
+                )
+                for landing in self.landings
+            },
             sink=(self.intrudes_on or self).system.sink(),
             transform="jobs/orders.py:transform",
             checkpoint_format=self.format,
@@ -108,8 +143,19 @@ class Subject:
             set_aside_after=2,
             plan=given.plan,
             on_overlap=given.on_overlap,
-            hooks=(Told("first"), Told("second")),
+            lookback=given.lookback,
+            hooks=tuple(map(Told, HOOKS)),
         )
+
+    def named(self, landing: str) -> str:
+        """What the DAG file calls the source."""
+        names = self.names[landing]
+        return names[-2] if self.dag_lags and len(names) > 1 and landing == self.renamed else names[-1]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names in the DAG file."""
+        return tuple(map(self.named, self.landings))
 
     def store(self) -> DiskStore:
         """Its checkpoint's store."""
@@ -137,22 +183,41 @@ class Subject:
             clock_ms=self._world.machine_ms,
         )
 
-    def land(self, source: str, rows: int) -> Unit:
-        """One more unit."""
+    def land(self, source: str, rows: int, *, shown: bool = True) -> Unit:
+        """One more unit.
+
+        :param shown: whether listings show it at once.
+        """
         world = self._world
         unit = Unit(source=source, ids=list(range(world.rows, world.rows + rows)), at_ms=world.now_ms)
         world.rows += rows
         self.units.append(unit)
         self.system.land(source, unit.ids, at_ms=unit.at_ms)
+        unit.shown_ms = world.now_ms
+        if not shown:
+            self.system.hide(source, unit.ids)
+            unit.shown_ms = None
         return unit
+
+    def show(self, unit: Unit) -> None:
+        """Listings show the unit from now on."""
+        self.system.show(unit.source, unit.ids)
+        unit.shown_ms = self._world.now_ms
 
     def is_planned(self, unit: Unit) -> bool:
         """Whether a batch has it."""
-        return self.system.is_planned(self.checkpoint().source_log(unit.source), unit.source, unit.ids)
+        return self.planned_in(unit) is not None
 
-    def wanted(self) -> set[int]:
-        """Rows that the table has to have, once each."""
-        return {row for unit in self.units if not unit.excused for row in unit.ids}
+    def planned_in(self, unit: Unit) -> tuple[str, int] | None:
+        """Lane, and place in the source's order, of the unit; None if it is not planned."""
+        checkpoint = self.checkpoint()
+        identity = checkpoint.identity()
+        if identity is not None and identity.format == "v1":
+            logs = [checkpoint.source_log(identity.sources[self.landings.index(unit.source)])]
+        else:
+            logs = [checkpoint.source_log(name) for name in self.names[unit.source]]
+        found = (self.system.planned_in(log, unit.source, unit.ids) for log in logs)
+        return next((one for one in found if one is not None), None)
 
     def landed(self) -> set[int]:
         """All rows that were ever landed."""

@@ -58,6 +58,8 @@ class World:
         self.touched = False
         """Whether somebody changed a file, or a table, since the promises were last looked at."""
         self.hooks_fail = False
+        self.deaf_hooks: set[str] = set()
+        """Hooks that fail for good whenever they are told of an end."""
         self.told: dict[Any, list[str]] = {}
         self.lost_answer: str | None = None
         self.story: list[str] = []
@@ -72,6 +74,8 @@ class World:
             retained=self.random.choice([None, None, 2, 3]),
             plan="interval" if interval else "live",
             on_overlap=self.random.choice(["skip", "replay"]),
+            lookback=self.random.choice([None, 700.0, 1500.0]) if interval else None,
+            slots=self.random.choice([1, 1, 1, 3]),
         )
         if not interval:
             # An interval is over when the clock of the machine says so; what may differ is the user's to allow for.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -18,7 +19,7 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_log import SourceLog
+from airflow_provider_microbatch.sources.file_log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file_open import OpenFileSource
 
 Row = dict[str, Any]
@@ -30,11 +31,12 @@ class System(Protocol):
     def checkpoint(self) -> str:
         """Where a pipeline's checkpoint lies, as its definition says it."""
 
-    def source(self, name: str, *, limit: int | None = None, cleans: bool = False) -> Source:
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
         """The source, with the one column ``id``.
 
         :param limit: so many units of what lands are in a batch at most; None for no limit.
         :param cleans: whether the source gives up what is committed.
+        :param archive: where to, of the places that there are for it.
         """
 
     def sink(self) -> Sink:
@@ -49,6 +51,12 @@ class System(Protocol):
         :param at_ms: its time by the source's clock; None: now.
         """
 
+    def hide(self, source: str, ids: Sequence[int]) -> None:
+        """No listing shows the unit that was landed with these ids: listings lag behind."""
+
+    def show(self, source: str, ids: Sequence[int]) -> None:
+        """From now on listings show the unit, as it was landed."""
+
     def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
         """Whether a batch of some lane has the unit that was landed with these ids.
 
@@ -58,6 +66,18 @@ class System(Protocol):
     def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
         """Change the unit that was landed with these ids, as who lands it again does: its rows stay, with other bytes.
         False if it is not there any more, or the source's units cannot change."""
+
+    def planned_in(self, log: Store, source: str, ids: Sequence[int]) -> tuple[str, int] | None:
+        """Lane, and place in the source's order, of the unit that was landed with these ids; None if it is not planned.
+
+        :param log: the source's log.
+        """
+
+    def place(self, offset: Offset | None) -> int:
+        """The place in the source's order up to which a position reaches; -1 for none."""
+
+    def offset(self, place: int) -> Offset | None:
+        """The position behind the unit at that place."""
 
     def restore(self, source: str, ids: Sequence[int], *, at_ms: int) -> None:
         """Undo :meth:`rewrite`: the unit as it was landed at that time."""
@@ -96,13 +116,13 @@ class FilesOnPosix:
     def checkpoint(self) -> str:
         return str(self._root / "checkpoint")
 
-    def source(self, name: str, *, limit: int | None = None, cleans: bool = False) -> Source:
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
         return FileSource(
             str(self._landing(name)),
             schema="id long",
             max_files=limit,
             clean_source="archive" if cleans else None,
-            archive_dir=str(self._root / "archive" / name) if cleans else None,
+            archive_dir=str(self._root / archive / name) if cleans else None,
         )
 
     def sink(self) -> Sink:
@@ -114,9 +134,25 @@ class FilesOnPosix:
     def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
         self._write(source, ids, at_ms=at_ms)
 
+    def hide(self, source: str, ids: Sequence[int]) -> None:
+        self._file(source, ids).rename(self._hidden(source, ids))
+
+    def show(self, source: str, ids: Sequence[int]) -> None:
+        self._hidden(source, ids).rename(self._file(source, ids))
+
     def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
-        newest = max(numbers(log.list("")), default=-1)
-        return str(self._file(source, ids)) in {file.path for file in SourceLog(log).range(-1, newest)}
+        return self.planned_in(log, source, ids) is not None
+
+    def planned_in(self, log: Store, source: str, ids: Sequence[int]) -> tuple[str, int] | None:
+        newest, path = max(numbers(log.list("")), default=-1), str(self._file(source, ids))
+        found = [file for file in SourceLog(log).range(-1, newest) if file.path == path]
+        return (found[0].lane, found[0].log_id) if found else None
+
+    def place(self, offset: Offset | None) -> int:
+        return log_id(offset)
+
+    def offset(self, place: int) -> Offset | None:
+        return None if place < 0 else offset_of(place)
 
     def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
         if not self._file(source, ids).exists():
@@ -183,11 +219,14 @@ class FilesOnPosix:
         return self._landing(source) / f"{ids[0]:06}.json"
 
     def _write(self, source: str, ids: Sequence[int], *, at_ms: int | None, end: str = "\n") -> None:
-        hidden = self._landing(source) / f".{ids[0]}"
+        hidden = self._hidden(source, ids)
         hidden.write_text("".join(json.dumps({"id": row}) + end for row in ids))
         if at_ms is not None:
             os.utime(hidden, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
         hidden.rename(self._file(source, ids))
+
+    def _hidden(self, source: str, ids: Sequence[int]) -> Path:
+        return self._landing(source) / f".{ids[0]}"
 
     def _landing(self, source: str) -> Path:
         return self._root / "landing" / source
