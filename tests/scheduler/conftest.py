@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 _SPARK = """\
 spark.driver.memory 512m
+spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
 spark.ui.enabled false
 spark.sql.shuffle.partitions 1
 """

@@ -1,5 +1,5 @@
-"""The DAGs of README, docs and ``dags/``, as they stand there but for what a test cannot have: their folders, the hours
-between two runs, and the number of slots."""
+"""The DAGs of README, docs and ``dags/``, as they stand there but for what a test cannot have: their ids, their
+folders, the hours between two runs, the number of slots, and, but for the README's, a spark-submit for each batch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WITHOUT_SPARK = """\
-from tests.scheduler.documented import use_inline_engine
-
-use_inline_engine()
+_NAMED_IN_THE_TEXT = """\
+from airflow_provider_microbatch.operators.drain import drain
+from airflow_provider_microbatch.operators.steps import micro_batch_steps
 """
-
-
-def blocks(page: Path) -> list[str]:
-    """The examples of a page, in order."""
-    return _BLOCK.findall(page.read_text())
+"""What the words around the examples of docs say to import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,57 +32,64 @@ class Documented:
     folder: Path
 
     @property
-    def landing(self) -> list[Path]:
-        """Where its sources look."""
-        return [self.folder / "landing" / name for name in set(re.findall(r"/landing/(\w+)", self.text))]
+    def landing(self) -> str | None:
+        """The folder below ``landing`` in which its source looks; None if it makes no batches."""
+        found = re.search(r"/landing/(\w+)", self.text)
+        return found[1] if found else None
 
     @property
-    def checkpoint(self) -> Path | None:
-        """Its pipeline's; None if it makes no batches."""
-        found = re.search(r"/checkpoints/(\w+)", self.text) if self.landing else None
-        return self.folder / "checkpoints" / found[1] if found else None
+    def checkpoint(self) -> str:
+        """Its pipeline's, below ``checkpoints``."""
+        found = re.search(r"/checkpoints/(\w+)", self.text)
+        assert found is not None, self.text
+        return found[1]
+
+    @property
+    def replaces(self) -> bool:
+        """Whether its table is the newest batch, and not all of them."""
+        return 'mode="create_or_replace"' in self.text
+
+
+def deploy_transform(dags: Path) -> None:
+    """Put the README's transform where it says: into ``jobs/`` beside its DAG file. Docs use it too; what those of
+    ``dags/`` use lies there already."""
+    _, transform = blocks(ROOT / "README.md")
+    assert transform.startswith("def transform(batch):")
+    (dags / "jobs" / "orders_transform.py").write_text(transform)
 
 
 def documented(home: Path) -> Iterator[Documented]:
-    """All of them.
+    """All that no other test here runs: a DAG of ``dags/`` may have a test of its own.
 
-    :param home: below it each has a folder of its own.
+    :param home: below it each has a folder of its own; those of ``dags/`` share one, as where they are deployed.
     """
-    readme, transform = blocks(ROOT / "README.md")
-    assert transform.startswith("def transform(batch):")
-    definition = readme.partition("\nwith DAG(")[0]
-    yield _adapted("README", readme, home)
+    readme, _ = blocks(ROOT / "README.md")
+    yield _adapted("README", readme, home / "README", engine="spark_default")
+    pipeline = readme.partition("\nwith DAG(")[0]
     for page in sorted((ROOT / "docs").glob("*.md")):
-        for number, block in enumerate(block for block in blocks(page) if "with DAG(" in block):
-            imports = (
-                "from airflow_provider_microbatch.operators.drain import drain\n"
-                "from airflow_provider_microbatch.operators.steps import micro_batch_steps\n"
-            )
-            yield _adapted(f"{page.stem}_{number}", f"{_WITHOUT_SPARK}{definition}\n{imports}\n{block}", home)
+        for number, block in enumerate(block for block in blocks(page) if "DAG(" in block):
+            name = f"{page.stem}_{number}"
+            yield _adapted(name, f"{pipeline}\n{_NAMED_IN_THE_TEXT}\n{block}", home / name)
     for path in sorted((ROOT / "dags").glob("*.py")):
-        text = path.read_text().replace("from __future__ import annotations\n", "", 1)
-        text = text.replace('format="parquet"', 'format="json"')  # what the engine without a JVM writes
-        yield _adapted(path.stem, f"from __future__ import annotations\n\n{_WITHOUT_SPARK}{text}", home)
+        if not (ROOT / "tests" / "scheduler" / f"test_{path.name}").exists():
+            yield _adapted("dags", path.read_text(), home / "dags")
 
 
-def _adapted(name: str, text: str, home: Path) -> Documented:
+def blocks(page: Path) -> list[str]:
+    """The examples of a page, in order."""
+    text = page.read_text()
+    found = _BLOCK.findall(text)
+    assert text.count("DAG(") == "".join(found).count("DAG("), f"{page} has a DAG outside a block of Python"
+    return found
+
+
+def _adapted(name: str, text: str, folder: Path, *, engine: str = "spark_connect") -> Documented:
     own = re.search(r'DAG\(\s*"(\w+)"', text)
     assert own is not None, text
     dag_id = f"{name}__{own[1]}"
-    folder = home / "documented" / dag_id
     text = re.sub(r'(DAG\(\s*)"\w+"', rf'\1"{dag_id}"', text)
     text = re.sub(r'schedule="(?!@continuous)[^"]+"', 'schedule="* * * * * */10"', text)  # every ten seconds
-    text = text.replace("slots=20", "slots=2")
+    text = text.replace("slots=20", "slots=2").replace('conn_id="spark_default"', f'conn_id="{engine}"')
     text = text.replace('"/data/', f'"{folder}/')
     text = text.replace('os.environ.get("MICROBATCH_HOME", "/opt/microbatch")', f'"{folder}"')
-    return Documented(dag_id=dag_id, text=text.replace("{HOME}/", f"{folder}/"), folder=folder)
-
-
-def use_inline_engine() -> None:
-    """In the process that parses the DAG file, and in its tasks: batches run without a JVM."""
-    from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
-    from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
-    from tests.support.inline_engine import InlineEngine
-
-    for operator in (MicroBatchOperator, SubmitMicroBatchOperator):
-        operator.engine = lambda self: InlineEngine()  # type: ignore[method-assign]
+    return Documented(dag_id=dag_id, text=text, folder=folder)
