@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Offset, Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -28,10 +28,11 @@ from airflow_provider_microbatch.execution.execution import Execution, now_ms
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, newest_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
-from airflow_provider_microbatch.execution.replay import ask_again
+from airflow_provider_microbatch.execution.replay import ask_again, check_replayable
 from airflow_provider_microbatch.execution.summary import RunSummary, names_of, summarize
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
@@ -83,7 +84,7 @@ class IntervalWork:
         self._checkpoint = checkpoint
         self._clock_ms = clock_ms
         self._lane = checkpoint.lane(self.key.lane)
-        self._planner = self._planner_of(self.key)
+        self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
 
     def execution(self, key: BatchKey) -> Execution:
         """The state machine of a batch's lane."""
@@ -201,11 +202,10 @@ class IntervalWork:
         return dataclasses.replace(self._interval, late=late)
 
     def _surveys(self) -> list[IntervalSurvey]:
-        wanted = self._wanted()
-        return [
-            self._planner.open_source(name).survey_interval(wanted, LaneRanges(self._checkpoint, name))
-            for name in self._pipeline.sources
-        ]
+        return self._planner.sources.survey_interval(self._wanted(), self._held)
+
+    def _held(self, source: str) -> LaneRanges:
+        return LaneRanges(self._checkpoint, source)
 
     def _overlap(self, surveys: Sequence[IntervalSurvey]) -> _Overlap:
         committed: list[BatchKey] = []
@@ -246,8 +246,7 @@ class IntervalWork:
             )
         if not any(survey.unread for survey in surveys):
             return None
-        for name in self._pipeline.sources:
-            self._planner.open_source(name).check()
+        self._planner.sources.check()
         self._pipeline.sink.check()
         if not self._planner.admits(self.key):
             log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
@@ -255,17 +254,11 @@ class IntervalWork:
         self._begin_record()
         self._planner.claim()
         self._planner.check_place(self.key)
-        starts: dict[str, Offset | None] = {}
-        ends: dict[str, Offset | None] = {}
-        wanted = self._wanted()
-        for name in self._pipeline.sources:
-            source = self._planner.open_source(name)
-            held = LaneRanges(self._checkpoint, name)
-            starts[name], ends[name] = source.plan_interval(wanted, held)
-        if all(ends[name] == starts[name] for name in ends):
+        ranges = self._planner.sources.plan_interval(self._wanted(), self._held)
+        if ranges.are_empty:
             return None  # another run took it between the two looks
         try:
-            self._planner.write_entry(position, run, starts=starts, ends=ends)
+            self._planner.write_entry(position, run, ranges)
         except ConcurrentPlanError as planned:
             # By another run of the same interval: the ranges are the same, and one of the two gets the attempt.
             log.info("%s", planned)
@@ -285,11 +278,11 @@ class IntervalWork:
             held = held_by_another(self._checkpoint, key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
-            self._planner_of(key).check_replayable(planned)
+            check_replayable(self._sources_of(key), planned)
         for planned in wanted:
-            planner = self._planner_of(planned.key)
+            sources = self._sources_of(planned.key)
             ask_again(
-                checkpoint=self._checkpoint, planner=planner, planned=planned, run=run, now_ms=self._clock_ms()
+                checkpoint=self._checkpoint, sources=sources, planned=planned, run=run, now_ms=self._clock_ms()
             )  # fmt: skip
             log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)
         return ready
@@ -302,10 +295,9 @@ class IntervalWork:
             by is not None and run.relation_to(by) in (Relation.SAME, Relation.EARLIER) for by in asked
         )  # fmt: skip
 
-    def _planner_of(self, key: BatchKey) -> Planner:
-        lane = self._checkpoint.lane(key.lane)
-        return Planner(
-            pipeline=self._pipeline, checkpoint=self._checkpoint, lane=lane, clock_ms=self._clock_ms
+    def _sources_of(self, key: BatchKey) -> OpenedSources:
+        return OpenedSources(
+            self._pipeline.sources, checkpoint=self._checkpoint, lane=key.lane, clock_ms=self._clock_ms
         )  # fmt: skip
 
 

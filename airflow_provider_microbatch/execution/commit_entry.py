@@ -6,10 +6,13 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.exceptions import AttemptFencedError
 from airflow_provider_microbatch.execution.identity import check_still_planned
-from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import PlannedBatch
 
 
-def add_commit(*, checkpoint: Checkpoint, planner: Planner, planned: PlannedBatch, entry: CommitEntry) -> CommitEntry:
+def add_commit(
+    *, checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, entry: CommitEntry
+) -> CommitEntry:
     """Commit a batch. A process may sleep before it gets here, and the batch be rewound meanwhile: a commit entry
     without offsets would stop the pipeline, and what was released to be cleaned would be lost.
 
@@ -25,6 +28,6 @@ def add_commit(*, checkpoint: Checkpoint, planner: Planner, planned: PlannedBatc
     except AttemptFencedError:
         if added:
             commits.take_back(planned.key.id, entry)
-        planner.keep_sources(planned)
+        sources.keep(planned.ranges)
         raise
     return entry if added else commits.get(planned.key.id) or entry

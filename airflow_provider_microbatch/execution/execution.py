@@ -77,8 +77,7 @@ class Execution:
         """Raise if sources, sink or checkpoint cannot be used. Writes nothing."""
         self._planner.check_identity()
         self._lane.tail()
-        for name in self.pipeline.sources:
-            self._planner.open_source(name).check()
+        self._planner.sources.check()
         self.pipeline.sink.check()
 
     def should_fire(
@@ -201,7 +200,7 @@ class Execution:
         """
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
-        reads, absent = self._planner.reads(planned.starts, planned.entry.ends)
+        reads, absent = self._planner.sources.reads(planned.ranges)
         return Job(
             pipeline=self.pipeline.name,
             lane=attempt.key.lane,
@@ -268,12 +267,8 @@ class Execution:
                     f"batch {key} attempt {attempt.epoch}: there is no finished stage at "
                     f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
-            learned, told = (staged.result.get(part) or {} for part in ("learned", "read"))
-            for name in self.pipeline.sources:
-                source = self._planner.open_source(name)
-                source.verify(planned.starts.get(name), planned.entry.ends.get(name), told.get(name))
-                if name in learned:
-                    source.learned(learned[name])
+            read, learned = (staged.result.get(part) or {} for part in ("read", "learned"))
+            self._planner.sources.verify(planned.ranges, read=read, learned=learned)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             replay = planned.committed and not (planned.set_aside and published is None)
@@ -300,7 +295,7 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.pipeline.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        progress = progress_of(manifest, self._planner.describe(planned))
+        progress = progress_of(manifest, self._planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
@@ -312,8 +307,8 @@ class Execution:
         )
         if not planned.committed or planned.set_aside:
             # Before the entry, or the answer to a replay, is there: nobody would say it again after that.
-            self._planner.release_sources(planned)
-        entry = add_commit(checkpoint=self.checkpoint, planner=self._planner, planned=planned, entry=entry)
+            self._planner.sources.release(planned.ranges)
+        entry = add_commit(checkpoint=self.checkpoint, sources=self._planner.sources, planned=planned, entry=entry)
         log.info("Completed batch [%s]", key.id)
         replays = self.checkpoint.replays
         for replay in replays.pending(key):
@@ -327,14 +322,14 @@ class Execution:
         # What a source gives up now nobody could plan again.
         check_still_planned(self.checkpoint, planned.identity)
         if newest == key.id:
-            self._planner.commit_sources(planned.entry.ends)
+            self._planner.sources.commit(planned.entry.ends)
             for removed in apply_retention(
                 self.checkpoint, kept=self.pipeline.min_batches_to_retain, lane=self._lane.name
             ):  # fmt: skip
                 log.info("Retention removed %s", removed)
         elif newest is not None and entry.set_aside:
             # Its range was passed over when later ones were committed.
-            self._planner.commit_sources(self._planner.load(newest).entry.ends)
+            self._planner.sources.commit(self._planner.load(newest).entry.ends)
         return entry
 
     def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
@@ -467,7 +462,7 @@ class Execution:
         set_aside_if_due(
             pipeline=self.pipeline,
             checkpoint=self.checkpoint,
-            planner=self._planner,
+            sources=self._planner.sources,
             planned=self.load(key),
             newest=newest,
             run=run,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
-from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, Offset, OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, OffsetEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
@@ -17,13 +17,12 @@ from airflow_provider_microbatch.exceptions import (
     ConcurrentPlanError,
     ForeignBatchError,
     ForeignCheckpointError,
-    MicroBatchError,
     SourceCountError,
     SourceError,
 )
-from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
 from airflow_provider_microbatch.execution.identity import expected_next
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.pace import limits
 from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.position import (
@@ -36,10 +35,8 @@ from airflow_provider_microbatch.execution.position import (
     take_back_if_late,
 )
 from airflow_provider_microbatch.execution.source_names import check_names
-from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
-from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, SourceContext
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +72,11 @@ class PlannedBatch:
     committed: bool = False
     set_aside: bool = False
 
+    @property
+    def ranges(self) -> Ranges:
+        """What the batch reads of each source."""
+        return Ranges(self.starts, self.entry.ends)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FireDecision:
@@ -98,6 +100,7 @@ class Planner:
         self._checkpoint = checkpoint
         self._lane = lane
         self._clock_ms = clock_ms
+        self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""
@@ -109,7 +112,7 @@ class Planner:
                 f"checkpoint {self._checkpoint.location} belongs to pipeline {identity.pipeline!r}, not to "
                 f"{self._pipeline.name!r}. Give each pipeline a checkpoint of its own, or keep the old name."
             )
-        names = list(self._pipeline.sources)
+        names = self.sources.names
         if identity.format == "v1" and identity.sources and sorted(identity.sources) != sorted(names):
             raise SourceCountError(
                 f"There are [{len(identity.sources)}] sources in the checkpoint offsets and now there are "
@@ -122,19 +125,7 @@ class Planner:
     def check_names(self, ends: Offsets) -> None:
         """Raise if a renamed source would be taken for a new one; see
         :func:`~airflow_provider_microbatch.execution.source_names.check_names`."""
-        check_names(self._checkpoint, self._pipeline.sources, ends)
-
-    def open_source(self, name: str) -> OpenSource:
-        """The named source beside this checkpoint."""
-        context = SourceContext(
-            name=name,
-            log=self._checkpoint.source_log(name),
-            state=self._checkpoint.source_state(name),
-            clock_ms=self._clock_ms,
-            lane=self._lane.name,
-            being_read=lambda: being_read(self._checkpoint, name),
-        )
-        return self._pipeline.sources[name].open(context)
+        check_names(self._checkpoint, self.sources.names, ends)
 
     def should_fire(
         self,
@@ -166,7 +157,7 @@ class Planner:
                 return FireDecision(fire=True, reason=f"this run planned batch {own[-1]}")
         if position.planned is not None:
             return FireDecision(fire=False, reason=str(by_another))
-        ahead = [name for name in self._pipeline.sources if self._has_new(name, position.committed.get(name))]
+        ahead = self.sources.with_new(position.committed)
         if should_construct_next_batch(
             is_new_data_available=bool(ahead),
             last_commit=position.last_commit,
@@ -253,8 +244,7 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
-        for name in self._pipeline.sources:
-            self.open_source(name).check()
+        self.sources.check()
         self.say_commit_again(position)
         self.claim()
         self.check_place(BatchKey(self._lane.name, position.batch_id))
@@ -278,7 +268,7 @@ class Planner:
         """Make the checkpoint this pipeline's, or raise if it is another's."""
         self._checkpoint.claim(
             pipeline=self._pipeline.name,
-            sources=list(self._pipeline.sources),
+            sources=self.sources.names,
             format=self._pipeline.checkpoint_format,
         )
 
@@ -325,71 +315,11 @@ class Planner:
             set_aside=commit is not None and commit.set_aside,
         )
 
-    def describe(self, planned: PlannedBatch) -> dict[str, Mapping[str, int]]:
-        """What each source tells of the batch's range."""
-        ranges = {name: (planned.starts.get(name), planned.entry.ends.get(name)) for name in self._pipeline.sources}
-        return {name: self.open_source(name).describe(*ends) for name, ends in ranges.items()}
-
-    def check_replayable(self, planned: PlannedBatch) -> None:
-        """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
-        for name in self._pipeline.sources:
-            reason = self.open_source(name).not_replayable(planned.starts.get(name), planned.entry.ends.get(name))
-            if reason is not None:
-                raise SourceError(
-                    f"batch {planned.key} cannot be replayed, source {name!r} cannot be read again: {reason}"
-                )
-
     def say_commit_again(self, position: Position) -> None:
         """Tell every source again what is committed: a crash between commit entry and ``source.commit`` may have
         swallowed it. A failure is logged and never fails a batch."""
         if position.last_commit is not None:
-            self.commit_sources(position.committed)
-
-    def commit_sources(self, ends: Offsets) -> None:
-        """``source.commit(end)`` for every source of the pipeline that has an end. Whatever it raises is logged: the
-        batch is committed, and nothing that a source's own library can think of makes its task fail."""
-        for name in self._pipeline.sources:
-            end = ends.get(name)
-            if end is None:
-                continue
-            try:
-                self.open_source(name).commit(end)
-            except MicroBatchError as error:
-                log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
-            except Exception:
-                log.exception("source %s failed in commit(%s), it will be said again", name, end)
-
-    def keep_sources(self, planned: PlannedBatch) -> None:
-        """Have every source keep the batch's range, whatever is committed after it.
-
-        :raises SourceError: if one cannot.
-        """
-        for name in self._pipeline.sources:
-            self.open_source(name).keep(planned.starts.get(name), planned.entry.ends.get(name))
-
-    def release_sources(self, planned: PlannedBatch) -> None:
-        """The batch is in the sink: what it has read may be given up once it is committed."""
-        for name in self._pipeline.sources:
-            self.open_source(name).release(planned.starts.get(name), planned.entry.ends.get(name))
-
-    def reads(self, starts: Offsets, ends: Offsets) -> tuple[dict[str, Read], dict[str, str]]:
-        """What the runtime has to read of each source; and for those that can have no frame, why.
-
-        :raises SourceChangedError: if a range is no longer as it was planned.
-        """
-        reads, absent = {}, {}
-        for name in self._pipeline.sources:
-            source = self.open_source(name)
-            why = source.absent(starts.get(name), ends.get(name))
-            if why is None:
-                reads[name] = source.read(starts.get(name), ends.get(name))
-            else:
-                absent[name] = why
-        return reads, absent
-
-    def _has_new(self, name: str, position: Offset | None) -> bool:
-        source = self.open_source(name)
-        return not source.finished(position) and source.has_new(position)
+            self.sources.commit(position.committed)
 
     def admits(self, key: BatchKey) -> bool:
         """Whether the sink takes the batch; see :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
@@ -399,10 +329,7 @@ class Planner:
 
     def _resume(self, batch_id: int) -> PlannedBatch:
         planned = self.load(batch_id)
-        entry, starts = planned.entry, planned.starts
-        # A removed source is carried forward with an empty range; only one that has rows in this batch is needed.
-        needed = [name for name, end in entry.ends.items() if end != starts.get(name)]
-        missing = [name for name in needed if name not in self._pipeline.sources]
+        missing = self.sources.missing(planned.ranges)
         if missing:
             raise SourceError(
                 f"batch {batch_id} of {self._checkpoint.location} was planned with rows of source "
@@ -412,39 +339,27 @@ class Planner:
         return planned
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
-        starts: dict[str, Offset | None] = {}
-        ends: dict[str, Offset | None] = {}
         target = self._pipeline.target_seconds
-        limited = {} if target is None else limits(self._lane, target_seconds=target)
-        for name in self._pipeline.sources:
-            source = self.open_source(name)
-            start = position.committed.get(name)
-            starts[name] = start
-            if source.finished(start):
-                ends[name] = start
-            else:
-                ends[name] = source.latest_offset(start, limited.get(name, UNLIMITED))
-        # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
-        for name, offset in position.committed.items():
-            if name not in ends:
-                starts[name] = ends[name] = offset
+        ranges = self.sources.next_ranges(
+            position.committed, {} if target is None else limits(self._lane, target_seconds=target)
+        )
         if not should_construct_next_batch(
-            is_new_data_available=any(ends[name] != starts[name] for name in ends),
+            is_new_data_available=not ranges.are_empty,
             last_commit=position.last_commit,
             no_data_batches=self._pipeline.no_data_batches,
         ):
             return None
-        return self.write_entry(position, run, starts=starts, ends=ends)
+        return self.write_entry(position, run, ranges)
 
-    def write_entry(self, position: Position, run: RunIdentity, *, starts: Offsets, ends: Offsets) -> PlannedBatch:
+    def write_entry(self, position: Position, run: RunIdentity, ranges: Ranges) -> PlannedBatch:
         """Make the ranges the lane's next batch, durable in the offset log.
 
         :raises ConcurrentPlanError: if another run was faster.
         """
-        self.reads(starts, ends)
+        self.sources.reads(ranges)
         entry = OffsetEntry(
-            ends=ends,
-            starts=starts,
+            ends=ranges.ends,
+            starts=ranges.starts,
             batch_timestamp_ms=self._clock_ms(),
             watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
             conf={**self._previous_conf(position), **self._pipeline.conf},
@@ -461,7 +376,7 @@ class Planner:
         log.info("Committed offsets for batch %s. Metadata %s", position.batch_id, metadata_text(shown))
         key = BatchKey(self._lane.name, position.batch_id)
         batch = self._checkpoint.batch(key, entry, self._lane.offset_log.encoded(entry))
-        return PlannedBatch(key=key, entry=entry, starts=starts, identity=batch)
+        return PlannedBatch(key=key, entry=entry, starts=ranges.starts, identity=batch)
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:
         """What is pinned already: a lane goes on with its own settings, and begins with those of the live lane."""

@@ -10,7 +10,8 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
-from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.sinks import Manifest
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 def request_replay(
     *,
     checkpoint: Checkpoint,
-    planner: Planner,
+    sources: OpenedSources,
     planned: PlannedBatch,
     commit: CommitEntry,
     run: RunIdentity,
@@ -45,7 +46,7 @@ def request_replay(
         *(request.run for request in replays.all(key)),
     ]
     if _is_new_clear(run, [one for one in known if one is not None]):
-        ask_again(checkpoint=checkpoint, planner=planner, planned=planned, run=run, now_ms=now_ms)
+        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
     later = [
@@ -67,20 +68,27 @@ def request_replay(
 
 
 def ask_again(
-    *, checkpoint: Checkpoint, planner: Planner, planned: PlannedBatch, run: RunIdentity, now_ms: int
+    *, checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, run: RunIdentity, now_ms: int
 ) -> None:
     """Request that the batch is replayed. Durable on return.
 
     :raises SourceError: if a source cannot read the range again, with its reason; no request waits then.
     """
-    planner.check_replayable(planned)
+    check_replayable(sources, planned)
     request = checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
     try:
         # Once more: ``clean_source`` spares what is asked for, and may have looked before this was.
-        planner.check_replayable(planned)
+        check_replayable(sources, planned)
     except SourceError as error:
         checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
         raise
+
+
+def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
+    """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
+    reason = sources.not_replayable(planned.ranges)
+    if reason is not None:
+        raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")
 
 
 def answers(attempt: Attempt, request: Replay) -> bool:

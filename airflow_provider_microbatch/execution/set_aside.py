@@ -28,8 +28,9 @@ from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.sinks import Sink
 
@@ -106,7 +107,7 @@ def set_aside_if_due(
     *,
     pipeline: Pipeline,
     checkpoint: Checkpoint,
-    planner: Planner,
+    sources: OpenedSources,
     planned: PlannedBatch,
     newest: int,
     run: RunIdentity | None,
@@ -123,7 +124,7 @@ def set_aside_if_due(
         return
     alarm = set_aside(
         checkpoint=checkpoint,
-        planner=planner,
+        sources=sources,
         sink=pipeline.sink,
         planned=planned,
         errors=errors,
@@ -139,7 +140,7 @@ def set_aside_if_due(
 def set_aside(
     *,
     checkpoint: Checkpoint,
-    planner: Planner,
+    sources: OpenedSources,
     sink: Sink,
     planned: PlannedBatch,
     errors: Sequence[str],
@@ -167,7 +168,7 @@ def set_aside(
     attempts.end(key, epoch, AttemptEnd(state="canceled", error="sets the batch aside", ended_ms=now_ms))
     if sink.contains(expected(checkpoint, planned.identity)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
-    planner.keep_sources(planned)
+    sources.keep(planned.ranges)
     entry = CommitEntry(
         # The batch's own: nothing has moved it.
         next_watermark_ms=planned.entry.watermark_ms,
@@ -182,7 +183,7 @@ def set_aside(
         run=run,
         committed_ms=now_ms,
     )
-    if add_commit(checkpoint=checkpoint, planner=planner, planned=planned, entry=entry) != entry:
+    if add_commit(checkpoint=checkpoint, sources=sources, planned=planned, entry=entry) != entry:
         raise OutrunError(f"batch {key} was committed at the same moment.")
     return aside_error(planned, entry)
 

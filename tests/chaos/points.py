@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
-from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file_log import SourceLog
@@ -77,7 +77,7 @@ class Points:
         self._wrap(file_sink, "exchange", "exchange")
         self._wrap(Replays, "request", "replay request")
         self._wrap(Replays, "complete", "replay's answer")
-        self._wrap(Planner, "commit_sources", "tell the sources")
+        self._wrap(OpenedSources, "commit", "tell the sources")
         self._wrap(OpenFileSource, "commit", "source.commit")
 
     def _wrap(self, owner: Any, name: str, step: str | Callable[[Any], str]) -> None:

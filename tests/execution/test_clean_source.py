@@ -15,6 +15,7 @@ from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
@@ -114,7 +115,7 @@ def test_also_what_was_committed_and_not_yet_cleaned_when_it_was_rewound(
     switch(world, "delete")
     batches(world, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", lambda *_: None)
+        patch.setattr(OpenedSources, "commit", lambda *_: None)
         batches(world, 1)
     applied(world, rewind(0))
     applied(world, skip_to(1))
@@ -128,7 +129,7 @@ def test_a_concurrent_run_takes_nothing_from_a_replay(world: World, how: str, mo
     switch(world, how, on_missing="skip")
     world.land(7)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", kill)
+        patch.setattr(OpenedSources, "commit", kill)
         with pytest.raises(Killed):
             world.run(0)
 
@@ -145,7 +146,7 @@ def test_nor_between_the_request_and_its_attempt(world: World, monkeypatch: pyte
     switch(world, "delete")
     world.land(7)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", kill)
+        patch.setattr(OpenedSources, "commit", kill)
         with pytest.raises(Killed):
             world.run(0)
     with monkeypatch.context() as patch:
@@ -191,7 +192,7 @@ def test_a_clear_that_asks_while_the_cleaner_looks_keeps_its_files_or_is_refused
     switch(world, "delete", on_missing="skip")
     world.land(7)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", kill)
+        patch.setattr(OpenedSources, "commit", kill)
         with pytest.raises(Killed):
             world.run(0)
     request = Replays.request
@@ -265,10 +266,10 @@ def test_killed_anywhere_around_the_commit_it_is_cleaned_by_the_next_run(
     world: World, where: str, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, name = {
-        "release": (Planner, "release_sources"),
+        "release": (OpenedSources, "release"),
         "commit entry": (MetadataLog, "add"),
         "end": (Ending, "end"),
-        "source.commit": (Planner, "commit_sources"),
+        "source.commit": (OpenedSources, "commit"),
     }[where]
     real = getattr(target, name)
 

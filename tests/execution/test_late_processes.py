@@ -25,7 +25,7 @@ from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
@@ -98,9 +98,9 @@ def of_log(name: str, number: int) -> Callable[..., bool]:
 @pytest.mark.parametrize(
     ("owner", "name", "when"),
     [
-        (Planner, "release_sources", lambda *_: True),
+        (OpenedSources, "release", lambda *_: True),
         (MetadataLog, "add", of_log("commits", 2)),
-        (Planner, "commit_sources", lambda _, ends: "2" in str(ends)),
+        (OpenedSources, "commit", lambda _, ends: "2" in str(ends)),
     ],
 )
 def test_a_commit_that_slept_through_a_rewind_loses_nothing(
@@ -256,7 +256,7 @@ def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lan
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", kill)
+        patch.setattr(OpenedSources, "commit", kill)
         with pytest.raises(Killed):
             world.backfill(hour(1), 1)
     rewound(world, -1, lane=batch_of(hour(1)).lane)()

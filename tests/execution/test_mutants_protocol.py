@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import TransformError
 from airflow_provider_microbatch.execution.engine import Code, Handle
-from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import file as file_sink
 from tests.execution.world import World
@@ -102,13 +102,13 @@ def test_a_commit_made_up_by_the_next_try_rests_on_a_rename_that_is_on_disk(
 
 def test_the_commit_entry_is_there_before_any_source_hears_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bool] = []
-    real = Planner.commit_sources
+    real = OpenedSources.commit
 
-    def commit_sources(self: Planner, ends: Any) -> None:
+    def commit(self: OpenedSources, ends: Any) -> None:
         heard.append(world.checkpoint.commit_log.get(0) is not None)
         real(self, ends)
 
-    monkeypatch.setattr(Planner, "commit_sources", commit_sources)
+    monkeypatch.setattr(OpenedSources, "commit", commit)
     world.land(1)
     world.run(0)
     assert heard

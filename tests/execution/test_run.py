@@ -236,7 +236,7 @@ def test_a_replay_that_fails_leaves_the_old_output(world: World) -> None:
 
 
 def test_source_commit_is_said_again_at_the_next_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_microbatch.execution.plan import Planner
+    from airflow_provider_microbatch.execution.opened_sources import OpenedSources
     from airflow_provider_microbatch.sources.file import FileSource
 
     world = World(tmp_path)
@@ -244,7 +244,7 @@ def test_source_commit_is_said_again_at_the_next_plan(tmp_path: Path, monkeypatc
     world.sources = {"orders": FileSource(landing, format="json", schema="id long", clean_source="delete")}
     landed = world.land(1)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", kill)
+        patch.setattr(OpenedSources, "commit", kill)
         with pytest.raises(Killed):
             world.run(0)
     assert landed.exists()

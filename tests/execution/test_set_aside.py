@@ -28,7 +28,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.liveness import no_engine
-from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.set_aside import failures
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job
@@ -316,7 +316,7 @@ def test_files_of_the_batch_before_are_cleaned_although_the_newest_is_set_aside(
     """source.commit of the batch before was missed: it is said again, and passes over what is kept."""
     cleaning(world, "delete")
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", lambda *args: (_ for _ in ()).throw(Killed))
+        patch.setattr(OpenedSources, "commit", lambda *args: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             world.run(0)
     world.land(2)
@@ -333,7 +333,7 @@ def test_a_replay_whose_source_was_not_told_is_cleaned_by_the_next_run(
     cleaning(world, "delete")
     put_aside(world)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "commit_sources", lambda *args: (_ for _ in ()).throw(Killed))
+        patch.setattr(OpenedSources, "commit", lambda *args: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             world.run(0, clear_number=1)
     assert world.run(1) is None

@@ -96,7 +96,7 @@ MUTATIONS = [
         why="the source forgets rows of a batch that is not committed",
         file="execution/execution.py",
         old="        entry = add_commit(",
-        new=("        self._planner.commit_sources(planned.entry.ends)\n        entry = add_commit("),
+        new=("        self._planner.sources.commit(planned.entry.ends)\n        entry = add_commit("),
         tests=(PROTOCOL,),
     ),
     Mutation(

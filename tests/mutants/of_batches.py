@@ -34,7 +34,7 @@ MUTATIONS = [
         name="a commit that slept through a rewind leaves its range due",
         why="a source gives up what is to be read again",
         file="execution/commit_entry.py",
-        old="        planner.keep_sources(planned)\n",
+        old="        sources.keep(planned.ranges)\n",
         new="",
         tests=(LATE,),
     ),
@@ -134,7 +134,7 @@ MUTATIONS = [
         new=(
             "            position.planned.ends.update(\n"
             "                {\n"
-            "                    name: self.open_source(name).latest_offset(end)\n"
+            "                    name: self.sources.open(name).latest_offset(end)\n"
             "                    for name, end in position.planned.ends.items()\n"
             "                }\n"
             "            )\n"
@@ -155,7 +155,7 @@ MUTATIONS = [
     Mutation(
         name="what a source's library raises from commit fails the batch",
         why="a committed batch is red, and so is every plan after it",
-        file="execution/plan.py",
+        file="execution/opened_sources.py",
         old='            except Exception:\n                log.exception("source %s failed in commit',
         new='            except OSError:\n                log.exception("source %s failed in commit',
         tests=(RUN,),
@@ -163,8 +163,8 @@ MUTATIONS = [
     Mutation(
         name="a source that cannot have a frame is asked to read",
         why="the sensor fires and the plan raises, for ever",
-        file="execution/plan.py",
-        old="            why = source.absent(starts.get(name), ends.get(name))\n",
+        file="execution/opened_sources.py",
+        old="            why = source.absent(*ranges.of(name))\n",
         new="            why = None\n",
         tests=("tests/execution/test_never_had_data.py",),
     ),
@@ -219,7 +219,7 @@ MUTATIONS = [
         name="a replay's request is not written down",
         why="the retry of a replay that died says that all is done",
         file="execution/replay.py",
-        old="        ask_again(checkpoint=checkpoint, planner=planner, planned=planned, run=run, now_ms=now_ms)\n",
+        old="        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)\n",
         new="",
         tests=(PROTOCOL,),
     ),
@@ -435,7 +435,7 @@ MUTATIONS = [
         name="the range of a batch that is set aside is not kept",
         why="the next commit deletes files whose rows are in no table",
         file="execution/set_aside.py",
-        old="    planner.keep_sources(planned)\n",
+        old="    sources.keep(planned.ranges)\n",
         new="",
         tests=(SET_ASIDE,),
     ),

@@ -1,0 +1,194 @@
+"""The sources of a pipeline beside its checkpoint: what is asked of all of them is asked here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.being_read import being_read
+from airflow_provider_microbatch.execution.position import Offsets
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Where a batch begins and ends in each source.
+
+    :param starts: by source; None before the source's first position.
+    :param ends: likewise; None where the source never had data.
+    """
+
+    starts: Offsets
+    ends: Offsets
+
+    def of(self, source: str) -> tuple[Offset | None, Offset | None]:
+        """Start and end in one source, which the batch may not know."""
+        return self.starts.get(source), self.ends.get(source)
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether no source has anything in its range."""
+        return all(end == self.starts[name] for name, end in self.ends.items())
+
+
+class OpenedSources:
+    """Asks each source of a pipeline, or one of them.
+
+    :param sources: by name, as the pipeline defines them.
+    :param checkpoint: what the sources keep lies there.
+    :param lane: whose batches are asked about.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, Source], *, checkpoint: Checkpoint, lane: str, clock_ms: Callable[[], int]
+    ) -> None:
+        self._sources = sources
+        self._checkpoint = checkpoint
+        self._lane = lane
+        self._clock_ms = clock_ms
+
+    @property
+    def names(self) -> list[str]:
+        """Of all sources, in the pipeline's order."""
+        return list(self._sources)
+
+    def open(self, name: str) -> OpenSource:
+        """The named source beside the checkpoint."""
+        context = SourceContext(
+            name=name,
+            log=self._checkpoint.source_log(name),
+            state=self._checkpoint.source_state(name),
+            clock_ms=self._clock_ms,
+            lane=self._lane,
+            being_read=lambda: being_read(self._checkpoint, name),
+        )
+        return self._sources[name].open(context)
+
+    def _each(self) -> Iterator[tuple[str, OpenSource]]:
+        return ((name, self.open(name)) for name in self._sources)
+
+    def check(self) -> None:
+        """:raises SourceError: if one cannot be used. Writes nothing."""
+        for _, source in self._each():
+            source.check()
+
+    def with_new(self, committed: Offsets) -> list[str]:
+        """Names of those that have something after what is committed. Writes nothing."""
+        return [
+            name
+            for name, source in self._each()
+            if not source.finished(committed.get(name)) and source.has_new(committed.get(name))
+        ]
+
+    def next_ranges(self, committed: Offsets, limits: Mapping[str, Limit]) -> Ranges:
+        """What the next batch reads.
+
+        :param committed: where it begins.
+        :param limits: how much it may read of a source, beside the source's own limits.
+        """
+        starts: dict[str, Offset | None] = {}
+        ends: dict[str, Offset | None] = {}
+        for name, source in self._each():
+            starts[name] = ends[name] = start = committed.get(name)
+            if not source.finished(start):
+                ends[name] = source.latest_offset(start, limits.get(name, UNLIMITED))
+        # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
+        removed = {name: offset for name, offset in committed.items() if name not in ends}
+        return Ranges({**starts, **removed}, {**ends, **removed})
+
+    def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
+        """What each has in a data interval. Writes nothing.
+
+        :param held: by source, what batches of all lanes have of it.
+        """
+        return [source.survey_interval(interval, held(name)) for name, source in self._each()]
+
+    def plan_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> Ranges:
+        """What the batch of a data interval reads: all of it that no other batch has.
+
+        :param held: by source, what batches of all lanes have of it.
+        """
+        planned = {name: source.plan_interval(interval, held(name)) for name, source in self._each()}
+        return Ranges(
+            {name: start for name, (start, _) in planned.items()}, {name: end for name, (_, end) in planned.items()}
+        )
+
+    def reads(self, ranges: Ranges) -> tuple[dict[str, Read], dict[str, str]]:
+        """What the runtime has to read of each source; and for those that can have no frame, why.
+
+        :raises SourceChangedError: if a range is no longer as it was planned.
+        """
+        reads, absent = {}, {}
+        for name, source in self._each():
+            why = source.absent(*ranges.of(name))
+            if why is None:
+                reads[name] = source.read(*ranges.of(name))
+            else:
+                absent[name] = why
+        return reads, absent
+
+    def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
+        """See that what was read is what was planned, and have each source keep what the runtime found out about it.
+
+        :param read: by source, what the runtime tells of its reading.
+        :param learned: by source, what it found out.
+        :raises SourceChangedError: if a range changed while it was read.
+        """
+        for name, source in self._each():
+            source.verify(*ranges.of(name), read.get(name))
+            if name in learned:
+                source.learned(learned[name])
+
+    def describe(self, ranges: Ranges) -> dict[str, Mapping[str, int]]:
+        """What each source tells of a batch's range."""
+        return {name: source.describe(*ranges.of(name)) for name, source in self._each()}
+
+    def not_replayable(self, ranges: Ranges) -> str | None:
+        """The first source that cannot read its range again, with its reason; None if all can."""
+        for name, source in self._each():
+            reason = source.not_replayable(*ranges.of(name))
+            if reason is not None:
+                return f"source {name!r} cannot be read again: {reason}"
+        return None
+
+    def keep(self, ranges: Ranges) -> None:
+        """Have every source keep the range, whatever is committed after it.
+
+        :raises SourceError: if one cannot.
+        """
+        for name, source in self._each():
+            source.keep(*ranges.of(name))
+
+    def release(self, ranges: Ranges) -> None:
+        """The batch is in the sink: what it has read may be given up once it is committed."""
+        for name, source in self._each():
+            source.release(*ranges.of(name))
+
+    def commit(self, ends: Offsets) -> None:
+        """Tell every source that has an end that it is committed. Whatever a source raises is logged: the batch is
+        committed, and nothing that a source's own library can think of makes its task fail."""
+        for name in self._sources:
+            end = ends.get(name)
+            if end is None:
+                continue
+            try:
+                self.open(name).commit(end)
+            except MicroBatchError as error:
+                log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
+            except Exception:
+                log.exception("source %s failed in commit(%s), it will be said again", name, end)
+
+    def missing(self, ranges: Ranges) -> Sequence[str]:
+        """Names that have rows in the ranges, and no source here. One that was removed is carried forward with an empty
+        range; only one that has rows is needed."""
+        return [name for name, end in ranges.ends.items() if end != ranges.starts.get(name) and name not in self.names]
