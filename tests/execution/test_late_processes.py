@@ -265,3 +265,18 @@ def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lan
     assert world.table() == {0: [2]}
     assert late is None or not late.exists()
     assert world.backfill(hour(1), 1)
+
+
+def test_what_a_lanes_commit_released_that_slept_through_a_rewind_is_not_cleaned_by_another_lane(
+    tmp_path: Path, sleep: Sleep
+) -> None:
+    world = IntervalWorld(tmp_path)
+    world.sources = {"orders": cleaning(world)}
+    world.land_at(1.5, 1)
+    sleep.before(OpenedSources, "release", rewound(world, -1, lane=batch_of(hour(1)).lane), lambda *_: True)
+    with pytest.raises(AttemptFencedError):
+        world.backfill(hour(1), 1)
+    world.land_at(3.5, 2)
+    assert world.run(5) is not None
+    assert world.table() == {0: [2]}
+    assert world.backfill(hour(1), 1)

@@ -142,6 +142,9 @@ def test_what_was_stopped_or_overtaken_is_no_failure(world: World) -> None:
 
     with pytest.raises(AttemptFencedError):
         world.run(1, InlineEngine(after_stage=overtake))
+    end = world.checkpoint.attempts.ended(KEY, 2)
+    assert end is not None
+    assert end.state == "superseded"
     fail(world, 2)
     assert world.run(3) is not None
     assert world.table() == {0: [1]}

@@ -187,17 +187,21 @@ def test_a_try_that_slept_before_it_took_its_epoch_does_not_pass_for_a_later_cle
     assert [replay.epoch for replay in world.checkpoint.replays.pending(KEY)] == [2]
 
 
+@pytest.mark.parametrize("sleeper", [run_identity(0, clear_number=1), run_identity(5, clear_number=1)])
 def test_a_replay_that_was_overtaken_by_a_try_of_an_older_clear_is_run_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: RunIdentity
 ) -> None:
     """What it adopts does not answer its request, so it must not end well with it."""
+    world = World(tmp_path)
+    world.land(1)
+    world.execution.plan(run_identity(9))
     world.run(0)
     replays_and_dies(world, monkeypatch, clear_number=1)
     engine = newer()
 
     def overtaken(job: object) -> None:
         engine.after_stage = lambda job: None
-        wake_up(world, staged(world, run_identity(0, clear_number=1), request=1))
+        wake_up(world, staged(world, sleeper, request=1))
 
     engine.after_stage = overtaken
     world.run(0, engine, clear_number=2)
