@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +67,21 @@ def make_private_folder(path: Path) -> None:
 
     :raises OSError: if it cannot be made.
     """
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    if os.path.lexists(path):
+        return
+    # It gets its name when it has its mode: whoever is killed in between leaves nothing that others take for it.
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    hidden.mkdir(mode=0o700)
+    try:
         # Not left to the umask, which may take the group's bits. A folder keeps the group that its parent gives it.
-        path.chmod(settings().folder_mode | (path.stat().st_mode & stat.S_ISGID))
+        hidden.chmod(settings().folder_mode | (hidden.stat().st_mode & stat.S_ISGID))
+        hidden.rename(path)  # over an empty folder at most: that of another maker
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+    finally:
+        with contextlib.suppress(OSError):
+            hidden.rmdir()
 
 
 def is_private(folder: Path) -> bool:

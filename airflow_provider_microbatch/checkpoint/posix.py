@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from airflow_provider_microbatch.checkpoint.file_system import unfit
 from airflow_provider_microbatch.checkpoint.store import Store, check_path
@@ -63,10 +64,14 @@ class PosixStore(Store):
             raise self._explained(error, f"write {target}") from error
 
     def get(self, path: str) -> bytes | None:
-        """The bytes at ``path``, or None."""
+        """The bytes at ``path``, or None.
+
+        :raises CheckpointError: if it is a link, or a folder on the way is: it may lead to anybody's secrets.
+        """
         target = self._resolve(path)
         try:
-            return target.read_bytes()
+            with self._opened(target) as file:
+                return file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -76,7 +81,7 @@ class PosixStore(Store):
         """``size`` bytes at ``path`` from ``start`` on, or None."""
         target = self._resolve(path)
         try:
-            with target.open("rb") as file:
+            with self._opened(target) as file:
                 file.seek(start)
                 return file.read(size)
         except FileNotFoundError:
@@ -147,7 +152,8 @@ class PosixStore(Store):
         """When the entry was written, or None."""
         target = self._resolve(path)
         try:
-            return target.stat().st_mtime_ns // 1_000_000
+            self._check_no_link(target)
+            return target.lstat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -182,6 +188,12 @@ class PosixStore(Store):
                     f"{below} is a link. A checkpoint has none below its own folder, so nothing was done "
                     f"through it. Look who put it there (it leads to {str(below.readlink())!r}), and remove it."
                 )
+
+    def _opened(self, target: Path) -> BinaryIO:
+        """An entry, to read it."""
+        self._check_no_link(target)
+        # Nor through one that was put there at this moment.
+        return os.fdopen(os.open(target, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
     def _make_folder(self, folder: Path) -> None:
         """Make ``folder`` and what is missing above it, each durable: a folder that a crash takes away would take the

@@ -124,6 +124,7 @@ class FileSink(Sink):
         as they are: published, they are as readable as the table is."""
         with _reporting("make ready", self.root):
             make_folders(self.root)
+            check_no_link(self.root, self.root / "_staging")
             make_private_folder(self.root / "_staging")
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
@@ -198,7 +199,7 @@ class FileSink(Sink):
         stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
         if self.contains(batch) is None:
             return self.publish(batch, epoch)
-        with _reporting("replace", key), locked(self._lock_path(key)):
+        with _reporting("replace", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 raise SinkError(f"{target} was removed while batch {key} was replaced. Run the batch again.")
@@ -219,7 +220,7 @@ class FileSink(Sink):
         key, target = batch.key, self._target_path(batch.key)
         if self.contains(batch) is None:
             return False
-        with _reporting("withdraw", key), locked(self._lock_path(key)):
+        with _reporting("withdraw", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 return False
@@ -375,9 +376,13 @@ class FileSink(Sink):
         replaced = _of_checkpoint(self.root / "_replaced", batch.checkpoint)
         return replaced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
 
-    def _lock_path(self, key: BatchKey) -> Path:
-        """One for all who would change what readers see of the batch, whosever they are."""
-        return self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
+    @contextmanager
+    def _locked(self, key: BatchKey) -> Iterator[None]:
+        """One lock for all who would change what readers see of the batch, whosever they are."""
+        path = self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
+        check_no_link(self.root, path)
+        with locked(path):
+            yield
 
 
 def check_options(options: Mapping[str, str], *, where: str) -> None:

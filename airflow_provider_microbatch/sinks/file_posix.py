@@ -86,9 +86,13 @@ def exchange(one: Path, other: Path) -> bool:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``. The kernel frees it when its holder dies, so it is never stale. The file stays:
-    two holders could otherwise lock two files of one name."""
+    two holders could otherwise lock two files of one name.
+
+    :raises OSError: if it is a link.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -142,3 +142,29 @@ def test_the_forms_of_a_local_location(tmp_path: Path, form: str) -> None:
 def test_other_locations_are_refused(location: str, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         open_store(location)
+
+
+READS: dict[str, Callable[[PosixStore, str], object]] = {
+    "get": lambda store, path: store.get(path),
+    "get_range": lambda store, path: store.get_range(path, 0, 1),
+    "modified_ms": lambda store, path: store.modified_ms(path),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("linked", ["offsets/0", "offsets", "offsets/gone"])
+def test_nothing_is_read_through_a_link(tmp_path: Path, read: Callable[[PosixStore, str], object], linked: str) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "0").write_text("secret")
+    link = tmp_path / "checkpoint" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to({"offsets": secret, "offsets/0": secret / "0"}.get(linked, secret / "nothing"))
+    with pytest.raises(CheckpointError, match=rf"{link} is a link"):
+        read(PosixStore(tmp_path / "checkpoint"), linked if "/" in linked else "offsets/0")
+
+
+def test_the_checkpoint_itself_may_be_a_link(tmp_path: Path) -> None:
+    PosixStore(tmp_path / "real").put_if_absent("offsets/0", b"x")
+    (tmp_path / "checkpoint").symlink_to(tmp_path / "real")
+    assert PosixStore(tmp_path / "checkpoint").scoped("offsets").get("0") == b"x"

@@ -9,9 +9,10 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.maintaining import applied, rewind
 from tests.execution.test_hostile_checkpoint import janitor, rewrite
 from tests.execution.world import World
 
@@ -114,3 +115,23 @@ def test_an_attempt_that_says_it_is_another_checkpoints_is_refused(tmp_path: Pat
     assert f"attempts/live/0/1 says that its batch is of checkpoint '{OWN}'." in report.problems[0]
     assert world.stages() == ["live/0 attempt 1"]
     assert not (world.lake / "_fenced").exists()
+
+
+@pytest.mark.parametrize("place", ["_replaced", "_replaced/lane=live", "_replaced/lane=live/batch_id=1.lock"])
+def test_a_lock_is_not_made_behind_a_link(tmp_path: Path, victim: Path, place: str) -> None:
+    world = World(tmp_path)
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    link(world.lake / place, victim / "new.py" if place.endswith(".lock") else victim)
+    before = sorted(victim.rglob("*"))
+    with pytest.raises(MaintenanceError, match="a link in place of a folder of the table"):
+        applied(world, rewind(0))
+    assert sorted(victim.rglob("*")) == before
+    assert world.table() == {0: [0], 1: [1]}
+
+
+def test_a_table_whose_door_is_a_link_is_refused(sink: FileSink, victim: Path) -> None:
+    link(sink.root / "_staging", victim)
+    with pytest.raises(SinkError, match="a link in place of a folder of the table"):
+        sink.make_ready()

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.execution.world import World
+from tests.execution.world import Killed, World
 from tests.support.inline_engine import InlineEngine
 
 
@@ -83,3 +84,38 @@ def test_what_is_there_stays_as_its_owner_made_it(world: World) -> None:
 def test_an_access_that_does_not_exist_is_named() -> None:
     with pytest.raises(DefinitionError, match=r"\[microbatch\] group_access is 'everybody'.*none, read, write"):
         Settings(group_access="everybody")
+
+
+def test_a_folder_whose_maker_is_killed_is_made_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(group_access="read"))
+    folder = tmp_path / "folder"
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(Path, "chmod", die)
+        killing.setattr(Path, "rmdir", die)
+        with pytest.raises(Killed):
+            settings.make_private_folder(folder)
+    settings.make_private_folder(folder)
+    assert modes(folder)[0] == {"0o750"}
+
+
+def test_a_folder_that_somebody_made_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(group_access="read"))
+    folder, real = tmp_path / "folder", Path.mkdir
+
+    def somebody_is_faster(path: Path, *arguments: Any, **named: Any) -> None:
+        real(path, *arguments, **named)
+        if not folder.exists():
+            real(folder, mode=0o711)
+            (folder / "entry").touch()
+
+    monkeypatch.setattr(Path, "mkdir", somebody_is_faster)
+    settings.make_private_folder(folder)
+    assert modes(folder)[0] == {"0o711"}
+    settings.make_private_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -9,6 +9,8 @@ PRIVATE = "tests/execution/test_private_files.py"
 MASKING = "tests/runtime/test_masking.py"
 REGISTRY = "tests/package/test_registry.py"
 CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
+LINKS = "tests/execution/test_hostile_links.py"
+POSIX = "tests/checkpoint/test_posix.py"
 OLD = "tests/execution/test_old_definitions.py"
 
 MUTATIONS = [
@@ -147,5 +149,38 @@ MUTATIONS = [
         old="    trusted = set(settings().trusted_servers).union(*(one.servers() for one in live))\n",
         new="    trusted = set(settings().trusted_servers)\n",
         tests=(REGISTRY,),
+    ),
+    Mutation(
+        name="an entry that is a link is read",
+        why="who can write a checkpoint has any file of this user shown in a message, or taken for a log entry",
+        file="checkpoint/posix.py",
+        old="""        self._check_no_link(target)
+        # Nor""",
+        new="        # Nor",
+        tests=(POSIX,),
+    ),
+    Mutation(
+        name="a lock is made behind a link",
+        why="who can write in a table's folder has files and folders made wherever its writer may",
+        file="sinks/file.py",
+        old="        check_no_link(self.root, path)\n        with locked",
+        new="        with locked",
+        tests=(LINKS,),
+    ),
+    Mutation(
+        name="the door to the stages is a link",
+        why="stages lie where somebody else wants them",
+        file="sinks/file.py",
+        old='            check_no_link(self.root, self.root / "_staging")\n',
+        new="",
+        tests=(LINKS,),
+    ),
+    Mutation(
+        name="a folder has its name before it has its mode",
+        why="its maker is killed, and the group that is to read it never can",
+        file="settings.py",
+        old='    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")\n',
+        new="    hidden = path\n",
+        tests=(PRIVATE,),
     ),
 ]
