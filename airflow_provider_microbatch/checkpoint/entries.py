@@ -75,6 +75,11 @@ class RunIdentity:
         made = _made_ms(self.ti_id)
         return made is None or made > moment_ms + SKEW_MS
 
+    def is_newer_than(self, other: RunIdentity) -> bool:
+        """Whether Airflow made this try after the other one, by their ids alone; False if these do not tell."""
+        made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
+        return made is not None and before is not None and made > before
+
     def is_of(self, other: RunIdentity) -> bool:
         """Whether both are tries of one run, before or after a clear."""
         return self.relation_to(other) is not Relation.OTHER

@@ -143,9 +143,12 @@ class Execution:
         :param look: what the run found at the batch. The epoch is the one right after the newest it saw, and no other:
             of two runs that both find the batch free, one gets it, and the other has to look again.
         :raises OutrunError: if another attempt has been opened since that look.
+        :raises AttemptFencedError: if a later clear of another run has replayed the batch with other code.
         """
         defined = self.pipeline.to_dict()
         planned = self.load(key) if look is None else look.planned
+        if look is not None and run is not None:
+            look.check_code(self.checkpoint, run, code)
         epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1
         self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)
         attempt = Attempt(

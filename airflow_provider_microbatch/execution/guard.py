@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError
+from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
@@ -43,6 +44,29 @@ class Look:
     def is_done(self) -> bool:
         """The batch is committed, and nobody wants it again."""
         return self.planned.committed and self.request is None
+
+    def check_code(self, checkpoint: Checkpoint, run: RunIdentity, code: Code) -> None:
+        """A try that slept through the clear of another run of its batch has the code of its day: its replay would put
+        that in the place of what the later clear has made. Its retry has the newer code, and answers both.
+
+        :raises AttemptFencedError: if the newest replay is of a later try, and of other code.
+        """
+        if self.request is None:
+            return
+        key = self.planned.key
+        done = (attempt for attempt in reversed(checkpoint.attempts.all(key)) if attempt.request is not None)
+        newest = next(
+            (one for one in done if (end := checkpoint.attempts.ended(key, one.epoch)) and end.state == "succeeded"),
+            None,
+        )
+        if newest is None or newest.run is None or run.is_of(newest.run) or not newest.run.is_newer_than(run):
+            return
+        if newest.code.get("code_hash") != code.code_hash:
+            raise AttemptFencedError(
+                f"batch {key}: run {newest.run.run_id!r} of DAG {newest.run.dag_id!r} was cleared later than this try "
+                f"was made, and has replayed the batch with other code as attempt {newest.epoch}. A retry of this task "
+                "has the code of now."
+            )
 
 
 def no_run_goes_on(_: RunIdentity) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -293,3 +295,33 @@ def test_a_clear_replays_what_an_attempt_has_made_that_a_restored_backup_does_no
     assert world.checkpoint.replays.pending(KEY) == []
     assert world.stages() == []
     assert verify_all(world.checkpoint) == []
+
+
+def made_at(minute: int, identity: RunIdentity) -> RunIdentity:
+    """The try as Airflow made it then, which its id tells (UUID 7)."""
+    ms = 1_700_000_000_000 + minute * 60_000
+    return dataclasses.replace(identity, ti_id=str(uuid.UUID(int=ms << 80 | 7 << 76 | 2 << 62)))
+
+
+@pytest.mark.parametrize("hash_of_sleeper", ["old", "new"])
+def test_a_clear_that_slept_through_another_runs_clear_does_not_put_older_code_in_its_place(
+    world: World, hash_of_sleeper: str
+) -> None:
+    """Run 0 planned the batch and run 1 committed it: a clear of either wants it again. Where the code is the same,
+    nothing is lost, and both may replay."""
+
+    def run(identity: RunIdentity, code_hash: str, engine: InlineEngine | None = None) -> None:
+        code = dataclasses.replace(CODE, code_hash=code_hash)
+        world.execution.run(run=identity, engine=engine or InlineEngine(), code=code, transform=None)
+
+    run(made_at(1, run_identity(1)), "old")
+    run(made_at(20, run_identity(1, clear_number=1, try_number=2)), "new", newer())
+    sleeper = made_at(10, run_identity(0, clear_number=1, try_number=2))
+    if hash_of_sleeper == "new":
+        run(sleeper, "new", newer())
+    else:
+        with pytest.raises(AttemptFencedError, match="run 'run-1' of DAG 'orders' was cleared later"):
+            run(sleeper, "old")
+    assert world.table() == {0: [101]}
+    run(made_at(30, run_identity(0, clear_number=1, try_number=3)), "new", newer())
+    assert world.checkpoint.replays.pending(KEY) == []

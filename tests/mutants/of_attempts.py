@@ -164,6 +164,14 @@ MUTATIONS = [
         tests=(ZOMBIES,),
     ),
     Mutation(
+        name="a clear that slept through a later one of another run replays with the code of its day",
+        why="what the user cleared for last is replaced by what was before",
+        file="execution/guard.py",
+        old='        if newest.code.get("code_hash") != code.code_hash:',
+        new="        if False:",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
         name="what an attempt has made that no record knows passes for a clear's",
         why="after the restore of a backup a cleared run is green, and its code was not run",
         file="execution/replay.py",
