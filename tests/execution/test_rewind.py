@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -267,4 +270,27 @@ def test_another_lane_is_rewound_by_itself(world: World) -> None:
     assert sorted(path.name for path in (world.lake / "lane=backfill").iterdir()) == ["batch_id=0"]
     assert live.items() <= world.files().items()
     assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_an_attempt_that_somebody_ends_while_it_is_rewound_does_not_stop_the_rewind(tmp_path: Path) -> None:
+    """A janitor that had looked before the command began, or a listener that comes late."""
+    world = World(tmp_path)
+    world.land(1)
+    world.run(0)
+    world.land(2)
+    late = world.staged(1)
+    world.expire_leases()
+    real = PosixStore.put_if_absent
+
+    def beaten(store: PosixStore, path: str, data: bytes) -> bool:
+        if path == f"attempts/{late.key}/{late.epoch}.end":
+            real(store, path, encode_record({"state": "failed", "error": "found dead", "ended_ms": 1}))
+        return real(store, path, data)
+
+    with mock.patch.object(PosixStore, "put_if_absent", beaten):
+        applied(world, rewind(0))
+    assert world.checkpoint.maintenance.unfinished() is None
+    world.run(2)
+    assert world.table() == {0: [1], 1: [2]}
     assert verify_all(world.checkpoint) == []

@@ -47,6 +47,14 @@ MUTATIONS = [
         tests=(LATE,),
     ),
     Mutation(
+        name="a command stops where somebody ends the attempt that it was about to end",
+        why="it can never be finished, and no run begins before it is",
+        file="execution/maintenance/steps.py",
+        old=" and not is_end and store",
+        new=" and store",
+        tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
         name="a rewind leaves the stages of the attempts that it fences",
         why="one that is published late takes the batch's place for good",
         file="execution/maintenance/rewind.py",
