@@ -5,10 +5,12 @@
     <namespace>/orders/…                                                   the table: what readers list
     <namespace>/_tables/orders/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   the stage table
     <namespace>/_tables/orders/_replaced/…                                 the table before; kept for its readers
+    <namespace>/_tables/orders/_kept/…                                     what was there and no catalog had made
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,16 @@ from airflow_provider_microbatch.sinks.file_posix import (
 from airflow_provider_microbatch.sinks.file_report import check_files, read_manifest, read_schema
 from airflow_provider_microbatch.staging import statement
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, read_mark
-from airflow_provider_microbatch.staging.stage_table import Owner, StageTable, Table
+from airflow_provider_microbatch.staging.stage_table import (
+    APPEND,
+    CREATE_OR_REPLACE,
+    REPLACE,
+    Owner,
+    StageTable,
+    Table,
+)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,15 @@ class WholeFolder:
     files: FileSink
 
     def admits(self, batch: BatchIdentity) -> bool:
-        """Whether the statement allows the batch; False if there is nothing to do."""
+        """Whether the statement allows the batch; False if there is nothing to do.
+
+        :raises SinkError: if it does not, or would replace a table that consists of batches, the history of a pipeline.
+        """
+        if self.table.mode in (REPLACE, CREATE_OR_REPLACE) and self._is_continuous():
+            raise SinkError(
+                f"table {self.table.name}: {self.target} holds the batches of a continuous table, which the mode "
+                f"{self.table.mode!r} would take away. Nothing was run; choose another name, or move the folder away."
+            )
         return statement.admits(self.table, batch, exists=os.path.lexists(self.target), owner=self._owner())
 
     def prepare(self, stage: StageTable) -> None:
@@ -132,10 +151,19 @@ class WholeFolder:
         mark = read_mark(folder / TABLE)
         if folder.exists() and Owner.from_dict(mark) != stage.owner:
             kept = self.files.replaced_path(stage.batch) / f"attempt={stage.epoch}"
+            if mark is None:
+                # Somebody's files, of which there may be no other copy: no janitor comes there.
+                kept = self.files.root / "_kept" / kept.relative_to(self.files.root)
+                log.warning("%s was not made by this catalog; it is kept at %s, remove it yourself", self.target, kept)
             make_folders(kept.parent)
             if not rename_new(folder, kept):
                 raise SinkError(f"{kept} is in the way of the table that {stage} replaced. Move it away.")
         note.unlink()
+
+    def _is_continuous(self) -> bool:
+        mark = read_mark(self.target / TABLE)
+        made_as = mark.get("mode") if mark is not None else None
+        return made_as == APPEND or any(self.target.glob("lane=*/batch_id=*"))
 
     def _owner(self) -> Owner | None:
         return Owner.from_dict(read_mark(self.target / TABLE))

@@ -286,6 +286,22 @@ MUTATIONS = [
         tests=("tests/sources/test_file_changes.py",),
     ),
     Mutation(
+        name="a statement replaces the batches of a continuous table",
+        why="the history of a pipeline is gone after an hour, and its next batches go on in green",
+        file="staging/whole_folder.py",
+        old='        return made_as == APPEND or any(self.target.glob("lane=*/batch_id=*"))\n',
+        new="        return False\n",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
+        name="the janitor removes what somebody else has made",
+        why="a folder of which there is no other copy is deleted",
+        file="staging/whole_folder.py",
+        old="            if mark is None:\n",
+        new="            if False:\n",
+        tests=(PATH_TABLES,),
+    ),
+    Mutation(
         name="a clear is not told that its files go at this moment",
         why="a request that nothing can answer waits for ever, or the replay goes on without the files",
         file="execution/replay.py",

@@ -3,6 +3,7 @@ is in storage when."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +22,14 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging import whole_folder
 from airflow_provider_microbatch.staging.hooks import JobContext, check_hook
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.staged_table import StagedTableHook
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.world import World
-from tests.sinks.stages import batch_of, expect
+from tests.sinks.stages import batch_of, expect, write_stage
 from tests.staging.stages import write_stage_table
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
@@ -36,6 +38,13 @@ KEY = BatchKey("live", 0)
 BATCH = batch_of(KEY)
 EXPECTED = expect(KEY)
 WHOLE = ("create", "create_if_not_exists", "replace", "create_or_replace")
+
+
+def rows_of(folder: Path) -> list[int]:
+    """Ids in the files below the folder that readers do not skip."""
+    return sorted(
+        json.loads(line)["id"] for path in folder.rglob("[!._]*.json") for line in path.read_text().splitlines()
+    )
 
 
 class Killed(BaseException):
@@ -59,6 +68,10 @@ class Shop:
     def somebody_else_makes_it(self, *ids: int) -> None:
         self.target.mkdir(parents=True)
         (self.target / "theirs.json").write_text("".join(json.dumps({"id": number}) + "\n" for number in ids))
+
+    def kept(self) -> list[int]:
+        """What was there before this catalog was told to replace it."""
+        return rows_of(self.target.parent / "_tables" / self.target.name / "_kept")
 
     def kill(self, point: Callable[[pytest.MonkeyPatch], None]) -> None:
         """Run the next batch in a process that dies at ``point`` and cleans up nothing."""
@@ -132,12 +145,30 @@ def test_a_table_that_is_there_is_replaced_and_kept_for_its_readers(shop: Make, 
     made.world.run(0)
     assert made.ids() == [1, 2]
     assert made.world.stages() == []
-    (kept,) = made.world.pipeline.sink.drop_replaced(made.world.checkpoint_id, older_seconds=0, dry_run=True)
-    assert json.loads((Path(kept) / "theirs.json").read_text()) == {"id": 7}
     made.world.land(3)
     made.world.run(1)
+    (kept,) = made.world.pipeline.sink.drop_replaced(made.world.checkpoint_id, older_seconds=0, dry_run=True)
+    assert len(rows_of(Path(kept))) == 2
     assert made.ids() == [3]
-    assert len(made.world.janitor(grace_seconds=0).of("replaced output removed")) == 2
+    assert len(made.world.janitor(grace_seconds=0).of("replaced output removed")) == 1
+    assert made.kept() == [7], "what somebody else has made is never removed"
+
+
+@pytest.mark.parametrize("mode", ["replace", "create_or_replace"])
+@pytest.mark.parametrize("of", ["append", "FileSink"])
+def test_the_batches_of_a_continuous_table_are_not_replaced(shop: Make, mode: str, of: str) -> None:
+    made = shop("append" if of == "append" else "create")
+    if of == "append":
+        made.world.run(0)
+    else:
+        sink = FileSink(str(made.target), format="json")
+        write_stage(sink, 1, batch=BATCH)
+        sink.publish(EXPECTED, 1)
+    before = sorted(made.target.rglob("*"))
+    after = dataclasses.replace(made.world.pipeline.sink, mode=mode)  # type: ignore[type-var]
+    with pytest.raises(SinkError, match="holds the batches of a continuous table"):
+        after.admits(BATCH)
+    assert sorted(made.target.rglob("*")) == before
 
 
 @pytest.mark.parametrize("mode", WHOLE)
@@ -291,9 +322,8 @@ def test_killed_while_it_publishes_the_table_is_whole_and_the_old_one_kept(
     made.world.janitor()
     assert made.world.stages() == []
     kept = made.world.pipeline.sink.drop_replaced(made.world.checkpoint_id, older_seconds=0)
-    assert [(Path(path).parts[-1]) for path in kept] == (
-        ["attempt=1" if name == "after it" else "attempt=3"] if exists else []
-    )
+    assert kept == []
+    assert made.kept() == ([7] if exists else [])
     assert not list((made.target.parent / "_tables" / "orders" / "_staging").glob("*/*/*"))
 
 
