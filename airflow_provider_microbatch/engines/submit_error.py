@@ -35,7 +35,7 @@ def submit_error(application: str, error: Exception, *, stopped: bool) -> Engine
     ending = f" Its last lines:\n{tail}" if found else ""
     name = _signal_of(number)
     if name is not None:
-        hint = ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+        hint = ", as `kill -9` does, and the kernel when memory runs out" if name == "SIGKILL" else ""
         return SparkKilledError(
             f"{application} failed: its Spark was killed by signal {signal.Signals[name].value} ({name}){hint}.{ending}"
         )

@@ -143,8 +143,11 @@ class IntervalWork:
         if lane_batch is not None:
             keys.append(lane_batch)
         if not keys:
+            # Nobody has looked at the sources where the interval has had its batch: say nothing of unread data then.
+            found = "has had its batch of" if planned_before and not surveys else "has no unread data in"
+            late = " Data that came after it is left to the lookback of a later interval." if "had" in found else ""
             raise NothingInIntervalError(
-                f"pipeline {self._pipeline.name!r} has no unread data in the data interval {self._interval}: {overlap}."
+                f"pipeline {self._pipeline.name!r} {found} the data interval {self._interval}: {overlap}.{late}"
                 + (" on_overlap='replay' would replay what is committed." if overlap.committed else "")
             )
         if overlap.committed or overlap.unfinished or overlap.elsewhere:
