@@ -323,6 +323,7 @@ class OpenFileSource(OpenSource):
         return usable(
             (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
             source=self._name,
+            base=self._listing.base,
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,

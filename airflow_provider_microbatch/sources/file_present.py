@@ -85,10 +85,11 @@ def _difference(file: PlannedFile, status: os.stat_result) -> str:
 
 
 def usable(
-    located: Iterable[Located], *, source: str, on_missing: str, on_changed: str, cleaned: Entries
+    located: Iterable[Located], *, source: str, base: str, on_missing: str, on_changed: str, cleaned: Entries
 ) -> list[Located]:
     """The files that may be read.
 
+    :param base: the source's base. Where it is away, so are its files, and they are not skipped.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: what is gone of these was taken by us, and no
         ``on_missing`` makes a batch go on without it.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
@@ -115,6 +116,8 @@ def usable(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
             "or set on_missing='skip' to go on without them."
         )
+    elif gone and (away := _away(gone, base, nothing_found=not found)) is not None:
+        problems.append(away)
     if changed and on_changed == "fail":
         problems.append(
             f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
@@ -123,6 +126,35 @@ def usable(
     if problems:
         raise SourceChangedError(f"source {source!r}: " + " ".join(problems))
     return found
+
+
+def _away(gone: Sequence[Located], base: str, *, nothing_found: bool) -> str | None:
+    """Why files may be there although they are not seen: their folder is not there, or has nothing in it and none of
+    the files was found, as where a file system is not mounted. What is skipped then would never be read."""
+    for folder in dict.fromkeys(_folder(one.planned.path, base) for one in gone):
+        try:
+            with os.scandir(folder) as entries:
+                empty = next(entries, None) is None
+        except (FileNotFoundError, NotADirectoryError):
+            return (
+                f"path {folder!r} does not exist, and {len(gone)} planned file(s) may be in it: {_names(gone)}. "
+                "on_missing='skip' does not skip them then. Mount or create it, or correct the path."
+            )
+        except OSError as error:
+            raise SourceError(f"cannot list {folder!r}: {error.strerror}. Give this user the right to it.") from error
+        if empty and nothing_found:
+            return (
+                f"all {len(gone)} planned file(s) are gone and {folder!r} is empty, as it is where a file system is "
+                f"not mounted: {_names(gone)}. on_missing='skip' does not skip them then. Mount it; if all was really "
+                "removed, put any file there, such as an empty '.keep'."
+            )
+    return None
+
+
+def _folder(path: str, base: str) -> str:
+    """The folder that a planned file's being there depends on: the base, or its own where that is the file itself, or
+    where the source has another base by now."""
+    return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here
 
 
 def _names(files: Sequence[Located]) -> str:

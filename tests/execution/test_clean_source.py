@@ -250,6 +250,7 @@ def test_a_file_that_comes_back_while_its_batch_is_read_without_it_is_read_by_th
     away = world.root / "away.json"
     landed = world.landing() / "000001.json"
     landed.rename(away)
+    (world.landing() / ".keep").touch()
 
     def comes_back(_: Job) -> None:
         away.rename(landed)

@@ -20,6 +20,7 @@ HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
 HANDOVER = "tests/checkpoint/test_handover.py"
 CLEAN = "tests/sources/test_file_clean.py"
+CHANGES = "tests/sources/test_file_changes.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 
 CONTRACT = "tests/contract/test_sink.py"
@@ -412,5 +413,21 @@ MUTATIONS = [
         old="                self._segments.put(entries)\n",
         new="                self._store.delete_many(map(str, inside))\n                self._segments.put(entries)\n",
         tests=(SEGMENTS,),
+    ),
+    Mutation(
+        name="a landing folder that is not mounted is skipped",
+        why="the batch is committed without its rows, which are there again a moment later",
+        file="sources/file_present.py",
+        old="        if empty and nothing_found:\n",
+        new="        if False:\n",
+        tests=(CHANGES,),
+    ),
+    Mutation(
+        name="a landing folder that does not exist is skipped",
+        why="the batch is committed without its rows, which are there again a moment later",
+        file="sources/file_present.py",
+        old="        except (FileNotFoundError, NotADirectoryError):\n            return (\n",
+        new="        except (FileNotFoundError, NotADirectoryError):\n            continue\n            return (\n",
+        tests=(CHANGES,),
     ),
 ]

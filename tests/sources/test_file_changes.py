@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,50 @@ def test_a_file_that_was_left_out_and_is_back_before_publish_was_not_read(world:
     ):
         source.verify(None, OFFSET_0, told(read.arguments))
     source.verify(None, OFFSET_0, told(source.read(None, OFFSET_0).arguments))
+
+
+@pytest.mark.parametrize("path", ["", "/day=*/*.json"], ids=["folder", "glob"])
+def test_a_folder_that_is_not_mounted_is_no_reason_to_skip_what_is_in_it(world: World, path: str) -> None:
+    """The batch would be committed without its rows, which are there again a moment later."""
+    source = planned(world, path=f"{world.landing}{path}", on_missing="skip")
+    told_before = told(source.read(None, OFFSET_0).arguments)
+    away = world.landing.rename(world.root / "away")
+    for ask in (source.read, source.verify):
+        with pytest.raises(SourceChangedError, match=rf"'orders'.*path '{world.landing}' does not exist.*Mount"):
+            ask(None, OFFSET_0)
+    world.landing.mkdir()
+    for ask in (source.read, source.verify):
+        with pytest.raises(SourceChangedError, match=rf"'orders'.*all 2 planned.*'{world.landing}' is empty.*Mount"):
+            ask(None, OFFSET_0)
+    world.landing.rmdir()
+    away.rename(world.landing)
+    source.verify(None, OFFSET_0, told_before)
+    assert len(world.names(source.read(None, OFFSET_0))) == 2
+
+
+def test_files_that_were_really_removed_are_skipped_where_anything_is_beside_them(world: World) -> None:
+    source = planned(world, on_missing="skip")
+    shutil.rmtree(world.landing)
+    world.landing.mkdir()
+    (world.landing / ".keep").touch()
+    read = source.read(None, OFFSET_0)
+    assert paths(read) == []
+    source.verify(None, OFFSET_0, told(read.arguments))
+
+
+def test_a_path_of_one_file_is_looked_for_in_its_folder(world: World) -> None:
+    file = world.land("in/orders.json")
+    world.land("in/other.json")
+    source = world.open(str(file), on_missing="skip")
+    source.latest_offset(None)
+    file.unlink()
+    assert paths(source.read(None, OFFSET_0)) == []
+    (world.landing / "in" / "other.json").unlink()
+    with pytest.raises(SourceChangedError, match=rf"'{file.parent}' is empty"):
+        source.read(None, OFFSET_0)
+    file.parent.rmdir()
+    with pytest.raises(SourceChangedError, match=rf"'{file.parent}' does not exist"):
+        source.read(None, OFFSET_0)
 
 
 @pytest.mark.parametrize(
