@@ -79,7 +79,8 @@ class Pipeline(Definition):
         third of it. What dies with no retry left waits so long for the next run; a process that cannot write to the
         checkpoint for so long is taken for dead.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
-    :raises DefinitionError: for a wrong type or value, naming the field.
+    :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
+        checkpoint, to the sink or to an archive.
     """
 
     name: str
@@ -146,6 +147,8 @@ class Pipeline(Definition):
                 raise DefinitionError(f"{where}: conf: {refused}")
         sink = self.sink.of_pipeline(self.name)
         object.__setattr__(self, "sink", sink)
+        if not is_read_back():
+            self._check_apart(where)
         # Of the sink's own there is one of each, also in what was read back from a log or changed by `replace`.
         brought = tuple(sink.hooks())
         kinds = tuple({type(hook) for hook in brought})
@@ -178,6 +181,21 @@ class Pipeline(Definition):
         kept = self.min_batches_to_retain
         if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
+
+    def _check_apart(self, where: str) -> None:
+        """No source reads what the pipeline writes: it would grow by its own output in every run."""
+        written = [("checkpoint", open_store(self.checkpoint).location), ("sink", self.sink.location())]
+        for name, source in self.sources.items():
+            if source.gives_up_to is not None:
+                written.append((f"archive of source {name!r}", source.gives_up_to))
+        for name, source in self.sources.items():
+            for what, location in written:
+                if source.would_read(location):
+                    raise DefinitionError(
+                        f"{where}: source {name!r} reads {source.location()!r}, and with it the {what} at "
+                        f"{location!r}: what is written there would come back as data. Put it where the source does "
+                        "not look (a file source enters no folder whose name begins with '_')."
+                    )
 
     def _check_lookback(self, where: str) -> None:
         lookback = self.lookback

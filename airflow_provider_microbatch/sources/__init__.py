@@ -74,6 +74,15 @@ class Source(Definition, ABC):
         """Whether what is committed may be gone from the source afterwards."""
         return False
 
+    @property
+    def gives_up_to(self) -> str | None:
+        """The address that what it gives up is moved to; None if it is moved nowhere."""
+        return None
+
+    def would_read(self, location: str) -> bool:
+        """Whether what is written at an address would be read by this source, told by the address alone."""
+        return False
+
     def location(self) -> str:
         """The address a person would recognise, for messages and tables."""
         return type(self).__name__

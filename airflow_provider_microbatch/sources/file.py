@@ -11,6 +11,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file_listing import Listing
+from airflow_provider_microbatch.sources.file_overlap import lists_below
 from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, local_path
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
@@ -141,6 +142,18 @@ class FileSource(Source):
     @property
     def gives_up(self) -> bool:
         return self.clean_source is not None
+
+    @property
+    def gives_up_to(self) -> str | None:
+        return self.archive_path()
+
+    def would_read(self, location: str) -> bool:
+        """Whether a folder is the source's path, or one below it that is listed, whatever its files are called."""
+        try:
+            folder = local_path(location, field="location")
+        except DefinitionError:
+            return False
+        return lists_below(self.listing(), folder)
 
     def location(self) -> str:
         """The path as written."""

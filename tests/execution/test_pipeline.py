@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,76 @@ from airflow_provider_microbatch.sources.file import FileSource
 def test_a_checkpoint_that_no_worker_could_open_is_refused(checkpoint: str, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         Pipeline("orders", checkpoint=checkpoint, sources={"orders": FileSource("/landing")}, sink=FileSink("/lake"))
+
+
+def written(*sources: FileSource, checkpoint: str = "/checkpoints/orders", sink: str = "/lake") -> Pipeline:
+    named = {f"s{number}": source for number, source in enumerate(sources)}
+    return Pipeline("orders", checkpoint=checkpoint, sources=named, sink=FileSink(sink), transform="jobs/a.py:f")
+
+
+@pytest.mark.parametrize(
+    ("path", "recursive", "folder"),
+    [
+        ("/w", False, "/w"),
+        ("/w", True, "/w"),
+        ("/w", True, "/w/out"),
+        ("file:///w/", True, "/x/../w//out/"),
+        ("/w", True, "/w/a/b=1/c"),
+        ("/w", False, "/w/dt=1"),
+        ("/w", False, "/w/dt=1/_hh=2"),
+        ("/w/*", False, "/w/out"),
+        ("/w/*", False, "/w"),
+        ("/w/*/*", True, "/w"),
+        ("/{v,w}/o[tu]t", False, "/w/out/dt=1"),
+        ("/w/o*", True, "/w/out/deep"),
+        (r"/w/a\b", True, "/w/ab/c"),
+        ("/w/_o*", False, "/w/_out"),
+    ],
+)
+def test_what_a_pipeline_writes_is_not_where_it_reads(path: str, recursive: bool, folder: str) -> None:
+    """It would read its own rows in every run, or the files of its checkpoint as rows."""
+    source = FileSource(path, recursive=recursive)
+    for what, places in (("sink", {"sink": folder}), ("checkpoint", {"checkpoint": folder})):
+        with pytest.raises(
+            DefinitionError, match=rf"'s0' reads {re.escape(repr(path))}.* the {what} at '.*Put it where"
+        ):
+            written(source, **places)
+    with pytest.raises(DefinitionError, match=r"'s0' reads .* the archive of source 's1' at '"):
+        written(source, FileSource("/other", clean_source="archive", archive_dir=folder))
+
+
+@pytest.mark.parametrize(
+    ("path", "recursive", "folder"),
+    [
+        ("/w/in", True, "/w/out"),
+        ("/w/in", True, "/w/in2"),
+        ("/w/in", True, "/w"),
+        ("/w", False, "/w/out"),
+        ("/w", False, "/w/dt=1/out"),
+        ("/w", True, "/w/_out"),
+        ("/w", True, "/w/.a/out"),
+        ("/w", True, "/w/a/_b/out"),
+        ("/w/*.json", True, "/w/out"),
+        ("/w/*.json", False, "/w"),
+        ("/w/*", True, "/w/_out"),
+        ("/w/*", False, "/w/out/deep"),
+        ("/w/{a,b}", True, "/w/c"),
+    ],
+)
+def test_what_a_source_does_not_list_may_be_written(path: str, recursive: bool, folder: str) -> None:
+    source = FileSource(path, recursive=recursive)
+    written(source, sink=folder)
+    written(source, checkpoint=folder)
+
+
+def test_tables_are_asked_for_by_their_address(tmp_path: Path) -> None:
+    source, table = FileSource("/w", recursive=True), TableSink(PathCatalog("/w/tables"), "orders")
+    arguments: dict[str, Any] = {"checkpoint": "/checkpoints/orders", "sources": {"orders": source}}
+    with pytest.raises(DefinitionError, match=r"'orders' reads '/w'.* the sink at 'file:///w/tables/orders'"):
+        Pipeline("orders", sink=table, **arguments)
+
+
+def test_a_pipeline_that_was_written_before_is_read_back() -> None:
+    values = written(FileSource("/w", recursive=True)).to_dict()
+    values["arguments"]["sink"]["arguments"]["path"] = "/w/out"
+    assert Pipeline.from_dict(values).sink == FileSink("/w/out")

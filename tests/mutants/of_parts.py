@@ -20,6 +20,7 @@ HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
 HANDOVER = "tests/checkpoint/test_handover.py"
 CLEAN = "tests/sources/test_file_clean.py"
+PIPELINE = "tests/execution/test_pipeline.py"
 CHANGES = "tests/sources/test_file_changes.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 
@@ -429,5 +430,21 @@ MUTATIONS = [
         old="        except (FileNotFoundError, NotADirectoryError):\n            return (\n",
         new="        except (FileNotFoundError, NotADirectoryError):\n            continue\n            return (\n",
         tests=(CHANGES,),
+    ),
+    Mutation(
+        name="a pipeline may write where it reads",
+        why="its own rows come back in every run, and the files of its checkpoint as rows",
+        file="execution/pipeline.py",
+        old="            self._check_apart(where)\n",
+        new="            pass\n",
+        tests=(PIPELINE,),
+    ),
+    Mutation(
+        name="only the source's own folder counts as where it reads",
+        why="a table below it comes back in every run",
+        file="sources/file_overlap.py",
+        old="    return all(_is_entered(name, recursive=recursive) for name in names[len(parts) :])\n",
+        new="    return len(names) <= len(parts)\n",
+        tests=(PIPELINE,),
     ),
 ]
