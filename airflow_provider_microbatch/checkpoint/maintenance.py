@@ -18,6 +18,7 @@ HOLD_SECONDS = 30.0
 """How long a command counts as alive after its last sign. It gives one before each step."""
 
 _END = ".end"
+_DECIDED = ".decided"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class Maintenance:
 
 
 class MaintenanceLog:
-    """Files ``<n>`` and ``<n>.end``. An entry without an end keeps every run from planning: the checkpoint is half
-    changed. It holds all its steps, so that the next command finishes what a killed one began.
+    """Files ``<n>``, ``<n>.decided`` and ``<n>.end``. An entry without an end keeps every run from planning: the
+    checkpoint is half changed. It holds all its steps, so that the next command finishes what a killed one began.
 
     :param store: scoped to ``maintenance``.
     """
@@ -57,7 +58,7 @@ class MaintenanceLog:
         self.check_none()
         number = max(self._numbers(), default=0) + 1
         self.hold(number)
-        values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps)}
+        values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps), "waits": True}
         if not self._store.put_if_absent(str(number), encode_record(values)):
             self.check_none()
             raise MaintenanceError(f"{self._store.location}: another command came first. Run this one again.")
@@ -94,6 +95,21 @@ class MaintenanceLog:
                 f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
                 f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began."
             )
+
+    def allow(self, number: int, *, steps: bool) -> bool:
+        """Decide, once, whether the steps of a command are done: by itself when it has seen that nobody is alive, or by
+        whoever finds it killed before it had. Said again it only tells what was decided.
+
+        :param steps: whether they are to be done, if nobody has decided yet.
+        :return: whether they are done.
+        """
+        path = f"{number}{_DECIDED}"
+        entry = decode_record(self._store.get(str(number)) or b"", where=self.where(number))
+        if not entry.get("waits"):
+            return True  # of a version that decided nothing
+        self._store.put_if_absent(path, encode_record({"steps": steps}))
+        data = self._store.get(path)
+        return data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("steps") is True
 
     def end(self, number: int, *, outcome: str, ended_ms: int) -> None:
         """Let everybody in again.

@@ -16,14 +16,17 @@ from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchSetAsideError,
     BrokenLogError,
+    CheckpointError,
     MaintenanceError,
     TransformError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.maintenance import apply
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.maintaining import applied, applier, planned, rewind
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
+from tests.support.leases import expire_leases
 
 
 @pytest.fixture
@@ -293,4 +296,35 @@ def test_an_attempt_that_somebody_ends_while_it_is_rewound_does_not_stop_the_rew
     assert world.checkpoint.maintenance.unfinished() is None
     world.run(2)
     assert world.table() == {0: [1], 1: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_command_that_was_refused_and_could_not_say_so_is_not_finished_by_the_next(tmp_path: Path) -> None:
+    """A run was alive, and the disk took no answer. The run commits; what was planned for before that is not done."""
+    world = World(tmp_path)
+    for number in range(2):
+        world.land(number + 1)
+        world.run(number)
+    world.land(3)
+    late = world.staged(2)
+    real = PosixStore.put_if_absent
+
+    def read_only(store: PosixStore, path: str, data: bytes) -> bool:
+        if path.startswith("1.") or path.startswith("maintenance/1."):
+            raise CheckpointError("read-only")
+        return real(store, path, data)
+
+    looks = iter([[], ["a run is at it"]])
+    with (
+        mock.patch.object(apply, "alive", lambda *_: next(looks)),
+        mock.patch.object(PosixStore, "put_if_absent", read_only),
+        pytest.raises(CheckpointError, match="read-only"),
+    ):
+        applied(world, rewind(1))
+    manifest = world.execution.publish(late)
+    world.execution.commit(key=late.key, manifest=manifest, run=late.run)
+    expire_leases(tmp_path / "checkpoint" / "maintenance")
+    assert applier(world).finish() is None
+    assert world.checkpoint.maintenance.unfinished() is None
+    assert world.table() == {0: [1], 1: [2], 2: [3]}
     assert verify_all(world.checkpoint) == []

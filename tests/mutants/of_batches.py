@@ -87,6 +87,14 @@ MUTATIONS = [
         tests=(LATE,),
     ),
     Mutation(
+        name="a command that was refused is finished by the next",
+        why="what it planned is done to a log that went on since: a committed batch is in no plan",
+        file="execution/maintenance/apply.py",
+        old="        if not self._checkpoint.maintenance.allow(left.number, steps=False):\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
         name="whatever has a batch's number is the batch",
         why="a new checkpoint on a kept table commits batches whose rows nobody has read",
         file="sinks/manifest.py",

@@ -55,6 +55,10 @@ class Applier:
                 f"`microbatch {left.command}` (by {left.by}) is at {self._store.location}. Wait until it has ended; if "
                 f"it was killed, run this again in {seconds:.0f} s, and it is finished first."
             )
+        if not self._checkpoint.maintenance.allow(left.number, steps=False):
+            # Killed before it saw that nobody was alive: what it planned is of a checkpoint that went on since.
+            self._checkpoint.maintenance.end(left.number, outcome="not applied: killed", ended_ms=self._clock_ms())
+            return None
         self._check_nobody_alive()
         self._do(left, self.steps_of(left))
         return left
@@ -87,6 +91,8 @@ class Applier:
         except MicroBatchError as error:
             self._checkpoint.maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
             raise
+        if not self._checkpoint.maintenance.allow(begun.number, steps=True):
+            raise MaintenanceError(f"`microbatch {begun.command}` was taken for dead; nothing was done. Run it again.")
         self._do(begun, shown.steps)
 
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
