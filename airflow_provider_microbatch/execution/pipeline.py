@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import combinations
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
@@ -80,7 +81,7 @@ class Pipeline(Definition):
         checkpoint for so long is taken for dead.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
-        checkpoint, to the sink or to an archive.
+        checkpoint, to the sink or to an archive, or gives up what another could read.
     """
 
     name: str
@@ -183,7 +184,8 @@ class Pipeline(Definition):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
 
     def _check_apart(self, where: str) -> None:
-        """No source reads what the pipeline writes: it would grow by its own output in every run."""
+        """No source reads what the pipeline writes: it would grow by its own output in every run. None gives up what
+        another may not have read yet."""
         written = [("checkpoint", open_store(self.checkpoint).location), ("sink", self.sink.location())]
         for name, source in self.sources.items():
             if source.gives_up_to is not None:
@@ -196,6 +198,15 @@ class Pipeline(Definition):
                         f"{location!r}: what is written there would come back as data. Put it where the source does "
                         "not look (a file source enters no folder whose name begins with '_')."
                     )
+
+        for (name, source), (second, other) in combinations(self.sources.items(), 2):
+            if (source.gives_up or other.gives_up) and (source.shares_with(other) or other.shares_with(source)):
+                giving, left = (name, second) if source.gives_up else (second, name)
+                raise DefinitionError(
+                    f"{where}: source {giving!r} ({self.sources[giving].location()!r}) gives up what it has read "
+                    f"(clean_source), and source {left!r} ({self.sources[left].location()!r}) could read some of the "
+                    "same later, or not at all. Let their paths have nothing in common, or clean up elsewhere."
+                )
 
     def _check_lookback(self, where: str) -> None:
         lookback = self.lookback

@@ -83,6 +83,10 @@ class Source(Definition, ABC):
         """Whether what is written at an address would be read by this source, told by the address alone."""
         return False
 
+    def shares_with(self, other: Source) -> bool:
+        """Whether both could read the same data, told by their definitions alone."""
+        return False
+
     def location(self) -> str:
         """The address a person would recognise, for messages and tables."""
         return type(self).__name__

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file_listing import Listing
-from airflow_provider_microbatch.sources.file_overlap import lists_below
+from airflow_provider_microbatch.sources.file_overlap import list_alike, lists_below
 from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, local_path
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
@@ -154,6 +154,10 @@ class FileSource(Source):
         except DefinitionError:
             return False
         return lists_below(self.listing(), folder)
+
+    def shares_with(self, other: Source) -> bool:
+        """Whether a file could be listed by both."""
+        return isinstance(other, FileSource) and list_alike(self.listing(), other.listing())
 
     def location(self) -> str:
         """The path as written."""

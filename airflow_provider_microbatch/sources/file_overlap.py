@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 
 from airflow_provider_microbatch.sources.file_listing import Listing, is_hidden, is_partition
 from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, has_wildcard, unescape
+
+_SIGN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)
+"""What stands for one character in a component of a glob, or for any number of them (``*``)."""
 
 
 def lists_below(listing: Listing, folder: str) -> bool:
@@ -24,6 +29,80 @@ def _leads_into(parts: Sequence[str], names: Sequence[str], *, recursive: bool) 
     if any(set(part) != {"*"} for part in parts[len(names) :]):
         return False
     return all(_is_entered(name, recursive=recursive) for name in names[len(parts) :])
+
+
+def list_alike(one: Listing, other: Listing) -> bool:
+    """Whether a file could be listed by both walks."""
+    if not any(_meet(mine, theirs) for mine in _names(one) for theirs in _names(other)):
+        return False
+    return any(
+        _share(_parts(mine), one, _parts(theirs), other)
+        if mine.count("/") <= theirs.count("/")
+        else _share(_parts(theirs), other, _parts(mine), one)
+        for mine in expand_braces(one.path)
+        for theirs in expand_braces(other.path)
+    )
+
+
+def _share(short: Sequence[str], upper: Listing, long: Sequence[str], lower: Listing) -> bool:
+    """Whether the walk ``upper``, from a pattern that has no more components, comes to files of ``lower``."""
+    if not all(map(_meet, short, long)):
+        return False
+    between, last = long[len(short) : -1], long[len(short) :][-1:]
+    if not all(_may_be_entered(part, recursive=upper.recursive) for part in between):
+        return False
+    return all(
+        _may_be_file(part, upper) or (_may_be_folder(part) and _may_be_entered(part, recursive=upper.recursive))
+        for part in last
+    )
+
+
+def _may_be_entered(part: str, *, recursive: bool) -> bool:
+    return _meet(part, "*") and (recursive or _meet(part, "?*=*"))
+
+
+def _may_be_folder(part: str) -> bool:
+    """Whether the last component of a path is not written as files' names are: ``*.csv``."""
+    return "=" in part or "." not in part or not has_wildcard(part)
+
+
+def _may_be_file(part: str, listing: Listing) -> bool:
+    """Whether the last component of a path may be a file's name. Nothing is looked at, so a dot makes it one."""
+    named = has_wildcard(part) or "." in part
+    return named and _meet(part, "*") and any(_meet(part, pattern) for pattern in _names(listing))
+
+
+def _names(listing: Listing) -> list[str]:
+    return ["*"] if listing.file_name_pattern is None else expand_braces(listing.file_name_pattern)
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether some name matches both components."""
+    for part, glob in ((one, other), (other, one)):
+        if not has_wildcard(part):
+            return _matches(glob, unescape(part))
+    # What stands for one character meets what stands for another at a character of either, or beside one (``[b-d]``).
+    letters = {chr(ord(letter) + step) for letter in f"{one}{other}a" for step in (-1, 0, 1)}
+
+    def signs(part: str) -> list[frozenset[str] | None]:
+        found = [(sign, component_regex(sign)) for sign in _SIGN.findall(part)]
+        return [None if sign == "*" else frozenset(filter(regex.fullmatch, letters)) for sign, regex in found]
+
+    mine, theirs = signs(one), signs(other)
+
+    @cache
+    def meet(at: int, there: int) -> bool:
+        left, right = at < len(mine), there < len(theirs)
+        if left and mine[at] is None and (meet(at + 1, there) or (right and meet(at, there + 1))):
+            return True
+        if right and theirs[there] is None:
+            return meet(at, there + 1) or (left and meet(at + 1, there))
+        if not left or not right:
+            return left == right
+        here, opposite = mine[at], theirs[there]
+        return here is not None and opposite is not None and bool(here & opposite) and meet(at + 1, there + 1)
+
+    return meet(0, 0)
 
 
 def _matches(part: str, name: str) -> bool:

@@ -101,3 +101,59 @@ def test_a_pipeline_that_was_written_before_is_read_back() -> None:
     values = written(FileSource("/w", recursive=True)).to_dict()
     values["arguments"]["sink"]["arguments"]["path"] = "/w/out"
     assert Pipeline.from_dict(values).sink == FileSink("/w/out")
+
+
+BOTH = [
+    ("/w", {}, "/w", {}),
+    ("/w", {}, "file:///w/", {"recursive": True}),
+    ("/w", {}, "/w/*.json", {}),
+    ("/w", {}, "/w/orders.json", {}),
+    ("/w", {}, "/w/dt=1", {}),
+    ("/w", {}, "/w/dt=*/hh=1", {}),
+    ("/w", {"recursive": True}, "/w/orders", {}),
+    ("/w", {"recursive": True}, "/w/v1.0", {"recursive": True}),
+    ("/w", {"file_name_pattern": "*.json"}, "/w/dt=2026.*", {}),
+    ("/w", {"recursive": True}, "/w/*/in/*.json", {}),
+    ("/w/{a,b}", {}, "/w/{b,c}", {}),
+    ("/w/a*", {}, "/w/*b", {}),
+    ("/w/[a-c]x", {}, "/w/[^ac]?", {}),
+    ("/w", {"file_name_pattern": "*.json"}, "/w", {"file_name_pattern": "orders*"}),
+]
+APART = [
+    ("/w/a", {"recursive": True}, "/w/b", {"recursive": True}),
+    ("/w", {}, "/w/orders", {}),
+    ("/w", {}, "/w/orders/dt=1", {}),
+    ("/w", {"recursive": True}, "/w/_x/orders", {}),
+    ("/w/*.json", {}, "/w/*.csv", {}),
+    ("/w/*", {}, "/w/_x", {}),
+    ("/w/[a-c]*", {}, "/w/[d-f]*", {}),
+    ("/w/a?", {}, "/w/a", {}),
+    ("/w/{a,b}", {}, "/w/{c,d}", {}),
+    ("/w", {"file_name_pattern": "*.json"}, "/w", {"file_name_pattern": "*.{csv,txt}"}),
+    ("/w", {"file_name_pattern": "*.json"}, "/w/*.csv", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "arguments", "second", "others"), BOTH)
+def test_what_one_source_cleans_away_no_other_reads(
+    path: str, arguments: dict[str, Any], second: str, others: dict[str, Any]
+) -> None:
+    one, other = FileSource(path, **arguments), FileSource(second, **others)
+    written(one, other)
+    cleaning = FileSource(path, clean_source="delete", **arguments)
+    for sources in ((cleaning, other), (other, cleaning)):
+        with pytest.raises(DefinitionError, match=rf"{re.escape(repr(path))}\) gives up .*{re.escape(repr(second))}\)"):
+            written(*sources)
+    archiving = FileSource(second, clean_source="archive", archive_dir="/archive", **others)
+    with pytest.raises(DefinitionError, match=r"nothing in common"):
+        written(one, archiving)
+
+
+@pytest.mark.parametrize(("path", "arguments", "second", "others"), APART)
+def test_sources_that_share_nothing_may_be_cleaned(
+    path: str, arguments: dict[str, Any], second: str, others: dict[str, Any]
+) -> None:
+    one = FileSource(path, clean_source="delete", **arguments)
+    other = FileSource(second, clean_source="delete", **others)
+    written(one, other)
+    written(other, one)

@@ -447,4 +447,20 @@ MUTATIONS = [
         new="    return len(names) <= len(parts)\n",
         tests=(PIPELINE,),
     ),
+    Mutation(
+        name="a source may be cleaned that another one reads",
+        why="what the other has not read yet is gone",
+        file="execution/pipeline.py",
+        old="(source.gives_up or other.gives_up) and (",
+        new="False and (",
+        tests=(PIPELINE,),
+    ),
+    Mutation(
+        name="only the very same path is shared",
+        why="a source below another is cleaned, or cleans, what the other has not read yet",
+        file="sources/file_overlap.py",
+        old="    if not all(map(_meet, short, long)):\n",
+        new="    if list(short) != list(long):\n",
+        tests=(PIPELINE,),
+    ),
 ]
