@@ -314,9 +314,8 @@ def test_a_command_that_was_refused_and_could_not_say_so_is_not_finished_by_the_
             raise CheckpointError("read-only")
         return real(store, path, data)
 
-    looks = iter([[], ["a run is at it"]])
     with (
-        mock.patch.object(apply, "alive", lambda *_: next(looks)),
+        mock.patch.object(apply, "alive", side_effect=[[], ["a run is at it"]]),
         mock.patch.object(PosixStore, "put_if_absent", read_only),
         pytest.raises(CheckpointError, match="read-only"),
     ):
