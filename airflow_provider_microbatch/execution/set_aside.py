@@ -217,6 +217,7 @@ def aside_error(planned: PlannedBatch, commit: CommitEntry) -> BatchSetAsideErro
     return BatchSetAsideError(
         f"batch {planned.key} was set aside after {failure.get('attempts')} failed attempts. Its range is not in the "
         f"table: {render(planned.starts)} to {render(planned.entry.ends)}. The pipeline goes on with the next batch. "
-        f"Mend what is wrong, then clear this task: that runs the batch. The last error: {failure.get('error')}",
+        f"Mend what is wrong, then clear this task: that runs the batch (`microbatch rewind` does if its run is gone). "
+        f"The last error: {failure.get('error')}",
         batch_id=planned.key.id,
     )

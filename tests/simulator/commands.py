@@ -98,6 +98,7 @@ def command(world: World, subject: Subject, given: Command) -> Process:
         return f"{len(shown.steps)} steps"
 
     def on_end(process: Process) -> None:
+        world.touched = True  # a position that it has set is taken down before retention removes the entry
         world.say(f"{given.name} of {subject.name} ends: {process.result}")
 
     return world.processes.spawn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
@@ -175,6 +175,27 @@ def _run_all(world: World, subject: Subject) -> None:
     for run in _of_set_aside(world, subject):
         world.airflow.clear(run)
         _until_over(world, run)
+    if subject.options.plan != "interval":
+        _rewind_what_nobody_can_clear(world, subject)
+
+
+def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
+    """A batch that was set aside, and its run deleted, has no task to clear: the way back is a rewind."""
+    from tests.simulator.commands import command, rewind
+
+    checkpoint = subject.checkpoint()
+    log = checkpoint.commit_log
+    aside = [number for number in log.ids() if is_aside(checkpoint, BatchKey(LIVE, number), log.get(number))]
+    if not aside:
+        return
+    world.now_ms += round(2 * LEASE_SECONDS * 1000)
+    command(world, subject, rewind(aside[0] - 1))
+    finish(world)
+    for _ in range(len(subject.units) + 4 * TRIES):
+        run = world.airflow.new_run(subject)
+        _all_until_over(world, run)
+        if run.state == SKIPPED and not run.error:
+            return
 
 
 def _all_until_over(world: World, run: DagRun) -> None:
@@ -203,7 +224,8 @@ def _of_set_aside(world: World, subject: Subject) -> list[DagRun]:
         log = checkpoint.lane(lane).commit_log
         for number in log.ids():
             commit = log.get(number)
-            if commit is not None and commit.run is not None and is_aside(checkpoint, BatchKey(lane, number), commit):
-                by = (commit.run.run_id, commit.run.map_index)
-                found += [run for run in world.airflow.runs if (run.run_id, run.slot) == by]
+            if commit is not None and is_aside(checkpoint, BatchKey(lane, number), commit):
+                planned = checkpoint.lane(lane).offset_log.get(number)
+                by = [(one.run.run_id, one.run.map_index) for one in (commit, planned) if one is not None and one.run]
+                found += [run for run in world.airflow.runs if (run.run_id, run.slot) in by]
     return found
