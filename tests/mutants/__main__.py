@@ -35,6 +35,7 @@ COPIED = (
     "pyproject.toml",
     "README.md",
     "SECURITY.md",
+    "CONTRIBUTING.md",
 )
 CAUGHT = Path(__file__).with_name("caught.json")
 """Which test caught a mutation last time: it is tried first and alone, and only if it passes all tests are run."""
