@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeGuard
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
@@ -121,9 +122,20 @@ def _wait(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Pro
 
 def _alive(process: psutil.Process) -> bool:
     try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        if not process.is_running():
+            return False
+        return process.status() != psutil.STATUS_ZOMBIE or _has_threads(process.pid)
     except psutil.Error:
         return False
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether threads of a process whose first one has ended are still at their end: a JVM that was killed holds its
+    ports, and a write that was in the kernel goes on, until the last of them is through."""
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    except OSError:
+        return False  # gone; or no Linux, which does not tell
 
 
 def end_all(tag: str, *, grace: float, until: float = 60.0) -> bool:
