@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
-from airflow_provider_microbatch.exceptions import AttemptFencedError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, MaintenanceError
 from airflow_provider_microbatch.execution.identity import check_still_planned
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
@@ -19,13 +19,17 @@ def add_commit(
     :param planned: the batch as this process has read it.
     :return: the entry that counts; another's if that came first.
     :raises AttemptFencedError: if the batch was rewound; nothing is committed then.
+    :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; likewise.
     :raises SourceError: if it was, and a source cannot keep its range.
     """
     commits = checkpoint.lane(planned.key.lane).commit_log
     added = commits.add(planned.key.id, entry)
     try:
         check_still_planned(checkpoint, planned.identity)
-    except AttemptFencedError:
+        if added:
+            # After the entry: a command marks the checkpoint first and looks at it then, so one of them sees the other.
+            checkpoint.maintenance.check_none()
+    except (AttemptFencedError, MaintenanceError):
         if added:
             commits.take_back(planned.key.id, entry)
         sources.keep(planned.ranges)

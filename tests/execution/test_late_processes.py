@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     SinkError,
 )
+from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution import plan as plan_module
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
@@ -30,7 +32,8 @@ from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
-from tests.execution.world import Killed, World, run_identity
+from tests.execution.world import CODE, Killed, World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -280,3 +283,58 @@ def test_what_a_lanes_commit_released_that_slept_through_a_rewind_is_not_cleaned
     assert world.run(5) is not None
     assert world.table() == {0: [2]}
     assert world.backfill(hour(1), 1)
+
+
+def late_attempt(world: World) -> Attempt:
+    """Batches 0 and 1 are committed; an attempt of batch 2 sleeps before its publish, and counts as dead."""
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+    attempt = world.staged(2)
+    world.expire_leases()
+    return attempt
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_publish_and_commit_between_a_rewinds_decision_and_its_first_step_lose_nothing(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    attempt = late_attempt(world)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    def wakes_up() -> None:
+        with monkeypatch.context() as patch:
+            if dies:
+                patch.setattr(commit_entry, "check_still_planned", kill)
+            manifest = world.execution.publish(attempt)
+            with pytest.raises(Killed if dies else MaintenanceError):
+                world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
+
+    sleep.before(Applier, "_do", wakes_up, lambda *_: True)
+    applied(world, rewind(1))
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1]
+    assert world.table() == {0: [0], 1: [1]}
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_an_attempt_that_is_opened_before_the_first_step_of_a_rewind_does_not_stop_it(
+    world: World, sleep: Sleep
+) -> None:
+    attempt = late_attempt(world)
+
+    def opened() -> None:
+        with pytest.raises(MaintenanceError):
+            world.execution.open_attempt(key=attempt.key, run=run_identity(2), code=CODE, engine=InlineEngine())
+
+    sleep.before(Applier, "_do", opened, lambda *_: True)
+    applied(world, rewind(1))
+    epochs = world.checkpoint.attempts.epochs
+    assert epochs.all(attempt.key) == epochs.ends(attempt.key) == [1, 2, 3]
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []

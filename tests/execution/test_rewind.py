@@ -321,9 +321,11 @@ def test_a_command_that_was_refused_and_could_not_say_so_is_not_finished_by_the_
     ):
         applied(world, rewind(1))
     manifest = world.execution.publish(late)
-    world.execution.commit(key=late.key, manifest=manifest, run=late.run)
+    with pytest.raises(MaintenanceError, match="is being changed"):
+        world.execution.commit(key=late.key, manifest=manifest, run=late.run)
     expire_leases(tmp_path / "checkpoint" / "maintenance")
     assert applier(world).finish() is None
     assert world.checkpoint.maintenance.unfinished() is None
+    world.execution.commit(key=late.key, manifest=manifest, run=late.run)
     assert world.table() == {0: [1], 1: [2], 2: [3]}
     assert verify_all(world.checkpoint) == []

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     DropStage,
     Move,
     SetAside,
+    SetAsideLate,
     Step,
     Sweep,
     Write,
@@ -110,6 +111,10 @@ class Drafting:
         data = self._draft.get(path)
         if data is not None:
             self._do(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(data), why=why))
+
+    def set_aside_late(self, path: str, why: str) -> None:
+        """Plan to move a file away that is not there yet, and may come while the steps are done."""
+        self._steps.append(SetAsideLate(path=path, target=f"{self._aside}/{path}.late", why=why))
 
     def write(self, path: str, data: bytes, why: str) -> None:
         """Plan to write a file that is not there."""

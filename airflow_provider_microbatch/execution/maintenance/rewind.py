@@ -66,7 +66,28 @@ class _Rewind:
             self._drop_stages(unfinished)
             self._forget_replays(BatchKey(self._name, number))
             self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
+            if number not in commit_ids:
+                self._take_back_late(number, unfinished)
         return self._drafting.plan()
+
+    def _take_back_late(self, number: int, unfinished: list[Attempt]) -> None:
+        """An attempt that slept may publish and commit after the plan was made, and before its first step."""
+        key, why = BatchKey(self._name, number), "its attempt may have gone on while the command began"
+        for attempt in unfinished if self._drop_output else ():
+            sink = self._recorded.sink_of(attempt)
+            if sink is not None and sink.is_cheap_to_ask and sink.keeps_batches and attempt.identity is not None:
+                self._drafting.elsewhere(
+                    DropOutput(
+                        key=str(key),
+                        epoch=attempt.epoch,
+                        identity=attempt.identity.to_dict(),
+                        sink=sink.to_dict(),
+                        where=sink.location(),
+                        why=why,
+                        late=True,
+                    )
+                )
+        self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
 
     def _of_another_life(self) -> dict[int, Published]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""

@@ -15,11 +15,14 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
+from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
+
+_RUNS_NOTHING = {"state": "canceled", "ended_ms": 0, "error": "a fence: it runs nothing"}
 
 
 def digest(data: bytes) -> str:
@@ -70,6 +73,37 @@ class SetAside:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetAsideLate:
+    """Move a file of the checkpoint away that was not there when the plan was made: a process that slept since before
+    the command, and died right after it wrote the file, could not take it back.
+
+    :param path: the file.
+    :param target: where it goes.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "set aside if it came late"
+
+    path: str
+    target: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Copy first, then delete, whatever it is. :raises MaintenanceError: if the target is taken."""
+        data = store.get(self.path)
+        if data is None:
+            return
+        if not store.put_if_absent(self.target, data) and store.get(self.target) != data:
+            raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
+        store.delete(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Write:
     """Write a file of the checkpoint that is not there.
 
@@ -91,13 +125,22 @@ class Write:
 
     def apply(self, store: Store) -> None:
         """Put it there. An attempt that somebody has ended meanwhile is at its end, whoever was first: a janitor that
-        had looked before the command began, or a listener that came late.
+        had looked before the command began, or a listener that came late. An epoch that somebody has taken meanwhile is
+        theirs, and the fence comes after it.
 
         :raises MaintenanceError: if something else is there.
         """
-        data, is_end = self.text.encode(), self.path.startswith("attempts/") and self.path.endswith(".end")
-        if not store.put_if_absent(self.path, data) and not is_end and store.get(self.path) != data:
+        data = self.text.encode()
+        if store.put_if_absent(self.path, data) or store.get(self.path) == data:
+            return
+        folder, _, name = self.path.rpartition("/")
+        if not folder.startswith("attempts/"):
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
+        if name.isdecimal():
+            epoch = int(name) + 1
+            while not store.put_if_absent(f"{folder}/{epoch}", data) and store.get(f"{folder}/{epoch}") != data:
+                epoch += 1
+            store.put_if_absent(f"{folder}/{epoch}.end", encode_record(_RUNS_NOTHING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +153,7 @@ class DropOutput:
     :param where: the table's address.
     :param why: the reason, for people.
     :param identity: whose output it is, as it says itself; None if it bears no identity.
+    :param late: nothing was in the table when the plan was made, and whatever attempt has published since is taken out.
     """
 
     kind: ClassVar[str] = "drop output"
@@ -120,6 +164,7 @@ class DropOutput:
     where: str
     why: str
     identity: Mapping[str, Any] | None = None
+    late: bool = False
 
     @property
     def what(self) -> str:
@@ -132,7 +177,10 @@ class DropOutput:
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
         owner = Checkpoint(store).identity()
         taken = only(seen, checkpoint=owner.query_id if owner is not None else "")
-        Sink.from_dict(self.sink).withdraw(taken, self.epoch)
+        sink = Sink.from_dict(self.sink)
+        found = sink.contains(taken) if self.late else seen
+        if found is not None:
+            sink.withdraw(taken, found.epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +308,10 @@ class Sweep:
         move_litter(Path(store.location), self.path, self.target)
 
 
-Step = SetAside | Write | DropOutput | DropStage | Copy | Move | Sweep
+Step = SetAside | SetAsideLate | Write | DropOutput | DropStage | Copy | Move | Sweep
 
 _KINDS: Mapping[str, type[Step]] = {
-    kind.kind: kind for kind in (SetAside, Write, DropOutput, DropStage, Copy, Move, Sweep)
+    kind.kind: kind for kind in (SetAside, SetAsideLate, Write, DropOutput, DropStage, Copy, Move, Sweep)
 }
 
 
