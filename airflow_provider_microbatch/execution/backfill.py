@@ -155,9 +155,13 @@ class IntervalWork:
         try:
             return self._ready(keys, run)
         except BatchInProgressError as busy:
+            # A skip is green: nobody would come back for a batch that has taken its data from all other lanes, nor for
+            # the replay that this run asked for before it died.
+            asked = [str(key) for key in keys if self._has_asked(key, run)]
+            if asked:
+                raise AttemptFencedError(f"{busy} The replay of {', '.join(asked)} waits: try again.") from busy
             if lane_batch is None or self._is_committed(lane_batch):
                 raise
-            # A skip is green: nobody would come back for a batch that has taken its data from all other lanes.
             raise AttemptFencedError(f"{busy} Batch {lane_batch} is planned and waits: try again.") from busy
 
     def run(self, *, run: RunIdentity, **how: Any) -> RunSummary:
@@ -297,6 +301,10 @@ class IntervalWork:
         return not any(
             by is not None and run.relation_to(by) in (Relation.SAME, Relation.EARLIER) for by in asked
         )  # fmt: skip
+
+    def _has_asked(self, key: BatchKey, run: RunIdentity) -> bool:
+        waiting = [request.run for request in self._checkpoint.replays.pending(key)]
+        return any(by is not None and run.is_of(by) for by in waiting)
 
     def _sources_of(self, key: BatchKey) -> OpenedSources:
         return OpenedSources(

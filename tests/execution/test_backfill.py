@@ -177,6 +177,27 @@ def test_a_batch_that_another_run_is_alive_at_is_not_asked_for(tmp_path: Path) -
     assert world.ids() == [1, 2]
 
 
+def test_a_run_that_has_asked_for_a_replay_does_not_skip_it_for_another_batch_that_is_busy(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    world.land_at(0.1, 1)
+    world.run(1)
+    world.work(hour(0)).plan(backfill_run(9))  # it asks, and dies
+    world.land_at(0.2, 2)
+    world.run(2)
+    engine = InlineEngine()
+
+    def meanwhile(job: Job) -> None:
+        if job.epoch == 2:
+            with pytest.raises(AttemptFencedError, match=r"live/1 is in progress.*The replay of live/0 waits"):
+                world.backfill(hour(0), backfill_run(9, try_number=2))
+
+    world.run(2, InlineEngine(before_stage=meanwhile), clear_number=1)
+    world.backfill(hour(0), backfill_run(9, try_number=3), engine)
+    assert [job.batch_id for job in engine.jobs] == [0, 1]
+    assert world.checkpoint.replays.pending(BatchKey(LIVE, 0)) == []
+    assert world.ids() == [1, 2]
+
+
 def test_batches_of_a_position_that_was_set_back_are_found(world: IntervalWorld) -> None:
     for number in (1, 2):
         world.land_at(number + 0.5, number)

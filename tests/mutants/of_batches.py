@@ -111,6 +111,14 @@ MUTATIONS = [
         tests=(LATE,),
     ),
     Mutation(
+        name="a backfill that has asked for a replay skips it",
+        why="the request waits for ever, and retention and clean_source with it",
+        file="execution/backfill.py",
+        old="            if asked:\n",
+        new="            if False:\n",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
         name="a command that was refused is finished by the next",
         why="what it planned is done to a log that went on since: a committed batch is in no plan",
         file="execution/maintenance/apply.py",
