@@ -259,6 +259,10 @@ class Janitor:
                 report.add("stage dropped", what, "its batch is older than the logs")
         if not self._dry_run:
             leases.forget(key, epoch)
+            if epoch in self._checkpoint.attempts.epochs.all(key):
+                # Taken since this looked, by a process that slept: without a lease nobody would find it, nor call its
+                # hooks again.
+                leases.renew(key, epoch)
 
     def _owners(self) -> tuple[str, str]:
         """Whose stages are looked for: this checkpoint's, and those of before anybody said whose a stage is."""

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, EngineError, SinkError
 from airflow_provider_microbatch.execution import janitor as janitor_module
@@ -39,6 +40,25 @@ def test_a_live_attempt_is_not_touched(world: World, diary: Path) -> None:
     assert world.files() == before
     assert world.stages() == ["live/0 attempt 1"]
     assert lines(diary) == ["diary created live/0 1"]
+
+
+def test_an_epoch_that_is_taken_while_the_janitor_forgets_it_is_found_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.execution.plan(run_identity(0))
+    world.checkpoint.leases.begin(KEY, 1, seconds=60)
+    world.expire_leases()
+    forget = Leases.forget
+
+    def taken_first(leases: Leases, key: BatchKey, epoch: int) -> bool:
+        attempt = Attempt(key=key, epoch=epoch, handle={"engine": "inline"}, run=None, code={}, started_ms=1)
+        assert world.checkpoint.attempts.take_exactly(attempt)
+        return forget(leases, key, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Leases, "forget", taken_first)
+        world.janitor()
+    assert world.checkpoint.leases.unfinished() == [(KEY, 1)]
 
 
 def test_what_the_engine_says_runs_is_not_touched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
