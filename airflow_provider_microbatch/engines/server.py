@@ -234,14 +234,18 @@ def _wait(folder: Path, server: subprocess.Popen[bytes], runner: subprocess.Pope
         if time.monotonic() > deadline:
             raise EngineError(f"the engine did not answer in {_START_SECONDS:.0f} s; see the logs in {folder}.")
         time.sleep(0.1)
+    own: dict[str, Any] = {}
     try:
-        wire.receive(seconds=_START_SECONDS)
+        own = wire.receive(seconds=_START_SECONDS) or {}
         wire.send({"do": "open", "url": url, "environment": dict(os.environ), "cwd": str(folder)})
         answer = wire.receive(seconds=_START_SECONDS) or {}
     except OSError as error:
         raise EngineError(f"the engine does not answer: {error}; see the logs in {folder}.") from error
     finally:
         wire.close()
+    # What has answered here would be counted as an attempt until it has ended.
+    while isinstance(own.get("pid"), int) and psutil.pid_exists(own["pid"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
     if "ready" not in answer:
         raise EngineError(f"the server cannot be used: {answer.get('error')}; see the logs in {folder}.")
     return str(answer["ready"]["server"])
