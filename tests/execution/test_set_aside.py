@@ -417,20 +417,24 @@ def test_a_run_that_begins_at_that_moment_keeps_the_batch(world: World, monkeypa
 
 
 def test_an_attempt_that_publishes_at_that_moment_is_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.options["set_aside_after_dead"] = 1
     fail(world)
     late = world.execution.open_attempt(key=KEY, run=run_identity(0), code=CODE, engine=InlineEngine())
     world.execution.run_attempt(attempt=late, job=world.execution.job(late, None), engine=InlineEngine(), code=CODE)
     world.expire_leases()
     real = Attempts.take_exactly
+    taken: list[object] = []
 
     def take_exactly(self: Attempts, attempt: Attempt) -> bool:
         monkeypatch.setattr(Attempts, "take_exactly", real)
+        taken.append(attempt.handle["engine"])
         world.execution.publish(late)
         return real(self, attempt)
 
     monkeypatch.setattr(Attempts, "take_exactly", take_exactly)
     summary = world.run(1)
     assert summary is not None
+    assert taken == ["set aside"]
     assert (summary.key, summary.state, summary.epoch) == (KEY, "committed", late.epoch)
     assert world.table() == {0: [1]}
 
