@@ -30,6 +30,16 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _move(store: Store, path: str, target: str) -> None:
+    """Copy first, then delete: killed in between, the file is there twice and never gone."""
+    data = store.get(path)
+    if data is None:
+        return
+    if not store.put_if_absent(target, data) and store.get(target) != data:
+        raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
+    store.delete(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
     """Move a file of the checkpoint away. Nothing is ever deleted.
@@ -94,13 +104,8 @@ class SetAsideLate:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Copy first, then delete, whatever it is. :raises MaintenanceError: if the target is taken."""
-        data = store.get(self.path)
-        if data is None:
-            return
-        if not store.put_if_absent(self.target, data) and store.get(self.target) != data:
-            raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
-        store.delete(self.path)
+        """Move it, whatever it is. :raises MaintenanceError: if the target is taken."""
+        _move(store, self.path, self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,17 +272,9 @@ class Move:
         return f"{self.path} to {self.target}"
 
     def apply(self, store: Store) -> None:
-        """Copy and delete file by file: killed in between, one is there twice and none is gone.
-
-        :raises MaintenanceError: if something else is at the target.
-        """
+        """Move file by file. :raises MaintenanceError: if something else is at the target."""
         for path in list(files_below(store, self.path)):
-            data, target = store.get(path), f"{self.target}{path.removeprefix(self.path)}"
-            if data is None:
-                continue
-            if not store.put_if_absent(target, data) and store.get(target) != data:
-                raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
-            store.delete(path)
+            _move(store, path, f"{self.target}{path.removeprefix(self.path)}")
 
 
 @dataclass(frozen=True, kw_only=True)
