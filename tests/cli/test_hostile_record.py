@@ -18,6 +18,8 @@ OUT: dict[str, dict[str, Any]] = {
     "a sweep through a link": {"step": "sweep", "path": "link/.a.crc", "target": "repaired/x", "why": ""},
     "a write through a link": {"step": "write", "path": "link/evil.py", "text": "import os", "why": ""},
     "a write out of the checkpoint": {"step": "write", "path": "../victim/evil.py", "text": "import os", "why": ""},
+    "a fence through a link": {"step": "fence", "path": "link/7", "text": "import os", "end": "", "why": ""},
+    "a fence of no epoch": {"step": "fence", "path": "attempts/live/0/x", "text": "{}", "end": "", "why": ""},
     "a move through a link": {"step": "move", "path": "link", "target": "repaired/link", "why": ""},
     "a move to behind a link": {"step": "move", "path": "offsets", "target": "link", "why": ""},
     "a copy to anywhere": {"step": "copy", "source": "{root}/evil", "target": "{root}/victim", "sources": [],

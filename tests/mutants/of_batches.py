@@ -50,8 +50,11 @@ MUTATIONS = [
         name="a command stops where somebody ends the attempt that it was about to end",
         why="it can never be finished, and no run begins before it is",
         file="execution/maintenance/steps.py",
-        old="        if name.isdecimal():\n",
-        new="        if True:\n",
+        old="        store.put_if_absent(self.path, self.text.encode())\n",
+        new=(
+            "        if not store.put_if_absent(self.path, self.text.encode()):\n"
+            '            raise MaintenanceError("it has an end")\n'
+        ),
         tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(
@@ -106,8 +109,8 @@ MUTATIONS = [
         name="an epoch that was taken meanwhile stops a rewind half way",
         why="no run begins any more, and no command can finish it",
         file="execution/maintenance/steps.py",
-        old='        if not folder.startswith("attempts/"):\n',
-        new="        if True:\n",
+        old="            epoch += 1\n",
+        new='            raise MaintenanceError("it is taken")\n',
         tests=(LATE,),
     ),
     Mutation(

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.records import decode_record, encode
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.maintenance.steps import EndAttempt, Fence
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.execution.set_aside import REWOUND
 
@@ -82,22 +83,23 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
     began, ended = epochs.all(key), epochs.ends(key)
     open_epochs = [epoch for epoch in began if epoch not in ended]
     for epoch in open_epochs:
-        _end(drafting, key, epoch, why)
+        drafting.step(EndAttempt(path=f"attempts/{key}/{epoch}.end", text=_end(drafting, why), why=why))
     known_ends = [drafting.checkpoint.attempts.ended(key, epoch) for epoch in began]
     has_failed = also_ended and any(end is not None and end.state == "failed" for end in known_ends)
     if began and (has_failed or began[-1] in open_epochs):
-        fence = began[-1] + 1
-        drafting.write(
-            f"attempts/{key}/{fence}",
-            encode_record(fence_values(drafting, of=REWOUND)),
-            f"fences attempt {fence - 1}",
-        )  # fmt: skip
-        _end(drafting, key, fence, "it runs nothing")
+        drafting.step(
+            Fence(
+                path=f"attempts/{key}/{began[-1] + 1}",
+                text=encode_record(fence_values(drafting, of=REWOUND)).decode(),
+                end=_end(drafting, "it runs nothing"),
+                why=f"fences attempt {began[-1]}",
+            )
+        )
 
 
-def _end(drafting: Drafting, key: BatchKey, epoch: int, why: str) -> None:
+def _end(drafting: Drafting, why: str) -> str:
     values = {"state": "canceled", "ended_ms": drafting.at_ms, "error": f"microbatch {drafting.command}: {why}"}
-    drafting.write(f"attempts/{key}/{epoch}.end", encode_record(values), why)
+    return encode_record(values).decode()
 
 
 def fence_values(drafting: Drafting, *, of: str = ENGINE) -> Mapping[str, Any]:

@@ -15,14 +15,11 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
-from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
-
-_RUNS_NOTHING = {"state": "canceled", "ended_ms": 0, "error": "a fence: it runs nothing"}
 
 
 def digest(data: bytes) -> str:
@@ -129,23 +126,68 @@ class Write:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Put it there. An attempt that somebody has ended meanwhile is at its end, whoever was first: a janitor that
-        had looked before the command began, or a listener that came late. An epoch that somebody has taken meanwhile is
-        theirs, and the fence comes after it.
-
-        :raises MaintenanceError: if something else is there.
-        """
+        """Put it there. :raises MaintenanceError: if something else is there."""
         data = self.text.encode()
-        if store.put_if_absent(self.path, data) or store.get(self.path) == data:
-            return
-        folder, _, name = self.path.rpartition("/")
-        if not folder.startswith("attempts/"):
+        if not store.put_if_absent(self.path, data) and store.get(self.path) != data:
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
-        if name.isdecimal():
-            epoch = int(name) + 1
-            while not store.put_if_absent(f"{folder}/{epoch}", data) and store.get(f"{folder}/{epoch}") != data:
-                epoch += 1
-            store.put_if_absent(f"{folder}/{epoch}.end", encode_record(_RUNS_NOTHING))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndAttempt:
+    """Put an end to an attempt. One that somebody has ended meanwhile is at its end, whoever was first: a janitor that
+    had looked before the command began, or a listener that came late.
+
+    :param path: the end's file.
+    :param text: its whole content.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "end attempt"
+
+    path: str
+    text: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Put it there, unless there is an end."""
+        store.put_if_absent(self.path, self.text.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fence:
+    """Take an epoch, and end it: no attempt before it publishes any more. An epoch that somebody has taken meanwhile is
+    theirs, and the fence comes after it.
+
+    :param path: the file of the epoch that is free when the plan is made.
+    :param text: its whole content, which no other command writes.
+    :param end: content of its end.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "fence"
+
+    path: str
+    text: str
+    end: str
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return self.path
+
+    def apply(self, store: Store) -> None:
+        """Take the first epoch that is free, or was taken by this step before."""
+        data, (folder, _, first) = self.text.encode(), self.path.rpartition("/")
+        epoch = int(first)
+        while not store.put_if_absent(f"{folder}/{epoch}", data) and store.get(f"{folder}/{epoch}") != data:
+            epoch += 1
+        store.put_if_absent(f"{folder}/{epoch}.end", self.end.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,10 +347,11 @@ class Sweep:
         move_litter(Path(store.location), self.path, self.target)
 
 
-Step = SetAside | SetAsideLate | Write | DropOutput | DropStage | Copy | Move | Sweep
+Step = SetAside | SetAsideLate | Write | EndAttempt | Fence | DropOutput | DropStage | Copy | Move | Sweep
 
 _KINDS: Mapping[str, type[Step]] = {
-    kind.kind: kind for kind in (SetAside, SetAsideLate, Write, DropOutput, DropStage, Copy, Move, Sweep)
+    kind.kind: kind
+    for kind in (SetAside, SetAsideLate, Write, EndAttempt, Fence, DropOutput, DropStage, Copy, Move, Sweep)
 }
 
 

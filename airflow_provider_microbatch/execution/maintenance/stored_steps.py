@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import is_litter
@@ -16,6 +17,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     Copy,
     DropOutput,
     DropStage,
+    Fence,
     Step,
     Sweep,
     step_from_dict,
@@ -66,6 +68,8 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
             for path in (step.path, step.target):
                 store.check_no_link(path)
     else:
+        if isinstance(step, Fence) and not numbers([step.path.rpartition("/")[2]]):
+            raise MaintenanceError(f"{step.path!r:.200} is no epoch.")
         for path in (step.path, getattr(step, "target", step.path)):
             check_path(path)
             if isinstance(store, PosixStore):
