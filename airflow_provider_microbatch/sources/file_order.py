@@ -104,8 +104,8 @@ class Walk:
         self._pass(path)
         if self.before is not None and self.before.start is not None and path < self.before.start:
             self._count += 1
-            if self._count <= _NAMED:
-                self._late.append(path)
+            # The first ones by name: a folder is listed in no order, and a person looks for the day where it began.
+            self._late = sorted([*self._late, path])[:_NAMED]
 
     def late(self) -> str | None:
         """Says which files came out of order; None if none did."""

@@ -214,7 +214,7 @@ def test_late_files_that_a_batch_has_no_room_for_are_in_the_next_ones(
     for name in ("b", "c", "d"):
         world.land(f"{name}.json")
         reader.plan()
-    for number in range(8):
+    for number in reversed(range(8)):
         world.land(f"a{number}.json", age=100 - number)
     world.now_ms += 60_000
     assert [reader.plan() for _ in range(9)] == [*[[f"a{number}.json"] for number in range(8)], []]
