@@ -19,6 +19,7 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines.spark_connect_session import MAX_RETRIES
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     DefinitionError,
@@ -114,11 +115,14 @@ class ConnectEngine(InlineEngine):
         self._url = server.url
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
             spark: Any = SparkSession.builder.remote(self._url).create()
+            # PySpark's own asks a server that is gone for ten minutes, also when the session is forgotten.
+            spark.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
             try:
                 run_job(spark, job)
             finally:
