@@ -338,6 +338,7 @@ print("said:" + text)
 """
 
 
+@pytest.mark.slow
 def test_the_serialised_dag_is_small_and_the_same_at_every_parse() -> None:
     # What differs between parses makes Airflow store a new version of the DAG every few seconds.
     said = []

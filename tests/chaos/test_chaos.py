@@ -50,6 +50,7 @@ def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, seed: int) -> None
     assert len(tally.kills) > 10
 
 
+@pytest.mark.slow
 def test_stopped_in_the_middle_it_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--folder", str(tmp_path), "--kills", "1000", "--real", "0"]
     driver = subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.engine import TOP
 from tests.chaos.world import World
 
 
+@pytest.mark.slow
 def test_a_reader_sees_each_batch_once_at_every_read(tmp_path: Path) -> None:
     command = [sys.executable, "-S", "-m", "tests.chaos.reader", str(tmp_path / "lake")]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:

@@ -18,7 +18,13 @@ SAY = (
 )
 
 
-@pytest.mark.parametrize("first", ["", "import airflow.sdk"], ids=["without Airflow", "in Airflow"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("", id="without Airflow"),
+        pytest.param("import airflow.sdk", id="in Airflow", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("where", ["environment", "file", "nowhere"])
 def test_it_is_the_same_with_and_without_airflow(first: str, where: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__MICROBATCH")}

@@ -22,6 +22,7 @@ def loaded_after(statement: str) -> set[str]:
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

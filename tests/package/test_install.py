@@ -16,6 +16,8 @@ import pytest
 
 from airflow_provider_microbatch.engines.environment import NEWEST
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
 
