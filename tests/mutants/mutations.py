@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_attempts, of_batches, of_liveness, of_logs, of_parts, of_security
+from tests.mutants import of_attempts, of_batches, of_commands, of_liveness, of_logs, of_parts, of_security
 
 MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
     *of_batches.MUTATIONS,
+    *of_commands.MUTATIONS,
     *of_liveness.MUTATIONS,
     *of_logs.MUTATIONS,
     *of_security.MUTATIONS,

@@ -17,62 +17,10 @@ INTERVALS = "tests/execution/test_interval_mode.py"
 NAMES = "tests/execution/test_source_names.py"
 LOOKBACK = "tests/execution/test_lookback.py"
 PATH_TABLES = "tests/staging/test_path_tables.py"
-
 WHOSE = "tests/execution/test_whose_batch.py"
 LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
-    Mutation(
-        name="a commit that slept through a rewind keeps its entry",
-        why="a commit entry without offsets stops the pipeline",
-        file="execution/commit_entry.py",
-        old="            commits.take_back(planned.key.id, entry)\n",
-        new="            pass\n",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="a commit that slept through a rewind leaves its range due",
-        why="a source gives up what is to be read again",
-        file="execution/commit_entry.py",
-        old="        sources.keep(planned.ranges)\n",
-        new="",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="a rewind leaves what it takes back due",
-        why="the commit of another lane has a source give up what is to be read again",
-        file="execution/maintenance/rewind.py",
-        old="        self._keep(later)\n",
-        new="",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="a command stops where somebody ends the attempt that it was about to end",
-        why="it can never be finished, and no run begins before it is",
-        file="execution/maintenance/steps.py",
-        old="        store.put_if_absent(self.path, self.text.encode())\n",
-        new=(
-            "        if not store.put_if_absent(self.path, self.text.encode()):\n"
-            '            raise MaintenanceError("it has an end")\n'
-        ),
-        tests=("tests/execution/test_rewind.py",),
-    ),
-    Mutation(
-        name="a rewind leaves the stages of the attempts that it fences",
-        why="one that is published late takes the batch's place for good",
-        file="execution/maintenance/rewind.py",
-        old="            self._drop_stages(unfinished)\n",
-        new="",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="a plan that a command overtook stays",
-        why="rows are in the table twice, or the log has a gap",
-        file="execution/plan.py",
-        old="        take_back_if_late(self._checkpoint, self._lane, position, entry)\n",
-        new="",
-        tests=(LATE,),
-    ),
     Mutation(
         name="a planned batch that does not follow the one before is run",
         why="what a late plan of an older version reads is read twice",
@@ -82,52 +30,12 @@ MUTATIONS = [
         tests=(LATE,),
     ),
     Mutation(
-        name="a command that has done nothing stops half way for good",
-        why="a plan that came between keeps every run from beginning",
-        file="execution/maintenance/apply.py",
-        old="            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
-        new="            if False:\n",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="a commit that comes while a command is at the checkpoint stays",
-        why="the command has planned without it: a committed batch is in no plan, and the pipeline stands still",
-        file="execution/commit_entry.py",
-        old="            checkpoint.maintenance.check_none()\n",
-        new="            pass\n",
-        tests=(LATE, "tests/execution/test_rewind.py"),
-    ),
-    Mutation(
-        name="what came before the first step of a rewind stays",
-        why="a commit entry without offsets stops the pipeline for good",
-        file="execution/maintenance/rewind.py",
-        old='        self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
-        new="",
-        tests=(LATE,),
-    ),
-    Mutation(
-        name="an epoch that was taken meanwhile stops a rewind half way",
-        why="no run begins any more, and no command can finish it",
-        file="execution/maintenance/steps.py",
-        old="            epoch += 1\n",
-        new='            raise MaintenanceError("it is taken")\n',
-        tests=(LATE,),
-    ),
-    Mutation(
         name="a backfill that has asked for a replay skips it",
         why="the request waits for ever, and retention and clean_source with it",
         file="execution/backfill.py",
         old="            if asked:\n",
         new="            if False:\n",
         tests=(BACKFILL,),
-    ),
-    Mutation(
-        name="a command that was refused is finished by the next",
-        why="what it planned is done to a log that went on since: a committed batch is in no plan",
-        file="execution/maintenance/apply.py",
-        old="        if not self._checkpoint.maintenance.allow(left.number, steps=False):\n",
-        new="        if False:\n",
-        tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(
         name="whatever has a batch's number is the batch",
@@ -151,22 +59,6 @@ MUTATIONS = [
         file="execution/execution.py",
         old="        check_plan(attempt, planned.identity)\n        batch = expected(",
         new="        batch = expected(",
-        tests=(WHOSE,),
-    ),
-    Mutation(
-        name="a repaired entry is another batch",
-        why="what the table has of it is nobody's: it is never replayed, and check finds it foreign",
-        file="execution/maintenance/repair_lane.py",
-        old="            stands_for=ran.digest if ran else None,\n",
-        new="            stands_for=None,\n",
-        tests=(WHOSE,),
-    ),
-    Mutation(
-        name="a rewind after a restore takes out what nobody can read again",
-        why="with clean_source the only copy of the rows goes",
-        file="execution/maintenance/rewind.py",
-        old="            self._check_given_up(sorted(lost))\n",
-        new="",
         tests=(WHOSE,),
     ),
     Mutation(
