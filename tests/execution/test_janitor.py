@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint import log as log_module
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
-from airflow_provider_microbatch.checkpoint.definitions import Definitions
-from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, EngineError, SinkError
 from airflow_provider_microbatch.execution import janitor as janitor_module
-from airflow_provider_microbatch.execution import retention, status
+from airflow_provider_microbatch.execution import status
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
-from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.hooks import PAUSES, JobStatusHook
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
-from tests.support.hooks import Diary, lines
+from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import end_pauses
 from tests.support.whose import expected_batch
@@ -293,43 +287,6 @@ def test_a_lease_whose_epoch_was_never_taken_is_forgotten(world: World) -> None:
     assert world.checkpoint.leases.unfinished() == []
 
 
-def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
-    diary = tmp_path / "diary"
-    world = World(tmp_path, hooks=(Diary(str(diary)),), min_batches_to_retain=2)
-    Path(f"{diary}.fails").write_text("diary finished")
-    for number in range(4):
-        world.land(number)
-        world.run(number)
-    assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
-    Path(f"{diary}.fails").unlink()
-    assert world.janitor().of("retention applied") == ["log entries of 2 batches before live/2"]
-    assert world.checkpoint.offset_log.ids() == [2, 3]
-    assert sorted(path.name for path in (tmp_path / "checkpoint" / "hooks" / "live").iterdir()) == ["2", "3"]
-
-
-def test_old_log_entries_move_into_segments_and_batches_go_on_and_are_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_module, "SEGMENT_SIZE", 2)
-    monkeypatch.setattr(retention, "FILES_KEPT", 2)
-    world = World(tmp_path)
-    for number in range(5):
-        world.land(number)
-        world.run(number)
-    moved = world.janitor().of("log compacted")
-    assert moved == [f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")]
-    assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()
-    world.land(5)
-    world.run(5)
-    replayed = world.run(0, InlineEngine(transform=lambda _: [{"id": 99}]), clear_number=1)
-    assert replayed is not None
-    assert replayed.key.id == 0
-    assert world.table() == {0: [99], **{number: [number] for number in range(1, 6)}}
-    assert world.janitor().of("log compacted") == [
-        f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")
-    ]
-
-
 STEPS = [
     (Attempts, "take_exactly"),
     (Attempts, "end"),
@@ -408,107 +365,3 @@ def test_what_a_drop_that_was_cut_off_left_is_still_a_stage(world: World) -> Non
     assert world.stages() == ["live/0 attempt 1"]
     assert world.pipeline.sink.drop_stage(attempt.batch, attempt.epoch)
     assert world.stages() == []
-
-
-def many(world: World, count: int, *, first: int = 0) -> None:
-    """Runs ``first`` to ``count - 1``, each with a batch of one row."""
-    for number in range(first, count):
-        world.land(number + 10)
-        world.run(number)
-
-
-def test_a_lane_beside_the_live_one_is_retained_by_itself(tmp_path: Path) -> None:
-    world = World(tmp_path, min_batches_to_retain=2)
-    many(world, 2)
-    diary = tmp_path / "diary"
-    world.options["hooks"] = (Diary(str(diary)),)
-    Path(f"{diary}.fails").write_text("diary finished")
-    for number in range(4):
-        world.land(number + 20)
-        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="aside")
-        aside.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
-    Path(f"{diary}.fails").unlink()
-    assert world.janitor().of("retention applied") == ["log entries of 2 batches before aside/2"]
-    assert world.checkpoint.lane("aside").offset_log.ids() == [2, 3]
-    assert world.checkpoint.offset_log.ids() == [0, 1]
-
-
-def test_retention_of_a_log_that_spark_wrote_asks_for_the_newest_attempts_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many(world, 1)
-    asked: list[BatchKey] = []
-    real = Attempts.all
-    monkeypatch.setattr(Attempts, "all", lambda self, key: asked.append(key) or real(self, key))
-    for number in range(1, 50):
-        world.checkpoint.offset_log.add(number, OffsetEntry(ends={"orders": None}, batch_timestamp_ms=1))
-        world.checkpoint.commit_log.add(number, CommitEntry())
-    assert retained(world.checkpoint, "live") is None
-    assert asked == [KEY]
-
-
-def test_a_definition_that_no_attempt_names_any_more_goes(tmp_path: Path) -> None:
-    world = World(tmp_path, min_batches_to_retain=2)
-    definitions = world.checkpoint.definitions
-    many(world, 1)
-    (old,) = definitions.names()
-    world.options["no_data_batches"] = False
-    many(world, 2)
-    assert len(definitions.names()) == 2
-    assert world.janitor().actions == [], "batch 0 is kept, and names it"
-    many(world, 4)
-    assert world.janitor(dry_run=True).of("retention applied") == [f"pipeline definition {old}"]
-    assert old in definitions.names()
-    assert world.janitor().of("retention applied") == [f"pipeline definition {old}"]
-    assert old not in definitions.names()
-    assert len(definitions.names()) == 1
-
-
-def test_a_definition_stays_while_its_sink_has_something_of_it(tmp_path: Path) -> None:
-    world = World(tmp_path, min_batches_to_retain=2)
-    many(world, 1)
-    world.run(0, clear_number=1)
-    old = world.lake
-    world.lake = tmp_path / "lake2"
-    many(world, 5, first=1)
-    assert world.janitor().actions == [], "replaced output in the old sink waits for its grace period"
-    assert len(world.checkpoint.definitions.names()) == 2
-    assert world.janitor(grace_seconds=0).of("replaced output removed") == [
-        str(old / "_replaced" / world.checkpoint_id / "lane=live" / "batch_id=0" / "attempt=1")
-    ]
-    assert len(world.checkpoint.definitions.names()) == 1
-
-
-def test_a_definition_that_a_run_wants_at_this_moment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, min_batches_to_retain=2)
-    many(world, 1)
-    (old,) = world.checkpoint.definitions.names()
-    world.options["no_data_batches"] = False
-    many(world, 4)
-    world.options["no_data_batches"] = True
-    world.land(99)
-    planned = world.execution.plan(run_identity(9))
-    assert planned is not None
-    real = Definitions.forget
-
-    def forget(self: Definitions, name: str) -> bool:
-        # The run has looked at the definition, which is there, and is about to take its epoch.
-        world.checkpoint.leases.renew(planned.key, 1)
-        return real(self, name)
-
-    monkeypatch.setattr(Definitions, "forget", forget)
-    assert world.janitor().of("retention applied") == []
-    assert old in world.checkpoint.definitions.names()
-
-
-def test_a_run_has_a_lease_before_it_looks_at_the_definition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    leases: list[object] = []
-    real = Definitions.put
-
-    def put(self: Definitions, definition: Mapping[str, Any]) -> str:
-        leases.append(world.checkpoint.leases.unfinished())
-        return real(self, definition)
-
-    monkeypatch.setattr(Definitions, "put", put)
-    world.run(0)
-    assert leases == [[(KEY, 1)]] * 2

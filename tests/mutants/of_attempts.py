@@ -201,7 +201,7 @@ MUTATIONS = [
         file="execution/execution.py",
         old="        self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)\n",
         new="",
-        tests=(JANITOR, ALIVE, HOOKS),
+        tests=("tests/execution/test_retention.py", ALIVE, HOOKS),
     ),
     Mutation(
         name="what was read is released after the commit entry",

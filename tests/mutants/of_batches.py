@@ -10,6 +10,7 @@ ZOMBIES = "tests/execution/test_zombies.py"
 ALIVE = "tests/execution/test_alive.py"
 SET_ASIDE = "tests/execution/test_set_aside.py"
 JANITOR = "tests/execution/test_janitor.py"
+RETENTION = "tests/execution/test_retention.py"
 HOOKS = "tests/execution/test_hooks.py"
 SETTLE = "tests/execution/test_settle.py"
 BACKFILL = "tests/execution/test_backfill.py"
@@ -292,7 +293,7 @@ MUTATIONS = [
         file="execution/retention.py",
         old="    before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])",
         new="    before = newest - kept + 1",
-        tests=(JANITOR, RUN),
+        tests=(RETENTION, RUN),
     ),
     Mutation(
         name="the listener ignores the commit log",
@@ -332,7 +333,7 @@ MUTATIONS = [
         file="execution/retention.py",
         old="                definitions.put(definition)\n",
         new="",
-        tests=(JANITOR,),
+        tests=(RETENTION,),
     ),
     Mutation(
         name="runs of one partition do not know each other",
