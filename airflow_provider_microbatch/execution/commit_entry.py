@@ -22,16 +22,17 @@ def add_commit(
     :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; likewise.
     :raises SourceError: if it was, and a source cannot keep its range.
     """
-    commits = checkpoint.lane(planned.key.lane).commit_log
-    added = commits.add(planned.key.id, entry)
+    lane, id = checkpoint.lane(planned.key.lane), planned.key.id
+    added = lane.commit_log.add(id, entry)
     try:
         check_still_planned(checkpoint, planned.identity)
-        if added:
+        # Whoever planned the next batch has seen the entry, and so has the command that came after: it stays.
+        if added and not lane.offset_log.has(id + 1):
             # After the entry: a command marks the checkpoint first and looks at it then, so one of them sees the other.
             checkpoint.maintenance.check_none()
     except (AttemptFencedError, MaintenanceError):
         if added:
-            commits.take_back(planned.key.id, entry)
+            lane.commit_log.take_back(id, entry)
         sources.keep(planned.ranges)
         raise
-    return entry if added else commits.get(planned.key.id) or entry
+    return entry if added else lane.commit_log.get(id) or entry

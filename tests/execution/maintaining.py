@@ -53,6 +53,13 @@ def applied(world: World, make: Make = plan_repair, *, engine: InlineEngine | No
     return shown
 
 
+def expire(world: World) -> None:
+    """What was killed a while ago counts as dead."""
+    world.expire_leases()
+    for path in (world.root / "checkpoint" / "maintenance").glob("leases/*/*"):
+        path.unlink()
+
+
 def killed_at(moment: int, action: Callable[[], object]) -> bool:
     """Die at the ``moment``-th change of checkpoint or table, before it and after it counted apart; True if it came to
     that."""

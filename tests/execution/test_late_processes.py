@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, expire, rewind
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -84,6 +84,10 @@ class Sleep:
 @pytest.fixture
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
     return Sleep(monkeypatch)
+
+
+def killed(*_: object) -> None:
+    raise Killed
 
 
 def rewound(world: World, to: int, lane: str = "live") -> Callable[[], None]:
@@ -229,9 +233,6 @@ def test_a_command_whose_first_file_a_plan_has_taken_ends_without_effect(
         world.run(number)
     world.land(3)
 
-    def killed(*_: object) -> None:
-        raise Killed
-
     def plan_late_and_die() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(MaintenanceLog, "check_none", lambda _: None)
@@ -255,11 +256,8 @@ def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lan
     world.sources = {"orders": cleaning(world)}
     world.land_at(1.5, 1)
 
-    def kill(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
-        patch.setattr(OpenedSources, "commit", kill)
+        patch.setattr(OpenedSources, "commit", killed)
         with pytest.raises(Killed):
             world.backfill(hour(1), 1)
     rewound(world, -1, lane=batch_of(hour(1)).lane)()
@@ -302,13 +300,10 @@ def test_a_publish_and_commit_between_a_rewinds_decision_and_its_first_step_lose
 ) -> None:
     attempt = late_attempt(world)
 
-    def kill(*_: object) -> None:
-        raise Killed
-
     def wakes_up() -> None:
         with monkeypatch.context() as patch:
             if dies:
-                patch.setattr(commit_entry, "check_still_planned", kill)
+                patch.setattr(commit_entry, "check_still_planned", killed)
             manifest = world.execution.publish(attempt)
             with pytest.raises(Killed if dies else MaintenanceError):
                 world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
@@ -319,6 +314,33 @@ def test_a_publish_and_commit_between_a_rewinds_decision_and_its_first_step_lose
     assert world.table() == {0: [0], 1: [1]}
     world.run(3)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_commit_that_others_have_built_on_stays_whoever_is_at_the_checkpoint_when_its_process_wakes_up(
+    world: World, sleep: Sleep
+) -> None:
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+
+    def others_go_on_and_a_command_dies() -> None:
+        world.expire_leases()
+        world.land(3)
+        world.run(3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Applier, "_do", killed)
+            with pytest.raises(Killed):
+                applied(world, to_the_first)
+
+    sleep.before(commit_entry, "check_still_planned", others_go_on_and_a_command_dies)
+    world.run(2)
+    expire(world)
+    applied(world)
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2, 3, 4]
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3], 5: [1]}
     assert verify_all(world.checkpoint) == []
 
 

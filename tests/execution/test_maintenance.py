@@ -19,6 +19,7 @@ from tests.execution.maintaining import (
     applied,
     applier,
     checkpoint_files,
+    expire,
     killed_at,
     planned,
     rewind,
@@ -50,13 +51,6 @@ def damage(world: World) -> None:
 
 def rows(world: World) -> list[int]:
     return sorted(row for found in world.table().values() for row in found)
-
-
-def expire(world: World) -> None:
-    """What was killed a while ago counts as dead."""
-    world.expire_leases()
-    for path in (world.root / "checkpoint" / "maintenance").glob("leases/*/*"):
-        path.unlink()
 
 
 @pytest.mark.parametrize(

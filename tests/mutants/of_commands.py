@@ -9,10 +9,18 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a commit that others have built on is taken back",
+        why="the log has a gap, and no run begins before somebody repairs it",
+        file="execution/commit_entry.py",
+        old="        if added and not lane.offset_log.has(id + 1):\n",
+        new="        if added:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
         name="a commit that slept through a rewind keeps its entry",
         why="a commit entry without offsets stops the pipeline",
         file="execution/commit_entry.py",
-        old="            commits.take_back(planned.key.id, entry)\n",
+        old="            lane.commit_log.take_back(id, entry)\n",
         new="            pass\n",
         tests=(LATE,),
     ),
