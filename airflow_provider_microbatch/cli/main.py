@@ -26,6 +26,7 @@ from airflow_provider_microbatch.cli import (
     set_offset,
     show,
     start_behind,
+    withdraw_clear,
 )
 from airflow_provider_microbatch.exceptions import MicroBatchError
 
@@ -41,6 +42,7 @@ COMMANDS = (
     add_source,
     start_behind,
     adopt,
+    withdraw_clear,
     export,
     import_,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_of
@@ -68,7 +69,11 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     waiting = next((key.id for key in _asked_for(checkpoint, lane, below=before)), None)
     if waiting is not None:
         before = waiting
-        log.info("Retention keeps %s/%s and all after it: a clear of it waits for its answer", lane, waiting)
+        log.info(
+            "Retention keeps %s/%s and all after it: a clear of it waits for its answer (`microbatch check` says more)",
+            lane,
+            waiting,
+        )
     aside = oldest_aside(checkpoint, lane, below=before)
     if aside is not None:
         before = aside
@@ -86,6 +91,29 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
         checkpoint.deliveries.purge(key)
         checkpoint.attempts.purge(key)
     return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"]
+
+
+def find_held(checkpoint: Checkpoint) -> list[Finding]:
+    """Clears whose batches retention would have removed long ago, but for them: the log grows while they wait."""
+    return [_finding(checkpoint, key) for lane in checkpoint.lanes() for key in held(checkpoint, lane)]
+
+
+def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
+    """The batches of the lane that are kept for nothing but a clear, ascending."""
+    kept, newest = retained(checkpoint, lane), checkpoint.lane(lane).commit_log.latest_id()
+    return [] if kept is None or newest is None else list(_asked_for(checkpoint, lane, below=newest - kept + 1))
+
+
+def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
+    request = checkpoint.replays.pending(key)[0]
+    by = "" if request.run is None else f" of run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
+    return Finding(
+        kind="clear",
+        where=checkpoint.replays.epochs.where(key, request.epoch),
+        message=f"a clear{by} waits for its answer, and retention keeps batch {key} and all after it until then.",
+        repair=f"Clear the task again, and let it run. If the run was deleted: `microbatch withdraw-clear "
+        f"{checkpoint.location} {key}`.",
+    )
 
 
 def _asked_for(checkpoint: Checkpoint, lane: str, *, below: int) -> Iterator[BatchKey]:

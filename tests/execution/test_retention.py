@@ -13,6 +13,8 @@ from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import TransformError
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.retention import retained
@@ -56,6 +58,45 @@ def test_old_log_entries_move_into_segments_and_batches_go_on_and_are_replayed(
     assert world.janitor().of("log compacted") == [
         f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")
     ]
+
+
+def test_a_clear_whose_run_was_deleted_is_named_and_can_be_withdrawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    world.land(0)
+    world.run(0)
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=lambda _: 1 / 0), clear_number=1)  # type: ignore[arg-type, return-value]
+    location = world.pipeline.checkpoint
+    assert main(["check", location]) == 0
+    for number in range(1, 4):
+        world.land(number)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
+    capsys.readouterr()
+    assert main(["check", location]) == 1
+    said = capsys.readouterr().out
+    assert "a clear of run 'run-0'" in said
+    [command] = [part for part in said.split("`") if part.startswith("microbatch withdraw-clear")]
+    assert main(command.split()[1:]) == 0
+    assert "asked for the batch again" in capsys.readouterr().out
+    assert main(["check", location]) == 0
+    assert main(command.split()[1:]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    world.land(4)
+    world.run(4)
+    assert world.checkpoint.offset_log.ids() == [3, 4]
+    assert world.table() == {number: [number] for number in range(5)}
+
+
+def test_a_clear_of_what_is_not_committed_cannot_be_withdrawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    many(world, 1)
+    assert main(["withdraw-clear", world.pipeline.checkpoint, "7"]) == 2
+    assert "batch live/7" in capsys.readouterr().err
 
 
 def many(world: World, count: int, *, first: int = 0) -> None:

@@ -9,6 +9,14 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="check says nothing of a clear that holds retention",
+        why="the log grows for ever, and nobody knows why",
+        file="cli/check.py",
+        old="    findings += find_held(checkpoint)\n",
+        new="",
+        tests=("tests/execution/test_retention.py",),
+    ),
+    Mutation(
         name="a commit that others have built on is taken back",
         why="the log has a gap, and no run begins before somebody repairs it",
         file="execution/commit_entry.py",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -14,6 +14,7 @@ from airflow_provider_microbatch.execution.maintenance.rename_source import plan
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
 from tests.simulator.expected import REREAD, SET_OFFSET, SKIP
 from tests.simulator.processes import Process
 from tests.simulator.subject import Subject
@@ -60,6 +61,11 @@ def set_offset(source: str, offset: Offset | None, allowed: Collection[str]) -> 
         )  # fmt: skip
 
     return Command(" ".join([f"{SET_OFFSET} --source {source} --offset {offset}", *allowed]), make)
+
+
+def withdraw(key: BatchKey) -> Command:
+    """Nobody answers the clears of a batch any more."""
+    return Command(f"withdraw-clear {key}", lambda drafting: plan_withdraw_clear(drafting, key))
 
 
 def rename(subject: Subject) -> Command:

@@ -133,14 +133,11 @@ def _look_at_rows(world: World, subject: Subject) -> None:
 
 
 def _look_at_retention(subject: Subject) -> None:
-    """Where nobody is left to do anything, a lane keeps as many batches as its newest attempt said, and no more; but
-    for what a clear waits for whose run was deleted before it got its answer."""
+    """Where nobody is left to do anything, a lane keeps as many batches as its newest attempt said, and no more."""
     checkpoint = subject.checkpoint()
     for name in checkpoint.lanes():
         kept, ids = retained(checkpoint, name), checkpoint.lane(name).commit_log.ids()
-        replays = checkpoint.replays
-        asked = [number for number in replays.epochs.ids(name) if replays.pending(BatchKey(name, number))]
-        if kept is not None and len(ids) > kept and not checkpoint.leases.unfinished(name) and not asked:
+        if kept is not None and len(ids) > kept and not checkpoint.leases.unfinished(name):
             raise Broken("retention stands still", f"lane {name} of {subject.name} keeps {ids}, not {kept}")
 
 

@@ -8,6 +8,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
+from airflow_provider_microbatch.execution.retention import held
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
@@ -46,6 +47,7 @@ def come_to_rest(world: World) -> None:
             _finish_command(world, subject)
             _finish_rename(world, subject)
             _run_all(world, subject)
+            _withdraw_what_nobody_answers(world, subject)
     finish(world)
     for _ in range(CALLS if world.deaf_hooks else 0):
         world.now_ms += DAY_MS
@@ -196,6 +198,17 @@ def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
         _all_until_over(world, run)
         if run.state == SKIPPED and not run.error:
             return
+
+
+def _withdraw_what_nobody_answers(world: World, subject: Subject) -> None:
+    """The clears of runs that were deleted, where retention waits for them."""
+    from tests.simulator.commands import command, withdraw
+
+    checkpoint = subject.checkpoint()
+    for key in [key for lane in checkpoint.lanes() for key in held(checkpoint, lane)]:
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        command(world, subject, withdraw(key))
+        finish(world)
 
 
 def _all_until_over(world: World, run: DagRun) -> None:

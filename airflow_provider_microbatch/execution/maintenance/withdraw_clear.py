@@ -1,0 +1,28 @@
+"""Withdraw a clear that nobody will answer: the run that was cleared has been deleted since."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+
+
+def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
+    """The plan after which no replay of the batch is waited for: its output stays as it is.
+
+    :raises MaintenanceError: if the batch is not committed.
+    """
+    checkpoint = drafting.checkpoint
+    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    if commit is None:
+        raise MaintenanceError(f"batch {key} of {checkpoint.location} is not committed: no clear of it waits.")
+    for request in checkpoint.replays.pending(key):
+        by = "nobody" if request.run is None else f"run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
+
+        def withdraw(epoch: int = request.epoch) -> None:
+            checkpoint.replays.withdraw(key, epoch, reason=f"microbatch {drafting.command}, by {drafting.by}")
+
+        drafting.through(withdraw, f"{by} asked for the batch again, and does not wait any more")
+    if commit.set_aside:
+        drafting.note(f"batch {key} is set aside: a clear of its task is still what brings its rows.")
+    return drafting.plan()
