@@ -20,6 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", type=_batch, required=True, metavar="N", help="the batch that is the newest then; -1: none is left"
     )
     parser.add_argument("--drop-output", action="store_true", help="take the later batches out of the table")
+    parser.add_argument(
+        "--allow-skip",
+        action="store_true",
+        help="a source's own log is damaged: read again what is still there, and lose what is not",
+    )
     add_dry_run(parser)
 
 
@@ -32,10 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
     command = f"{NAME} --to {arguments.to}" + (" --drop-output" if arguments.drop_output else "")
-    command += f" --lane {lane}" if lane != LIVE else ""
+    command += (" --allow-skip" if arguments.allow_skip else "") + (f" --lane {lane}" if lane != LIVE else "")
 
     def make(drafting: Drafting) -> Plan:
-        return plan_rewind(drafting, lane=lane, to=arguments.to, drop_output=arguments.drop_output)
+        return plan_rewind(
+            drafting,
+            lane=lane,
+            to=arguments.to,
+            drop_output=arguments.drop_output,
+            allow_skip=arguments.allow_skip,
+        )
 
     return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run)
 

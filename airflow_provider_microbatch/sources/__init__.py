@@ -8,7 +8,7 @@ A :class:`Source` is what the user writes down. Opened with a :class:`SourceCont
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,20 @@ class OpenSource(ABC):
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """None if the committed range can be read again, else the reason why not."""
         return None
+
+    def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:
+        """Positions of which the source's own log can no longer tell what they are, with the reason. Reads all of it.
+
+        :param end: how far batches have read.
+        """
+        return iter(())
+
+    def forget_after(self, end: Offset | None) -> None:  # noqa: B027
+        """Whatever was planned after ``end`` is planned anew, by what is there then. For a log that is damaged, and
+        batches that were taken out of the table; nobody plans meanwhile.
+
+        :raises SourceError: if it cannot be forgotten.
+        """
 
     def check_offset(self, offset: Offset) -> None:  # noqa: B027
         """:raises SourceError: if the text, which a person wrote, is no position of this source that exists."""

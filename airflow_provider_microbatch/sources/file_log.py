@@ -207,10 +207,7 @@ class SourceLog:
                 continue
             covering = [id for id in self.names().compacted if id >= number]
             if not covering:
-                raise CorruptEntryError(
-                    f"the source log {self.location} has no entry {number}, which the offset log refers to. Restore "
-                    "it from a backup of the checkpoint."
-                )
+                raise self.lost(number)
             files[:0] = [file for file in self.compact(covering[0]) or [] if start < file.log_id <= number]
             break
         return files
@@ -232,6 +229,42 @@ class SourceLog:
             done = max((one for one in self.names().compacted if one <= end), default=end)
             yield from self.range(number - 1, max(number, done))
             number = max(number, done) + 1
+
+    def lost(self, number: int) -> CorruptEntryError:
+        """The error of an entry that is neither there nor compacted."""
+        return CorruptEntryError(
+            f"the source log {self.location} has no entry {number}, of which batches have read. Restore it from a "
+            "backup of the checkpoint; `microbatch check` says what to do without one."
+        )
+
+    def damaged(self, end: int) -> Iterator[tuple[int, str]]:
+        """Entries up to ``end``, or to where the log ends if that is later, that nobody can read, with the reason.
+        Reads all."""
+        names = self.names()
+        compacted = names.compacted[-1] if names.compacted else NOTHING
+        for number in range(max(end, names.latest) + 1):
+            try:
+                if self.entry(number) is None and number > compacted:
+                    yield number, str(self.lost(number))
+                if number == compacted:
+                    self.compact(number)
+            except CorruptEntryError as error:
+                yield number, str(error)
+
+    def remove_after(self, end: int) -> None:
+        """Forget every entry after ``end``, the newest first. Nobody may be planning.
+
+        :raises CorruptEntryError: if one of Spark's ``.compact`` reaches further.
+        """
+        names = self.names()
+        if names.compacted and names.compacted[-1] > end:
+            raise CorruptEntryError(
+                f"{self.location}/{names.compacted[-1]}.compact, which Spark wrote, holds entries before and after "
+                f"{end}. Restore the log from a backup of the checkpoint."
+            )
+        for number in reversed(names.entries):
+            if number > end:
+                self._store.delete(str(number))
 
     def next_of(self, lane: str, after: int, latest: int) -> int | None:
         """The lowest log id after ``after``, up to ``latest``, that ``lane`` reads; None if there is none."""

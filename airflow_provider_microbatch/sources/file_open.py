@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
@@ -20,7 +21,7 @@ from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
-from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ListingOrder
+from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file_path import check_readable
 from airflow_provider_microbatch.sources.file_present import Located, Presence, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file_seen import SeenFiles
@@ -247,6 +248,26 @@ class OpenFileSource(OpenSource):
             if self._source.clean_source == "delete" and cleaned.is_taking(file.log_id):
                 return f"source {self._name!r}: {file.path!r} is being deleted by clean_source at this moment"
         return None
+
+    def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:
+        """Entries of the source log that are missing or torn."""
+        for number, reason in self._log.damaged(log_id(end)):
+            yield str(offset_of(number)), reason
+
+    def forget_after(self, end: Offset | None) -> None:
+        """Remove the later entries of the source log, and what was derived from them."""
+        last = log_id(end)
+        if any(number > last for number in self._cleaning.read().done):
+            raise self._error("clean_source has taken files of what is to be read again; nobody knows which.")
+        try:
+            self._log.remove_after(last)
+        except CorruptEntryError as error:
+            raise self._error(str(error)) from error
+        for derived in (INDEX, ORDER):
+            for name in self._state.list(derived):
+                self._state.delete(f"{derived}/{name}")
+        if (bound := self._bound()) is not None and bound > last:
+            self._state.delete(_BOUND)
 
     def check_offset(self, offset: Offset) -> None:
         """A position is an entry of the source log."""

@@ -115,15 +115,20 @@ class SeenFiles:
             self.refresh_by_listing()
 
     def refresh_by_listing(self) -> None:
-        """The same where entries may be missing in between: Spark removes those that it has compacted."""
+        """The same where entries may be missing in between: Spark removes those that it has compacted.
+
+        :raises CorruptEntryError: if one is missing that is in no ``.compact``: its files would be planned again.
+        """
         names = self._log.names()
         compacted = [number for number in names.compacted if number > self._latest]
         if compacted:
             files = self._log.compact(compacted[-1]) or []
             self._take(compacted[-1], [file for file in files if file.log_id > self._latest])
-        for number in names.entries:
-            if number > self._latest:
-                self._take(number, self._log.entry(number) or [])
+        for number in range(self._latest + 1, names.latest + 1):
+            own = self._log.entry(number)
+            if own is None:
+                raise self._log.lost(number)
+            self._take(number, own)
 
     def save(self) -> None:
         """Index the entries after the index if they are many. For planners only; a failure costs time, not answers."""

@@ -23,8 +23,10 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def rewind(to: int, *, drop_output: bool = True, lane: str = "live") -> Make:
-    return lambda drafting: plan_rewind(drafting, lane=lane, to=to, drop_output=drop_output)
+def rewind(to: int, *, drop_output: bool = True, allow_skip: bool = False, lane: str = "live") -> Make:
+    return lambda drafting: plan_rewind(
+        drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip
+    )  # fmt: skip
 
 
 def planned(world: World, make: Make = plan_repair, *, at_ms: int | None = None) -> Plan:

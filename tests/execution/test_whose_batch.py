@@ -431,6 +431,26 @@ def test_after_a_restore_a_rewind_takes_out_what_the_backup_does_not_know(tmp_pa
     assert check_table(world.checkpoint, everything=True).findings == []
 
 
+def test_so_it_does_where_attempts_are_on_record_that_the_restored_logs_do_not_know(tmp_path: Path) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    world.land(1)
+    world.run(0)
+    for log in ("offsets", "commits"):
+        shutil.copytree(checkpoint / log, backup / log)
+    world.land(2)
+    world.run(1)
+    for log in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / log)
+        (backup / log).rename(checkpoint / log)
+    refused(world, 2)
+    applied(world, rewind(0))
+    for number in range(2, 5):
+        world.run(number)
+    assert sorted(row for rows in world.table().values() for row in rows) == [1, 2]
+    assert check_table(world.checkpoint, everything=True).findings == []
+
+
 def test_after_a_restore_nothing_is_taken_out_whose_input_may_be_gone(tmp_path: Path) -> None:
     world = restored(tmp_path, clean="delete")
     with pytest.raises(MaintenanceError, match="source orders gives up what is committed"):

@@ -5,9 +5,42 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
+DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a missing entry of the source log is passed over",
+        why="its files are planned again",
+        file="sources/file_seen.py",
+        old="                raise self._log.lost(number)\n",
+        new="                continue\n",
+        tests=(DAMAGED,),
+    ),
+    Mutation(
+        name="check does not look at the sources' logs",
+        why="it says that nothing is wrong with a checkpoint that no run goes on from",
+        file="cli/check.py",
+        old=" + check_sources(checkpoint)",
+        new="",
+        tests=(DAMAGED,),
+    ),
+    Mutation(
+        name="what was cleaned may be forgotten",
+        why="new entries under its numbers pass for cleaned ones, and their rows are lost",
+        file="sources/file_open.py",
+        old="        if any(number > last for number in self._cleaning.read().done):\n",
+        new="        if False:\n",
+        tests=(DAMAGED,),
+    ),
+    Mutation(
+        name="output that the restored logs do not know is this batch",
+        why="the rewind that the error names has nothing to do, for ever",
+        file="execution/maintenance/site.py",
+        old="return None if is_planned and self.published(key)",
+        new="return None if self.published(key)",
+        tests=(WHOSE,),
+    ),
     Mutation(
         name="check says nothing of a clear that holds retention",
         why="the log grows for ever, and nobody knows why",

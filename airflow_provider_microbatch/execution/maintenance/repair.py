@@ -16,6 +16,7 @@ from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Pla
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
 from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.source_check import check_sources
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
@@ -38,7 +39,7 @@ def plan_repair(drafting: Drafting) -> Plan:
     repair_replays(drafting, recorded)
     drafting.sweep()
     said = {problem.where for problem in drafting.plan().problems}
-    for finding in verify_all(drafting.checkpoint):
+    for finding in verify_all(drafting.checkpoint) + check_sources(drafting.checkpoint):
         if not any(finding.where.startswith(where) or where.startswith(finding.where) for where in said):
             drafting.problem(finding.where, finding.message, finding.repair)
     return drafting.plan()

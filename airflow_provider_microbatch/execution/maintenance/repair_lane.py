@@ -5,6 +5,7 @@ What cannot be repaired so is left as it is, and said, with what is at stake.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -216,9 +217,10 @@ class LaneRepair:
         starts = starts_of(self._lane, number, entry)
         described = {}
         for name, end in entry.ends.items():
-            source = self._recorded.source(name)
+            source = self._recorded.source(name, lane=self._lane.name)
             if source is not None:
-                described[name] = source.describe(starts.get(name), end)
+                with suppress(CorruptEntryError):  # of its own log; that is another finding
+                    described[name] = source.describe(starts.get(name), end)
         attempt = self._drafting.checkpoint.attempts.get(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
             next_watermark_ms=entry.watermark_ms,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
@@ -12,10 +13,10 @@ from airflow_provider_microbatch.execution.maintenance.repair_epochs import fenc
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.sources import OpenSource, Source
 
 
-def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool) -> Plan:
+def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool = False) -> Plan:
     """The plan after which batch ``to`` is the newest one.
 
     Attempts of the later batches stay on record, ended and fenced: their epochs are never given out again. Source logs
@@ -24,22 +25,25 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool) ->
     :param lane: the lane.
     :param to: the batch; -1 for none at all.
     :param drop_output: take the later batches out of the table.
+    :param allow_skip: where a source's own log is damaged, read again what is there, and lose what is there no more.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
-    return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output).plan()
+    return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip).plan()
 
 
 class _Rewind:
-    def __init__(self, drafting: Drafting, *, lane: str, to: int, drop_output: bool) -> None:
+    def __init__(self, drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool) -> None:
         self._drafting = drafting
         self._name = lane
         self._to = to
         self._drop_output = drop_output
+        self._allow_skip = allow_skip
         self._checkpoint = drafting.checkpoint
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
         self._lost: dict[int, Published] = {}
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
+        self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
@@ -49,9 +53,11 @@ class _Rewind:
             self._drafting.note(f"{told} It is not asked for batches of after a backup.")
         later = sorted({*known, *self._lost})
         self._check_position(offset_ids, commit_ids)
-        if not later:
+        self._damaged = self._find_damaged()
+        if not later and not self._damaged:
             return self._drafting.plan()
-        self._check_files(later[0])
+        if later:
+            self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
         self._drop(later)
@@ -68,6 +74,10 @@ class _Rewind:
             self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
             if number not in commit_ids:
                 self._take_back_late(number, unfinished)
+        for name, source in self._damaged.items():
+            self._drafting.through(
+                partial(source.forget_after, self._kept_end(name)), f"the log of source {name!r} is damaged"
+            )
         return self._drafting.plan()
 
     def _take_back_late(self, number: int, unfinished: list[Attempt]) -> None:
@@ -167,9 +177,9 @@ class _Rewind:
             starts = starts_of(self._lane, number, entry)
             for name, end in entry.ends.items():
                 start = starts.get(name)
-                if start == end:
+                if start == end or name in self._damaged:
                     continue
-                source = self._recorded.source(name)
+                source = self._recorded.source(name, lane=self._name)
                 if source is None:
                     raise MaintenanceError(
                         f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
@@ -186,6 +196,47 @@ class _Rewind:
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."
                     )
 
+    def _kept_end(self, name: str) -> Offset | None:
+        """Where the source is, once the lane has been rewound."""
+        entry = self._lane.offset_log.get(self._to) if self._to >= 0 else None
+        return None if entry is None else entry.ends.get(name)
+
+    def _newest_end(self, name: str) -> Offset | None:
+        """How far the newest batch whose entry can be read goes."""
+        for number in reversed(self._lane.offset_log.ids()):
+            with suppress(CheckpointError):
+                entry = self._lane.offset_log.get(number)
+                return None if entry is None else entry.ends.get(name)
+        return None
+
+    def _find_damaged(self) -> dict[str, OpenSource]:
+        """Sources whose own log can no longer tell what the later batches read. What of that is still in the source is
+        planned anew."""
+        found = {}
+        for name in self._recorded.source_names():
+            source, kept = self._recorded.source(name, lane=self._name), self._kept_end(name)
+            damage = list(source.damaged(self._newest_end(name))) if source else []
+            if source is None or not damage:
+                continue
+            if any(source.is_after(position, kept) is not True for position, _ in damage):
+                raise MaintenanceError(f"{damage[0][1]} Batch {self._to} is later than that: rewind further.")
+            if any(lane != self._name for lane in self._checkpoint.lanes()):
+                raise MaintenanceError(
+                    f"{damage[0][1]} The checkpoint has other lanes, which have read of the same log: to read all "
+                    "again, start a new checkpoint and a new table."
+                )
+            if not self._allow_skip:
+                raise MaintenanceError(
+                    f"{damage[0][1]} Without it nobody knows what the later batches read: what is still in source "
+                    f"{name!r} would be read again, and what is not would be lost. Allow that with --allow-skip."
+                )
+            self._drafting.note(
+                f"source {name!r} is read again after {kept or 'its beginning'}, as far as it is still there: its log "
+                f"is damaged ({len(damage)} of its entries)."
+            )
+            found[name] = source
+        return found
+
     def _keep(self, later: list[int]) -> None:
         """What was released to be cleaned, and is not yet, is read again: from now on nothing of it is due."""
         for number in later:
@@ -197,7 +248,7 @@ class _Rewind:
                 continue
             starts = starts_of(self._lane, number, entry)
             for name, end in entry.ends.items():
-                source = self._recorded.source(name) if starts.get(name) != end else None
+                source = self._recorded.source(name, lane=self._name) if starts.get(name) != end else None
                 if source is not None:
                     self._drafting.through(
                         partial(source.keep, starts.get(name), end), f"what batch {number} read of {name!r} is not due"

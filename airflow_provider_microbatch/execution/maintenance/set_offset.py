@@ -38,7 +38,7 @@ def plan_set_offset(
             f"batch {position.batch_id} of lane {lane} is planned and not committed. Let the pipeline finish it, or "
             f"rewind to {position.batch_id - 1} first."
         )
-    opened = Recorded(checkpoint).source(source)
+    opened = Recorded(checkpoint).source(source, lane=lane)
     if opened is None:
         known = ", ".join(Recorded(checkpoint).arguments().get("sources", {})) or "none"
         raise MaintenanceError(f"the pipeline on record has no source {source!r}; it has {known}.")

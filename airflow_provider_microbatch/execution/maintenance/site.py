@@ -15,8 +15,9 @@ from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionEr
 from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
-from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources import OpenSource, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,12 @@ class Recorded:
         """What this checkpoint published under the number by a plan that it does not know any more: it was restored
         from an older backup. None if there is nothing of the kind."""
         own = self._checkpoint.identity()
+        # Attempts may be on record that the logs know nothing of: of a backup's files these alone were put back.
+        is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
         for found in _at(key, self.usable()):
             made = found.manifest.identity
             if made is not None and own is not None and made.checkpoint == own.query_id:
-                return None if self.published(key) is not None else found
+                return None if is_planned and self.published(key) is not None else found
         return None
 
     def batches(self, lane: str) -> list[int]:
@@ -162,19 +165,19 @@ class Recorded:
                 return None  # of before pipelines were on record; an attempt that only fences has no code
         return found or None
 
-    def source(self, name: str) -> OpenSource | None:
-        """The source beside the checkpoint; None if the newest attempt on record had none of that name."""
+    def source(self, name: str, *, lane: str) -> OpenSource | None:
+        """The source beside the checkpoint, as the lane reads it; None if the newest attempt on record had none of that
+        name."""
         known = {self._checkpoint.names.of(one): found for one, found in self.arguments().get("sources", {}).items()}
         recorded = known.get(name)
         if recorded is None:
             return None
-        context = SourceContext(
-            name=name,
-            log=self._checkpoint.source_log(name),
-            state=self._checkpoint.source_state(name),
-            clock_ms=now_ms,
-        )
-        return Source.from_dict(recorded).open(context)
+        defined = {name: Source.from_dict(recorded)}
+        return OpenedSources(defined, checkpoint=self._checkpoint, lane=lane, clock_ms=now_ms).open(name)
+
+    def source_names(self) -> list[str]:
+        """Names of the pipeline's sources, as they are called now."""
+        return [self._checkpoint.names.of(name) for name in self.arguments().get("sources", {})]
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments of the pipeline as the newest attempt that can be read ran it; empty if there is none."""

@@ -1,0 +1,67 @@
+"""Whether the sources' own logs can still tell what the batches have read, for ``microbatch check`` and ``repair``."""
+
+from __future__ import annotations
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.verify import Finding
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.sources import OpenSource
+
+
+def check_sources(checkpoint: Checkpoint) -> list[Finding]:
+    """What is damaged of the sources' own logs, one finding a source, with the ways on. A source that cannot be loaded
+    here is left out."""
+    found = []
+    try:
+        recorded = Recorded(checkpoint)
+        for name in recorded.source_names():
+            source = recorded.source(name, lane=LIVE)
+            if source is not None:
+                found += _look(checkpoint, source, name)
+    except (CheckpointError, DefinitionError):
+        pass  # what is wrong with the logs of the batches, or with definitions, is told by others
+    return found
+
+
+def _look(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding]:
+    end: Offset | None = None
+    for lane in checkpoint.lanes():
+        newest = checkpoint.lane(lane).offset_log.latest()
+        reached = newest[1].ends.get(name) if newest is not None else None
+        end = reached if source.is_after(reached, end) else end
+    damage = list(source.damaged(end))
+    if not damage:
+        return []
+    position, message = damage[0]
+    way = _way(checkpoint, source, name, position)
+    more = f" So it is with {len(damage) - 1} more of its entries." if len(damage) > 1 else ""
+    return [
+        Finding(
+            kind="source log",
+            where=checkpoint.source_log(name).location,
+            message=f"source {name!r}: {message}{more}",
+            repair=f"Restore it from a backup of the checkpoint. Without one, {way}",
+        )
+    ]
+
+
+def _way(checkpoint: Checkpoint, source: OpenSource, name: str, position: Offset) -> str:
+    if checkpoint.lanes() != [LIVE]:
+        return "start a new checkpoint and a new table, which read all again."
+    log = checkpoint.offset_log
+    before = -1
+    for number in log.ids():
+        entry = log.get(number)
+        reached = entry.ends.get(name) if entry is not None else None
+        if reached == position or source.is_after(reached, position):
+            break
+        before = number
+    rewind = command(checkpoint.lane(LIVE), f"rewind --to {before} --drop-output --allow-skip")
+    return (
+        f"{rewind} takes what came after batch {before} out of the table, and reads again what is still in the source: "
+        "what is not is lost."
+    )

@@ -1,0 +1,110 @@
+"""A source's own log is damaged: nothing is read twice, ``check`` and ``repair`` say so, and a command leads out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
+from airflow_provider_microbatch.execution.source_check import check_sources
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.world import World
+
+
+def log(world: World) -> Path:
+    return world.root / "checkpoint/sources/orders"
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "the oldest entry is gone": lambda folder: (folder / "0").unlink(),
+    "an entry is gone": lambda folder: (folder / "1").unlink(),
+    "the newest entry is gone": lambda folder: (folder / "3").unlink(),
+    "an entry is torn": lambda folder: (folder / "2").write_bytes(b"v1\n{"),
+    "the newest entry is empty": lambda folder: (folder / "3").write_bytes(b""),
+    "all is gone": shutil.rmtree,
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Four batches of one row each, all committed, and a file for the next one."""
+    world = World(tmp_path)
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    world.land(4)
+    return world
+
+
+def rows(world: World) -> list[int]:
+    return sorted(row for found in world.table().values() for row in found)
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_nothing_is_read_twice_and_the_way_that_check_names_leads_out(
+    world: World, damage: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(log(world))
+    with pytest.raises(CheckpointError, match=r"sources/orders"):
+        world.run(4)
+    assert rows(world) == [0, 1, 2, 3]
+    location = world.pipeline.checkpoint
+    assert main(["repair", location]) == 1
+    assert "--allow-skip" in capsys.readouterr().out
+    assert main(["check", location]) == 1
+    [told] = [part for part in capsys.readouterr().out.split("`") if part.startswith("microbatch rewind")]
+    arguments = told.split()[1:]
+    assert main([one for one in arguments if one != "--allow-skip"]) == 2
+    assert "Allow that with --allow-skip" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert main(["check", location]) == 0
+    for number in range(5, 12):
+        world.run(number)
+    assert rows(world) == [0, 1, 2, 3, 4]
+    assert verify_all(world.checkpoint) == check_sources(world.checkpoint) == []
+
+
+def test_an_entry_that_no_batch_has_read_is_planned_anew(world: World) -> None:
+    (log(world) / "4").write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        world.run(4)
+    applied(world, rewind(3, allow_skip=True))
+    world.run(5)
+    assert rows(world) == [0, 1, 2, 3, 4]
+
+
+def test_what_the_files_were_that_clean_source_took_nobody_knows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")}
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    (log(world) / "2").unlink()
+    with pytest.raises(SourceError, match="clean_source has taken files"):
+        planned(world, rewind(1, allow_skip=True))
+
+
+def test_a_rewind_that_stops_behind_the_damage_is_refused(world: World) -> None:
+    (log(world) / "1").unlink()
+    with pytest.raises(MaintenanceError, match="rewind further"):
+        planned(world, rewind(2, allow_skip=True))
+
+
+def test_other_lanes_have_read_of_the_same_log(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    world.land_at(1.5, 2)
+    world.run(2)
+    (log(world) / "1").unlink()
+    [finding] = check_sources(world.checkpoint)
+    assert "start a new checkpoint and a new table" in finding.repair
+    with pytest.raises(MaintenanceError, match="other lanes"):
+        planned(world, rewind(-1, allow_skip=True))
