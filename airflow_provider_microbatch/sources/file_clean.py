@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os.path
+import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
+from airflow_provider_microbatch.sources.file_folder import opened
 from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog
 from airflow_provider_microbatch.sources.file_present import archived_path, is_below
 
@@ -22,8 +24,8 @@ class Cleaner:
 
     :param source_log: the entries.
     :param record: which of them are due.
-    :param base: the source's base. Nothing that does not lie below it is touched: the log may be another query's, or of
-        another path.
+    :param base: the source's base. Nothing that does not lie below it is touched, and nothing through a link below it:
+        the log may be another query's, or of another path, and others write there.
     :param archive: the folder to move files to; None deletes them.
     """
 
@@ -85,28 +87,35 @@ class Cleaner:
         return errors
 
     def _one(self, file: PlannedFile) -> None:
-        if not _lies_below(file.path, self._base):
+        if not is_below(file.path, self._base):
             log.warning("%s does not lie below %s; clean_source leaves it where it is", file.path, self._base)
             return
-        try:
-            status = Path(file.path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if not file.is_as_planned(status.st_size, status.st_mtime_ns):
-            log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
-            return
-        if self._archive is None:
-            Path(file.path).unlink()
-            return
-        target = Path(archived_path(file.path, base=self._base, archive=self._archive))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(target):
-            raise FileExistsError(0, f"{str(target)!r} exists already")
-        Path(file.path).rename(target)
+        # Where the source is one file, the folder that it lies in is the user's word too.
+        base = self._base if file.path != self._base else str(Path(self._base).parent)
+        *below, name = Path(file.path).relative_to(base).parts
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(opened(base, below))
+            except NotADirectoryError as error:
+                log.warning("%s: %s; clean_source leaves it where it is", file.path, error.strerror)
+                return
+            # From the look to the end by the same folder: whoever writes the source may put a link into its place.
+            status = os.stat(name, dir_fd=folder)
+            if not file.is_as_planned(status.st_size, status.st_mtime_ns):
+                log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
+            elif self._archive is None:
+                os.unlink(name, dir_fd=folder)
+            else:
+                self._move(file.path, self._archive, name, folder)
 
-
-def _lies_below(path: str, base: str) -> bool:
-    """By its letters, and with all links on the way: what a linked folder shows lies elsewhere and may be another's."""
-    if path == base or not is_below(path, base):
-        return path == base
-    return is_below(os.path.realpath(Path(path).parent), os.path.realpath(base))
+    def _move(self, path: str, archive: str, name: str, folder: int) -> None:
+        target = archived_path(path, base=self._base, archive=archive)
+        *below, new = Path(target).relative_to(archive).parts
+        Path(archive).mkdir(parents=True, exist_ok=True)
+        with opened(archive, below, make=True) as into:
+            try:
+                os.stat(new, dir_fd=into, follow_symlinks=False)
+            except FileNotFoundError:
+                os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)
+            else:
+                raise FileExistsError(0, f"{target!r} exists already")

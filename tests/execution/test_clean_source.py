@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_clean import Cleaner
+from airflow_provider_microbatch.sources.file_log import PlannedFile
 from tests.execution.maintaining import applied, rewind
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -45,6 +49,11 @@ def batches(world: World, *numbers: int) -> None:
     for number in numbers:
         world.land(number)
         assert world.run(number) is not None
+
+
+def is_of_landing(world: World, folder: int | None) -> bool:
+    """Whether a call's ``dir_fd`` is the landing folder."""
+    return folder is not None and os.path.samestat(os.fstat(folder), world.landing().stat())
 
 
 def kill(*_: object, **__: object) -> None:
@@ -166,17 +175,17 @@ def test_a_clear_while_its_files_are_taken_is_refused_or_they_stay(
     switch(world, "delete", on_missing="skip")
     world.land(7)
     refused: list[str] = []
-    unlink = Path.unlink
+    unlink = os.unlink
 
-    def clear_comes_first(path: Path, missing_ok: bool = False) -> None:
-        if path.parent == world.landing() and not refused:
+    def clear_comes_first(path: Any, *, dir_fd: int | None = None) -> None:
+        if is_of_landing(world, dir_fd) and not refused:
             refused.append("asked")
             with pytest.raises(SourceError, match="deleted by clean_source"):
                 world.run(0, clear_number=1)
-        unlink(path, missing_ok=missing_ok)
+        unlink(path, dir_fd=dir_fd)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", clear_comes_first)
+        patch.setattr(os, "unlink", clear_comes_first)
         assert world.run(0) is not None
     assert (refused, left(world), world.table()) == (["asked"], [], {0: [7]})
     for _ in range(2):
@@ -214,15 +223,15 @@ def test_a_cleaner_that_dies_between_two_files_loses_none_of_them_to_a_replay(
 ) -> None:
     switch(world, "delete", on_missing="skip")
     world.land(7)
-    unlink = Path.unlink
+    unlink = os.unlink
 
-    def dies(path: Path, missing_ok: bool = False) -> None:
-        unlink(path, missing_ok=missing_ok)
-        if path.parent == world.landing():
+    def dies(path: Any, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        if is_of_landing(world, dir_fd):
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", dies)
+        patch.setattr(os, "unlink", dies)
         with pytest.raises(Killed):
             world.run(0)
     monkeypatch.setattr(Planner, "say_commit_again", lambda *_: None)
@@ -241,6 +250,82 @@ def test_what_a_linked_folder_shows_is_not_taken(world: World, tmp_path: Path) -
     assert world.run(0) is not None
     assert (elsewhere / "1.json").exists()
     assert left(world) == ["linked"]
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_a_folder_that_becomes_a_link_after_the_look_gives_away_nothing_of_another(
+    world: World, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes the landing folder exchanges a folder for a link between the cleaner's look and its act."""
+    switch(world, how)
+    folder, away, elsewhere = world.landing() / "p=1", tmp_path / "away", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}\n')
+    elsewhere.mkdir()
+    (elsewhere / "a.json").write_text("precious")
+    one, look = Cleaner._one, PlannedFile.is_as_planned
+
+    def exchanged(file: PlannedFile, size: int, mtime_ns: int) -> bool:
+        planned = look(file, size, mtime_ns)
+        folder.rename(away)
+        folder.symlink_to(elsewhere)
+        return planned
+
+    def at_that_moment(cleaner: Cleaner, file: PlannedFile) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(PlannedFile, "is_as_planned", exchanged)
+            one(cleaner, file)
+
+    monkeypatch.setattr(Cleaner, "_one", at_that_moment)
+    assert world.run(0) is not None
+    assert (elsewhere / "a.json").read_text() == "precious"
+    assert folder.is_symlink()
+    assert list(away.iterdir()) == [], "the file that was looked at"
+    if how == "archive":
+        assert (tmp_path / "archive" / "p=1" / "a.json").read_text() == '{"id": 1}\n'
+
+
+def test_nor_one_that_becomes_a_link_before_it_to_what_looks_like_the_file(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch(world, "delete")
+    folder, elsewhere = world.landing() / "p=1", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}\n')
+    caplog.set_level(logging.WARNING)
+    one = Cleaner._one
+
+    def exchanged(cleaner: Cleaner, file: PlannedFile) -> None:
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
+        one(cleaner, file)
+
+    monkeypatch.setattr(Cleaner, "_one", exchanged)
+    assert world.run(0) is not None
+    assert (elsewhere / "a.json").exists()
+    assert "'p=1' below" in caplog.text
+
+
+def test_a_link_in_the_archive_is_not_moved_through(world: World, tmp_path: Path) -> None:
+    switch(world, "archive")
+    folder, elsewhere = world.landing() / "p=1", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}\n')
+    elsewhere.mkdir()
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "p=1").symlink_to(elsewhere)
+    assert world.run(0) is not None
+    assert (list(elsewhere.iterdir()), (folder / "a.json").exists()) == ([], True)
+
+
+def test_a_landing_folder_that_the_user_names_by_a_link_is_cleaned(world: World, tmp_path: Path) -> None:
+    switch(world, "archive")
+    real, named = tmp_path / "real", world.landing()
+    named.rename(real)
+    named.symlink_to(real)
+    world.land(0)
+    assert world.run(0) is not None
+    assert (list(real.iterdir()), [path.name for path in (tmp_path / "archive").iterdir()]) == ([], ["000000.json"])
 
 
 def test_a_file_that_comes_back_while_its_batch_is_read_without_it_is_read_by_the_next_try(world: World) -> None:

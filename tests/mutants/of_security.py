@@ -12,6 +12,7 @@ CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
 LINKS = "tests/execution/test_hostile_links.py"
 POSIX = "tests/checkpoint/test_posix.py"
 OLD = "tests/execution/test_old_definitions.py"
+CLEAN_RUNS = "tests/execution/test_clean_source.py"
 
 MUTATIONS = [
     Mutation(
@@ -174,6 +175,22 @@ MUTATIONS = [
         old='            check_no_link(self.root, self.root / "_staging")\n',
         new="",
         tests=(LINKS,),
+    ),
+    Mutation(
+        name="clean_source deletes by a path that it has looked at",
+        why="who can write the landing folder has any file deleted, by a link that they put there meanwhile",
+        file="sources/file_clean.py",
+        old="os.unlink(name, dir_fd=folder)",
+        new="os.unlink(file.path)",
+        tests=(CLEAN_RUNS,),
+    ),
+    Mutation(
+        name="clean_source archives by a path that it has looked at",
+        why="who can write the landing folder has any file moved away, by a link that they put there meanwhile",
+        file="sources/file_clean.py",
+        old="os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)",
+        new="os.rename(path, new, dst_dir_fd=into)",
+        tests=(CLEAN_RUNS,),
     ),
     Mutation(
         name="a folder has its name before it has its mode",
