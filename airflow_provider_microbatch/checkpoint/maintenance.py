@@ -69,9 +69,12 @@ class MaintenanceLog:
 
         :raises CorruptEntryError: if its entry cannot be read.
         """
+        return self._newest()[1]
+
+    def _newest(self) -> tuple[int, Maintenance | None]:
         names = set(self._store.list(""))
         number = max(numbers(list(names)), default=0)
-        return None if number == 0 or f"{number}{_END}" in names else self._get(number)
+        return number, None if number == 0 or f"{number}{_END}" in names else self._get(number)
 
     def in_progress(self) -> str | None:
         """The command that is at the checkpoint and alive, or None.
@@ -85,9 +88,13 @@ class MaintenanceLog:
             self.check_none()
         return found.command
 
-    def check_none(self) -> None:
-        """:raises MaintenanceError: if a command has begun and has not ended."""
-        found = self.unfinished()
+    def check_none(self) -> int:
+        """The number of the newest command; 0 if there never was one. Whoever finds the same number later knows that no
+        command was there in between.
+
+        :raises MaintenanceError: if it has begun and has not ended.
+        """
+        newest, found = self._newest()
         if found is not None:
             since = datetime.fromtimestamp(found.started_ms / 1000, tz=UTC).isoformat(timespec="seconds")
             root = self._store.location.removesuffix("/maintenance")
@@ -95,6 +102,7 @@ class MaintenanceLog:
                 f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
                 f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began."
             )
+        return newest
 
     def allow(self, number: int, *, steps: bool) -> bool:
         """Decide, once, whether the steps of a command are done: by itself when it has seen that nobody is alive, or by

@@ -120,7 +120,7 @@ class IntervalWork:
             both.
         :raises SourceError: if a source cannot read again what would have to be replayed.
         """
-        self._planner.check_identity()
+        self._planner.begin()
         self._planner.check_names({})
         own = self._own(run)
         if any(key.lane == LIVE for key in own):
@@ -267,6 +267,9 @@ class IntervalWork:
         try:
             self._planner.write_entry(position, run, ranges)
         except ConcurrentPlanError as planned:
+            if self._lane.offset_log.get(self.key.id) is None:
+                # Taken back, since a command was there. A skip is green, and nobody would come back for the interval.
+                raise AttemptFencedError(f"{planned} Try again.") from planned
             # By another run of the same interval: the ranges are the same, and one of the two gets the attempt.
             log.info("%s", planned)
         return self.key

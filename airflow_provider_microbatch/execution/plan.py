@@ -100,7 +100,17 @@ class Planner:
         self._checkpoint = checkpoint
         self._lane = lane
         self._clock_ms = clock_ms
+        self._newest_command = 0
         self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
+
+    def begin(self) -> None:
+        """Look who is at the checkpoint, before anything is looked at that a batch is planned from.
+
+        :raises MaintenanceError: if a command is.
+        :raises CheckpointError: as :meth:`check_identity`.
+        """
+        self._newest_command = self._checkpoint.maintenance.check_none()
+        self.check_identity()
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""
@@ -225,8 +235,7 @@ class Planner:
         :raises SourceError: if a source cannot be used; nothing is written then.
         :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
-        self._checkpoint.maintenance.check_none()
-        self.check_identity()
+        self.begin()
         position = read_position(self._lane)
         self.check_names(position.latest.ends if position.latest else {})
         log.info("%s", position.describe())
@@ -352,7 +361,7 @@ class Planner:
         return self.write_entry(position, run, ranges)
 
     def write_entry(self, position: Position, run: RunIdentity, ranges: Ranges) -> PlannedBatch:
-        """Make the ranges the lane's next batch, durable in the offset log.
+        """Make the ranges the lane's next batch, durable in the offset log. :meth:`begin` was before.
 
         :raises ConcurrentPlanError: if another run was faster.
         """
@@ -368,7 +377,7 @@ class Planner:
         )
         if not self._lane.offset_log.add(position.batch_id, entry):
             return self._planned_by_another(position.batch_id, run)
-        take_back_if_late(self._checkpoint, self._lane, position, entry)
+        take_back_if_late(self._checkpoint, self._lane, position.batch_id, entry, newest=self._newest_command)
         if self._lane.offset_log.latest_id() != position.batch_id:
             raise self._concurrent(position.batch_id, "whoever went on from it")
         # Settings by name: more people read a task's log than the offset log.

@@ -77,19 +77,18 @@ def read_position(lane: Lane) -> Position:
     )
 
 
-def take_back_if_late(checkpoint: Checkpoint, lane: Lane, position: Position, entry: OffsetEntry) -> None:
-    """Take the plan ``entry`` back if what it was made from is no more. A plan is on no record while it is made: a
-    command may have begun, and others have gone on from what it left. The entry would double rows, follow nothing, or
-    be in the command's way.
+def take_back_if_late(checkpoint: Checkpoint, lane: Lane, batch_id: int, entry: OffsetEntry, *, newest: int) -> None:
+    """Take the plan ``entry`` back if a command was at the checkpoint since the planner looked. A plan is on no record
+    while it is made: a command may have begun or ended, and others have gone on from what it left. The entry would
+    double rows, name a source that is called otherwise by now, follow nothing, or be in the command's way.
 
-    :param position: what it was made from.
+    :param newest: number of the newest command before the planner looked at anything.
     :raises MaintenanceError: if a command is changing the checkpoint now.
-    :raises ConcurrentPlanError: if one has changed the log.
+    :raises ConcurrentPlanError: if one has changed it.
     """
-    log, batch_id = lane.offset_log, position.batch_id
+    log = lane.offset_log
     try:
-        checkpoint.maintenance.check_none()
-        if batch_id > 0 and log.get(batch_id - 1) != position.latest:
+        if checkpoint.maintenance.check_none() != newest:
             raise ConcurrentPlanError(
                 f"batch {batch_id} of {checkpoint.location} was planned while a command changed the log. It was taken "
                 "back; the next run plans what comes next."

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.execution import plan as plan_module
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
@@ -86,7 +87,7 @@ def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
     return Sleep(monkeypatch)
 
 
-def killed(*_: object) -> None:
+def killed(*_: object, **__: object) -> None:
     raise Killed
 
 
@@ -247,6 +248,26 @@ def test_a_command_whose_first_file_a_plan_has_taken_ends_without_effect(
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
     applied(world, to_the_first)
     assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3, 4]
+
+
+def test_a_plan_of_an_interval_that_slept_while_its_source_was_renamed_is_taken_back(
+    tmp_path: Path, sleep: Sleep
+) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    world.land_at(1.5, 2)
+    sleep.before(
+        OpenedSources,
+        "plan_interval",
+        lambda: applied(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales")),
+    )
+    with pytest.raises(AttemptFencedError, match="while a command changed the log"):
+        world.backfill(hour(1), 2)
+    world.sources = {"sales": world.sources["orders"]}
+    world.backfill(hour(1), 2)
+    assert world.ids() == [1, 2]
+    assert verify_all(world.checkpoint) == []
 
 
 def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lane(

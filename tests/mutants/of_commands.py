@@ -10,6 +10,22 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a plan that slept through a rename stays",
+        why="its offsets are of a log that is another source's by now, and its rows are lost",
+        file="execution/position.py",
+        old="        if checkpoint.maintenance.check_none() != newest:\n",
+        new="        if checkpoint.maintenance.check_none() < 0:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="an interval whose plan was taken back is skipped",
+        why="a skip is green, and nobody comes back for the interval",
+        file="execution/backfill.py",
+        old="            if self._lane.offset_log.get(self.key.id) is None:\n",
+        new="            if False:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
         name="a missing entry of the source log is passed over",
         why="its files are planned again",
         file="sources/file_seen.py",
@@ -45,7 +61,7 @@ MUTATIONS = [
         name="check says nothing of a clear that holds retention",
         why="the log grows for ever, and nobody knows why",
         file="cli/check.py",
-        old="    findings += find_held(checkpoint)\n",
+        old="find_held(checkpoint) + ",
         new="",
         tests=("tests/execution/test_retention.py",),
     ),
@@ -104,7 +120,8 @@ MUTATIONS = [
         name="a plan that a command overtook stays",
         why="rows are in the table twice, or the log has a gap",
         file="execution/plan.py",
-        old="        take_back_if_late(self._checkpoint, self._lane, position, entry)\n",
+        old="        take_back_if_late(self._checkpoint, self._lane, position.batch_id, entry, "
+        "newest=self._newest_command)\n",
         new="",
         tests=(LATE,),
     ),
