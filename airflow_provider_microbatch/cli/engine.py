@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         ended = server.stop(folder)
         _print(arguments, {"stopped": ended}, "stopped" if ended else f"no engine runs in {folder}")
         return 0
-    started, connection = False, _text(folder / server.CONNECTION)
+    started, connection, before = False, _text(folder / server.CONNECTION), server.address(folder)
     if arguments.action == "start":
         with _interrupted_by_signals():
             _, started = server.start(folder, master=arguments.master, conf=dict(arguments.conf))
@@ -61,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     if started and connection == _text(folder / server.CONNECTION):
         lines.append("Port and token are those of the engine before: Airflow's connection to it is still right.")
     elif arguments.action == "start":
+        if started and before is not None and before != server.address(folder):
+            lines.append(
+                "Somebody else has the port of the engine before, and may have heard its token: both are new, and "
+                "Airflow's connection to it has to be imported again."
+            )
         lines += [
             f"Tell Airflow (the file holds the server's token; port and token stay when the engine is started again):\n"
             f"  airflow connections import --overwrite {folder / server.CONNECTION}",

@@ -1,8 +1,9 @@
 """A warm engine on this machine: a local Spark Connect server and a resident runner, started and stopped as one.
 
 Its folder is this user's alone (mode 0700) and holds ``engine.json`` (what runs), ``connection.json`` (for Airflow; it
-has the server's port and token, and both stay when the engine is started again), the logs of both processes and the
-runner's socket. Both have the engine's tag among their arguments: what carries it is the engine, whatever a file says.
+has the server's port and token, and both stay when the engine is started again, unless somebody else has the port), the
+logs of both processes and the runner's socket. Both have the engine's tag among their arguments: what carries it is the
+engine, whatever a file says.
 The tag is on record before anything is started, so that what a start leaves that was killed is ended by the next one.
 """
 
@@ -34,6 +35,7 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.engines.packaging import render_properties
 from airflow_provider_microbatch.engines.spark_connect_wire import SESSION_SECONDS, call
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
 from airflow_provider_microbatch.runtime.session import BOOT, boot_id
 from airflow_provider_microbatch.settings import is_private
 from airflow_provider_microbatch.sinks.file_posix import locked
@@ -167,6 +169,13 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
         return running, True
 
 
+def address(folder: Path) -> tuple[int, str] | None:
+    """Port and token of the engine that is there, or was; None if there was none."""
+    found = _read(folder / CONNECTION).get(CONN_ID)
+    port, token = (found.get("port"), found.get("password")) if isinstance(found, dict) else (None, None)
+    return (port, token) if isinstance(port, int) and isinstance(token, str) and token else None
+
+
 def stop(folder: Path) -> bool:
     """End the engine in ``folder``; nothing of it runs when this returns. Attempts that run on it fail.
 
@@ -206,13 +215,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _address(folder: Path) -> tuple[int, str]:
-    """Port and token of the engine that was here before, so that Airflow's connection to it stays right; a new port if
-    somebody else has taken that one."""
-    before = _read(folder / CONNECTION).get(CONN_ID)
-    port, token = (before.get("port"), before.get("password")) if isinstance(before, dict) else (None, None)
-    if not isinstance(token, str) or not token:
-        token = secrets.token_urlsafe(32)
-    return (port if isinstance(port, int) and _is_free(port) else _free_port()), token
+    """Port and token of the engine that was here before, so that Airflow's connection to it stays right; both new if
+    somebody else has taken that port: who listened there may have heard the token."""
+    before = address(folder)
+    if before is not None and _is_free(before[0]):
+        return before
+    # A start that comes after one that failed does not take them up again, though the port may be free by then.
+    (folder / CONNECTION).unlink(missing_ok=True)
+    return _free_port(), secrets.token_urlsafe(32)
 
 
 def _carries(pid: int, tag: str) -> bool:
@@ -234,6 +244,9 @@ def _wait(folder: Path, server: subprocess.Popen[bytes], runner: subprocess.Pope
         if time.monotonic() > deadline:
             raise EngineError(f"the engine did not answer in {_START_SECONDS:.0f} s; see the logs in {folder}.")
         time.sleep(0.1)
+    if why := refusal(url):
+        wire.close()
+        raise EngineError(f"the engine cannot be used: {why}")
     own: dict[str, Any] = {}
     try:
         own = wire.receive(seconds=_START_SECONDS) or {}
@@ -277,7 +290,8 @@ def _is_free(port: int) -> bool:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
             return False
-    return True
+    # Another user's at ::1 does not keep the server from 127.0.0.1, but clients look for localhost at both.
+    return stranger_at(port) is None
 
 
 def _free_port() -> int:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from airflow_provider_microbatch.engines.lookup import SPARK_CONNECT
 from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, default_folder
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.listening import PORT, refusal
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,6 @@ ENGINE_DIR = "engine_dir"
 """Key in the connection's extra: the ``--dir`` of ``microbatch engine start``, where it is not the default one."""
 
 _CHILD = "airflow_provider_microbatch.engines.spark_connect_child"
-_DEFAULT_PORT = 15002
 _PROBE_SECONDS = 5.0
 _ANSWER_SECONDS = 120.0
 
@@ -48,7 +48,7 @@ class Server:
         self.folder = folder
         address = urlsplit(url)
         self.host = address.hostname or "localhost"
-        self.port = address.port or _DEFAULT_PORT
+        self.port = address.port or PORT
         # Without the parameters: the token is one of them.
         self.public_url = f"sc://{address.netloc.rpartition('@')[2]}"
 
@@ -96,7 +96,7 @@ class Server:
         return self.host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
     def check(self) -> None:
-        """:raises EngineError: if it does not answer."""
+        """:raises EngineError: if it does not answer, or another user of this machine would hear its token."""
         try:
             socket.create_connection((self.host, self.port), timeout=_PROBE_SECONDS).close()
         except OSError as error:
@@ -106,6 +106,10 @@ class Server:
                 "Start it (on one machine: microbatch engine start, which keeps port and token), or mend the "
                 "connection's host and port."
             ) from error
+        if why := refusal(self.url):
+            raise EngineError(
+                f"the Spark Connect server {self.public_url} of connection {self.conn_id!r} is not spoken to: {why}"
+            )
 
 
 class Launch:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_microbatch.runtime.connect import RemoteSession
+from airflow_provider_microbatch.runtime.listening import PORT, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-PORT = 15002
-"""Spark Connect's own default."""
 
 PROBE_SECONDS = 10.0
 """How long to wait for a connection."""
@@ -107,6 +105,8 @@ def _check(url: str) -> None:
         socket.create_connection((address.hostname, address.port or PORT), timeout=PROBE_SECONDS).close()
     except OSError as error:
         raise StatementFailure("", f"the Spark Connect server {url} cannot be reached: {error}") from error
+    if why := refusal(url):
+        raise StatementFailure("", f"the Spark Connect server {url} is not spoken to: {why}")
 
 
 @contextmanager

@@ -103,18 +103,76 @@ def test_a_folder_behind_a_link_and_a_process_of_another_user_are_not_trusted(
     assert "this user's alone" in capsys.readouterr().err
 
 
-def test_port_and_token_stay_unless_the_port_is_taken(tmp_path: Path) -> None:
+def engine_before(folder: Path) -> int:
+    """What an engine leaves that has gone. :return: its port."""
     port = free_port()
-    (tmp_path / server.CONNECTION).write_text(json.dumps({server.CONN_ID: {"port": port, "password": "secret-77"}}))
-    tmp_path.chmod(0o700)
+    (folder / server.CONNECTION).write_text(json.dumps({server.CONN_ID: {"port": port, "password": "secret-77"}}))
+    folder.chmod(0o700)
+    return port
+
+
+def test_port_and_token_stay_unless_the_port_is_taken(tmp_path: Path) -> None:
+    port = engine_before(tmp_path)
     assert server.stop(tmp_path) is False
     assert server._address(tmp_path) == (port, "secret-77")
     with socket.create_server(("127.0.0.1", port)):
         other, token = server._address(tmp_path)
-    assert (other != port, token) == (True, "secret-77")
+    assert other != port
+    assert len(token) > 30, "who listened there may have heard the one before"
+    assert server._address(tmp_path)[1] != "secret-77", "that start failed, and the listener has gone"
     for broken in ("{", "[]", "{}", json.dumps({server.CONN_ID: {"port": 10**9, "password": ""}})):
         (tmp_path / server.CONNECTION).write_text(broken)
         assert len(server._address(tmp_path)[1]) > 30
+
+
+def test_a_port_at_which_another_user_would_hear_too_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = engine_before(tmp_path)
+    monkeypatch.setattr(server, "stranger_at", lambda asked: 54_321 if asked == port else None)
+    other, token = server._address(tmp_path)
+    assert (other == port, token == "secret-77") == (False, False)
+
+
+def test_a_start_sends_its_token_to_no_stranger_who_took_the_port_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (Wire(end) for end in socket.socketpair())
+    monkeypatch.setattr("airflow_provider_microbatch.runtime.listening.stranger_at", lambda _: 54_321)
+    monkeypatch.setattr(server, "call", lambda _: ours)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        theirs.send({"pid": None})
+        theirs.send({"ready": {"server": "4.1.3"}})
+        with pytest.raises(EngineError, match=rf"user 54321 listens at port {port}"):
+            server._wait(tmp_path, None, None, url=f"sc://localhost:{port}/;token=t")  # type: ignore[arg-type]
+    assert theirs.receive() is None
+
+
+def test_a_start_says_when_the_address_had_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = engine_before(tmp_path)
+    running = server.Running(
+        tag=ENGINE_TAG, url="sc://localhost:1", master="local", spark="4.1.3", server_pid=1, runner_pid=1, started=1.0
+    )
+
+    def start(folder: Path, **_: object) -> tuple[server.Running, bool]:
+        number, token = server._address(folder)
+        made = {server.CONN_ID: {"port": number, "password": token}}
+        (folder / server.CONNECTION).write_text(json.dumps(made))
+        return running, True
+
+    monkeypatch.setattr(server, "start", start)
+    monkeypatch.setattr(server, "status", lambda _: server.Status(running=running))
+    assert main(["engine", "start", "--dir", str(tmp_path)]) == 0
+    assert "still right" in capsys.readouterr().out
+    with socket.create_server(("127.0.0.1", port)):
+        assert main(["engine", "start", "--dir", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "has to be imported again" in told
+    assert "airflow connections import --overwrite" in told
+    (tmp_path / server.CONNECTION).unlink()
+    assert main(["engine", "start", "--dir", str(tmp_path)]) == 0
+    assert "imported again" not in capsys.readouterr().out
 
 
 def test_a_start_is_on_record_before_it_starts_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

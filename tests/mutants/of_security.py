@@ -13,6 +13,8 @@ LINKS = "tests/execution/test_hostile_links.py"
 POSIX = "tests/checkpoint/test_posix.py"
 OLD = "tests/execution/test_old_definitions.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
+LISTENING = "tests/runtime/test_listening.py"
+REFUSALS = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
     Mutation(
@@ -175,6 +177,62 @@ MUTATIONS = [
         old='            check_no_link(self.root, self.root / "_staging")\n',
         new="",
         tests=(LINKS,),
+    ),
+    Mutation(
+        name="an attempt tells its token to whoever listens",
+        why="any user of the machine takes the port of an engine that is away, and runs code as this one later",
+        file="engines/spark_connect_launch.py",
+        old="        if why := refusal(self.url):\n",
+        new='        if why := "":\n',
+        tests=(LISTENING,),
+    ),
+    Mutation(
+        name="a statement tells its token to whoever listens",
+        why="any user of the machine takes the port of a server that is away, and runs code as its user later",
+        file="runtime/statements.py",
+        old="    if why := refusal(url):\n",
+        new='    if why := "":\n',
+        tests=(LISTENING,),
+    ),
+    Mutation(
+        name="a start tells its token to whoever listens",
+        why="who takes the port while the server starts has the token of it",
+        file="engines/server.py",
+        old="    if why := refusal(url):\n",
+        new='    if why := "":\n',
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="sockets of IPv6 are not looked at",
+        why="a stranger listens at ::1, or as Java does, and is told the token",
+        file="runtime/listening.py",
+        old='(Path("/proc/net/tcp"), Path("/proc/net/tcp6"))',
+        new='(Path("/proc/net/tcp"),)',
+        tests=(LISTENING,),
+    ),
+    Mutation(
+        name="a token outlives its port",
+        why="who had the port has heard it, and opens sessions on the next engine",
+        file="engines/server.py",
+        old="    return _free_port(), secrets.token_urlsafe(32)\n",
+        new="    return _free_port(), before[1] if before else secrets.token_urlsafe(32)\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a start that failed keeps the address that somebody else has",
+        why="who had the port goes, and the token that they heard is that of the engine",
+        file="engines/server.py",
+        old="    (folder / CONNECTION).unlink(missing_ok=True)\n    return",
+        new="    return",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a port is free if the server could listen there",
+        why="a stranger at ::1 stays beside every engine that is started again, and every task is refused",
+        file="engines/server.py",
+        old="    return stranger_at(port) is None\n",
+        new="    return True\n",
+        tests=(REFUSALS,),
     ),
     Mutation(
         name="clean_source deletes by a path that it has looked at",
