@@ -15,6 +15,11 @@ from airflow_provider_microbatch.checkpoint.store import Store
 _WITHDRAWN = "withdrawn"
 
 
+def withdrawn(reason: str) -> Mapping[str, Any]:
+    """The end of a request that counts as never made."""
+    return {_WITHDRAWN: reason}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """A request to run a batch again from its recorded offsets.
@@ -64,7 +69,7 @@ class Replays:
 
     def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
         """Record that the request cannot be answered. It counts as never made: its run may ask again."""
-        self.epochs.end(key, epoch, {_WITHDRAWN: reason})
+        self.epochs.end(key, epoch, withdrawn(reason))
 
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
         """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""

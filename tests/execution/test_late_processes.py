@@ -4,6 +4,7 @@ the pipeline goes on by itself."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,27 +14,32 @@ import pytest
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BrokenLogError,
     ConcurrentPlanError,
     MaintenanceError,
+    MicroBatchError,
     SinkError,
 )
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution import plan as plan_module
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage, End, Fence, SetAside
+from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, rewind
-from tests.execution.world import CODE, Killed, World, run_identity
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -381,3 +387,74 @@ def test_an_attempt_that_is_opened_before_the_first_step_of_a_rewind_does_not_st
     world.run(3)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Applier, "_do"), (Fence, "apply"), (DropStage, "apply"), (DropOutput, "apply"), (SetAside, "apply")],
+    ids=["before the first step", "before the fence", "before its stage goes", "before the output", "before the logs"],
+)
+def test_a_replay_that_wakes_up_during_a_rewind_leaves_nothing(
+    world: World, sleep: Sleep, owner: type, name: str
+) -> None:
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    engine, run = InlineEngine(), run_identity(2, clear_number=1)
+    planned = world.execution.plan(run)
+    assert planned is not None
+    look = world.execution.look(planned.key, run, engine_of=lambda _: engine)
+    replay = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine, look=look)
+    world.execution.run_attempt(attempt=replay, job=world.execution.job(replay, None), engine=engine, code=CODE)
+    world.expire_leases()
+
+    def wakes_up() -> None:
+        with suppress(MicroBatchError):
+            world.execution.publish(replay)
+
+    sleep.before(owner, name, wakes_up, lambda *given: not isinstance(given[1], Draft))
+    applied(world, rewind(1))
+    assert world.table() == {0: [0], 1: [1]}
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1]
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_the_answer_of_a_replay_that_slept_through_a_rewind_is_not_that_of_a_later_clear(
+    world: World, sleep: Sleep
+) -> None:
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+
+    def rewound_and_made_anew() -> None:
+        rewound(world, 1)()
+        world.run(3)
+
+    sleep.before(Replays, "complete", rewound_and_made_anew)
+    with suppress(MicroBatchError):
+        world.run(2, clear_number=1)
+    again = InlineEngine(transform=lambda _: [{"id": 102}])
+    world.run(3, again, clear_number=1)
+    assert world.table()[2] == [102]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_an_answer_that_comes_while_its_clear_is_withdrawn_does_not_stop_that(world: World, sleep: Sleep) -> None:
+    world.land(0)
+    world.run(0)
+    replays = world.checkpoint.replays
+    for clear in (1, 2):
+        replays.request(KEY, run=run_identity(0, clear_number=clear), requested_ms=clear)
+
+    def answered() -> None:
+        replays.complete(KEY, 2, attempt=2, completed_ms=3)
+
+    sleep.before(
+        End, "apply", answered, lambda step, store: step.path.endswith("2.end") and not isinstance(store, Draft)
+    )
+    applied(world, lambda drafting: plan_withdraw_clear(drafting, KEY))
+    assert replays.pending(KEY) == []
+    assert replays.is_answered(KEY)
+    assert world.checkpoint.maintenance.unfinished() is None

@@ -223,9 +223,15 @@ def test_a_commit_that_comes_after_the_output_was_dropped_is_refused(tmp_path: P
 
 
 def test_requests_for_a_replay_go_with_their_batch(world: World) -> None:
-    world.checkpoint.replays.request(BatchKey("live", 3), run=run_identity(3, clear_number=1), requested_ms=1)
+    key, replays = BatchKey("live", 3), world.checkpoint.replays
+    for clear in (1, 2):
+        replays.request(key, run=run_identity(3, clear_number=clear), requested_ms=clear)
+    replays.complete(key, 1, attempt=1, completed_ms=2)
     applied(world, rewind(1))
-    assert world.checkpoint.replays.pending(BatchKey("live", 3)) == []
+    assert replays.pending(key) == []
+    assert not replays.is_answered(key)
+    assert replays.request(key, run=None, requested_ms=3).epoch == 3
+    replays.withdraw(key, 3, reason="of this test")
     assert verify_all(world.checkpoint) == []
 
 

@@ -10,6 +10,33 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a rewind takes out only the attempt's output that its plan saw",
+        why="a replay that wakes up meanwhile stops it half way, for good",
+        file="execution/maintenance/steps.py",
+        old="        found = sink.contains(taken)\n",
+        new="        found = seen\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a rewind does not fence the attempts of its batches",
+        why="a replay that wakes up behind it publishes what no log knows",
+        file="execution/maintenance/rewind.py",
+        old=(
+            "            fence_attempts(self._drafting, BatchKey(self._name, number), "
+            'why="its batch was rewound", also_ended=True)\n'
+        ),
+        new="",
+        tests=(LATE, "tests/execution/test_rewind.py"),
+    ),
+    Mutation(
+        name="requests of a batch that is rewound count as answered",
+        why="what is set aside in its new life counts as replayed, and retention removes it",
+        file="execution/maintenance/repair_epochs.py",
+        old="        if epoch in ended:\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
         name="a plan that slept through a rename stays",
         why="its offsets are of a log that is another source's by now, and its rows are lost",
         file="execution/position.py",
@@ -112,7 +139,7 @@ MUTATIONS = [
         name="a rewind leaves the stages of the attempts that it fences",
         why="one that is published late takes the batch's place for good",
         file="execution/maintenance/rewind.py",
-        old="            self._drop_stages(unfinished)\n",
+        old="            self._drop_stages(unfinished[number])\n",
         new="",
         tests=(LATE,),
     ),
@@ -145,8 +172,8 @@ MUTATIONS = [
         name="what came before the first step of a rewind stays",
         why="a commit entry without offsets stops the pipeline for good",
         file="execution/maintenance/rewind.py",
-        old='        self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
-        new="",
+        old='            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
+        new="            pass\n",
         tests=(LATE,),
     ),
     Mutation(

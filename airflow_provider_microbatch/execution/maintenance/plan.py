@@ -17,7 +17,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     Copy,
     DropOutput,
     DropStage,
-    EndAttempt,
+    End,
     Fence,
     Move,
     SetAside,
@@ -143,7 +143,7 @@ class Drafting:
                 target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
                 self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
 
-    def step(self, step: Move | EndAttempt | Fence) -> None:
+    def step(self, step: Move | End | Fence) -> None:
         """Plan a step that is made already."""
         self._do(step)
 
@@ -168,6 +168,6 @@ class Drafting:
             notes=tuple(self._notes),
         )
 
-    def _do(self, step: SetAside | Write | EndAttempt | Fence | Move) -> None:
+    def _do(self, step: SetAside | Write | End | Fence | Move) -> None:
         step.apply(self._draft)
         self._steps.append(step)

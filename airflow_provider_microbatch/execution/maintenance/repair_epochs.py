@@ -9,10 +9,11 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.replays import withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import EndAttempt, Fence
+from airflow_provider_microbatch.execution.maintenance.steps import End, Fence
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.execution.set_aside import REWOUND
 
@@ -52,8 +53,7 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
         for number in checkpoint.replays.epochs.ids(lane):
             key = BatchKey(lane, number)
             if is_beyond(drafting, key):
-                for name in drafting.store.list(f"replays/{key}"):
-                    drafting.set_aside(f"replays/{key}/{name}", f"batch {key} is in no log")
+                withdraw_requests(drafting, key, why=f"batch {key} is in no log")
                 continue
             pending = checkpoint.replays.pending(key)
             attempt = _published_attempt(drafting, recorded, key) if pending else None
@@ -64,6 +64,18 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
                         encode_record({"attempt": attempt.epoch, "completed_ms": drafting.at_ms}),
                         f"attempt {attempt.epoch}, which is in the table, was made for it",
                     )
+
+
+def withdraw_requests(drafting: Drafting, key: BatchKey, *, why: str) -> None:
+    """Plan that nobody waits for a replay of the batch, and none was answered. The requests stay, so that their numbers
+    are never given out again: an answer that comes late would be taken for that of a later request."""
+    replays = drafting.checkpoint.replays
+    ended = replays.epochs.ends(key)
+    for epoch in replays.epochs.all(key):
+        path = f"replays/{key}/{epoch}.end"
+        if epoch in ended:
+            drafting.set_aside(path, why)
+        drafting.step(End(path=path, text=encode_record(withdrawn(why)).decode(), why=why))
 
 
 def is_beyond(drafting: Drafting, key: BatchKey) -> bool:
@@ -83,7 +95,7 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
     began, ended = epochs.all(key), epochs.ends(key)
     open_epochs = [epoch for epoch in began if epoch not in ended]
     for epoch in open_epochs:
-        drafting.step(EndAttempt(path=f"attempts/{key}/{epoch}.end", text=_end(drafting, why), why=why))
+        drafting.step(End(path=f"attempts/{key}/{epoch}.end", text=_end(drafting, why), why=why))
     known_ends = [drafting.checkpoint.attempts.ended(key, epoch) for epoch in began]
     has_failed = also_ended and any(end is not None and end.state == "failed" for end in known_ends)
     if began and (has_failed or began[-1] in open_epochs):

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts
+from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage
 from airflow_provider_microbatch.execution.position import starts_of
@@ -60,6 +60,11 @@ class _Rewind:
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
+        unfinished = {number: self._unfinished(BatchKey(self._name, number)) for number in later}
+        # First of all: an attempt that sleeps would publish behind the back of what takes its batch out.
+        for number in reversed(later):
+            fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
+            self._drop_stages(unfinished[number])
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: killed in between, no batch is committed that the offset log lacks.
@@ -67,21 +72,18 @@ class _Rewind:
             self._drafting.set_aside(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
-            unfinished = self._unfinished(BatchKey(self._name, number))
-            fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
-            self._drop_stages(unfinished)
-            self._forget_replays(BatchKey(self._name, number))
+            # Who asked for the batch again gets it: it runs again.
+            withdraw_requests(self._drafting, BatchKey(self._name, number), why="its batch is planned again")
             self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
-            if number not in commit_ids:
-                self._take_back_late(number, unfinished)
+            self._take_back_late(number, unfinished[number], was_committed=number in commit_ids)
         for name, source in self._damaged.items():
             self._drafting.through(
                 partial(source.forget_after, self._kept_end(name)), f"the log of source {name!r} is damaged"
             )
         return self._drafting.plan()
 
-    def _take_back_late(self, number: int, unfinished: list[Attempt]) -> None:
-        """An attempt that slept may publish and commit after the plan was made, and before its first step."""
+    def _take_back_late(self, number: int, unfinished: list[Attempt], *, was_committed: bool) -> None:
+        """An attempt that slept may publish and commit after the plan was made, and before it is fenced."""
         key, why = BatchKey(self._name, number), "its attempt may have gone on while the command began"
         for attempt in unfinished if self._drop_output else ():
             sink = self._recorded.sink_of(attempt)
@@ -94,10 +96,10 @@ class _Rewind:
                         sink=sink.to_dict(),
                         where=sink.location(),
                         why=why,
-                        late=True,
                     )
                 )
-        self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
+        if not was_committed:
+            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
 
     def _of_another_life(self) -> dict[int, Published]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
@@ -311,8 +313,3 @@ class _Rewind:
                         why="a publish that comes late finds nothing",
                     )
                 )
-
-    def _forget_replays(self, key: BatchKey) -> None:
-        """Who asked for the batch again gets it: it runs again."""
-        for name in self._drafting.store.list(f"replays/{key}"):
-            self._drafting.set_aside(f"replays/{key}/{name}", "its batch is planned again")

@@ -133,16 +133,16 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndAttempt:
-    """Put an end to an attempt. One that somebody has ended meanwhile is at its end, whoever was first: a janitor that
-    had looked before the command began, or a listener that came late.
+class End:
+    """Put an end to an attempt, or to a request for a replay. One that somebody has ended meanwhile is at its end,
+    whoever was first: a janitor that had looked before the command began, a listener or an answer that came late.
 
     :param path: the end's file.
     :param text: its whole content.
     :param why: the reason, for people.
     """
 
-    kind: ClassVar[str] = "end attempt"
+    kind: ClassVar[str] = "end"
 
     path: str
     text: str
@@ -192,15 +192,15 @@ class Fence:
 
 @dataclass(frozen=True, kw_only=True)
 class DropOutput:
-    """Take a batch's published output out of the table.
+    """Take a batch's published output out of the table, whatever attempt's it is: a replay may have put its own in the
+    place of what the plan saw.
 
     :param key: the batch, as ``str(BatchKey)``.
-    :param epoch: the attempt whose output it is.
+    :param epoch: the attempt whose output it was when the plan was made.
     :param sink: definition of the sink.
     :param where: the table's address.
     :param why: the reason, for people.
     :param identity: whose output it is, as it says itself; None if it bears no identity.
-    :param late: nothing was in the table when the plan was made, and whatever attempt has published since is taken out.
     """
 
     kind: ClassVar[str] = "drop output"
@@ -211,7 +211,6 @@ class DropOutput:
     where: str
     why: str
     identity: Mapping[str, Any] | None = None
-    late: bool = False
 
     @property
     def what(self) -> str:
@@ -225,7 +224,7 @@ class DropOutput:
         owner = Checkpoint(store).identity()
         taken = only(seen, checkpoint=owner.query_id if owner is not None else "")
         sink = Sink.from_dict(self.sink)
-        found = sink.contains(taken) if self.late else seen
+        found = sink.contains(taken)
         if found is not None:
             sink.withdraw(taken, found.epoch)
 
@@ -347,11 +346,10 @@ class Sweep:
         move_litter(Path(store.location), self.path, self.target)
 
 
-Step = SetAside | SetAsideLate | Write | EndAttempt | Fence | DropOutput | DropStage | Copy | Move | Sweep
+Step = SetAside | SetAsideLate | Write | End | Fence | DropOutput | DropStage | Copy | Move | Sweep
 
 _KINDS: Mapping[str, type[Step]] = {
-    kind.kind: kind
-    for kind in (SetAside, SetAsideLate, Write, EndAttempt, Fence, DropOutput, DropStage, Copy, Move, Sweep)
+    kind.kind: kind for kind in (SetAside, SetAsideLate, Write, End, Fence, DropOutput, DropStage, Copy, Move, Sweep)
 }
 
 

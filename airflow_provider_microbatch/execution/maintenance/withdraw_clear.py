@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.records import encode_record
+from airflow_provider_microbatch.checkpoint.replays import withdrawn
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.steps import End
 
 
 def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
@@ -18,11 +21,9 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
         raise MaintenanceError(f"batch {key} of {checkpoint.location} is not committed: no clear of it waits.")
     for request in checkpoint.replays.pending(key):
         by = "nobody" if request.run is None else f"run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
-
-        def withdraw(epoch: int = request.epoch) -> None:
-            checkpoint.replays.withdraw(key, epoch, reason=f"microbatch {drafting.command}, by {drafting.by}")
-
-        drafting.through(withdraw, f"{by} asked for the batch again, and does not wait any more")
+        why = f"{by} asked for the batch again, and does not wait any more"
+        end = withdrawn(f"microbatch {drafting.command}, by {drafting.by}")
+        drafting.step(End(path=f"replays/{key}/{request.epoch}.end", text=encode_record(end).decode(), why=why))
     if commit.set_aside:
         drafting.note(f"batch {key} is set aside: a clear of its task is still what brings its rows.")
     return drafting.plan()
