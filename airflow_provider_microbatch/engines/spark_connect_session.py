@@ -35,12 +35,16 @@ class AttemptSession:
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+        from airflow_provider_microbatch.runtime.guard import Guard
+
         self.id = str(uuid.uuid4())
         self._kept: list[DataFrame] = []
         # As PySpark's own builder does: its functions then make expressions of Spark Connect.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         builder = DefaultChannelBuilder(f"{url};session_id={self.id}")
         names = NamesOfAll()
+        # The outermost: gRPC takes an error of an inner one for an answer of the server.
+        builder.add_interceptor(Guard(url))
         builder.add_interceptor(names)
         spark: Any = ConnectSession.builder.channelBuilder(builder).create()
         spark.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])

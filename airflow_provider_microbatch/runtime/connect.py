@@ -25,7 +25,10 @@ class RemoteSession:
         from pyspark.sql.connect.proto import base_pb2 as proto
         from pyspark.sql.connect.proto import base_pb2_grpc
 
+        from airflow_provider_microbatch.runtime.guard import Guard
+
         builder = DefaultChannelBuilder(url)
+        builder.add_interceptor(Guard(url))
         self._proto: Any = proto
         self._channel: Any = builder.toChannel()
         self._stub: Any = base_pb2_grpc.SparkConnectServiceStub(self._channel)  # type: ignore[no-untyped-call]

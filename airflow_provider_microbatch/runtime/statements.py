@@ -65,13 +65,18 @@ def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: s
     # Not by a builder: that would make this session, or Connect, the whole process's.
     from pyspark.errors import PySparkException
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    from airflow_provider_microbatch.runtime.guard import Guard
 
     _check(url)
     parameters = f"session_id={session};user_id={quote(user)}"
     try:
-        spark = ConnectSession(connection=f"{url};{parameters}" if "/;" in url else f"{url.rstrip('/')}/;{parameters}")
+        builder = DefaultChannelBuilder(f"{url};{parameters}" if "/;" in url else f"{url.rstrip('/')}/;{parameters}")
+        builder.add_interceptor(Guard(url))
+        spark = ConnectSession(connection=builder)
     except PySparkException as error:
         raise StatementFailure("", f"the Spark Connect server {url} cannot be used: {_first_lines(error)}") from error
     # PySpark's own would try for ten minutes, with a task that says nothing.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc  # type: ignore[import-untyped,unused-ignore]
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -16,6 +19,8 @@ from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.engines.spark_connect_launch import Server
 from airflow_provider_microbatch.exceptions import EngineError, SinkError
 from airflow_provider_microbatch.runtime import listening
+from airflow_provider_microbatch.runtime import statements as statements_by_connect
+from airflow_provider_microbatch.runtime.connect import RemoteSession
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
 from airflow_provider_microbatch.staging.statements import ConnectStatements
 
@@ -143,6 +148,49 @@ def test_an_attempt_says_nothing_to_a_stranger_at_the_engines_port(
     Server.of("warm").check()
     table.says()
     Server.of("warm").check()
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+from airflow_provider_microbatch.engines import spark_connect_session
+from airflow_provider_microbatch.runtime import failure, listening
+
+listening._TABLES = (Path(sys.argv[1]),)
+spark_connect_session.MAX_RETRIES = 0
+try:
+    spark_connect_session.AttemptSession(sys.argv[2])
+except Exception as error:
+    print(failure._origin(error, "transform"), error)
+"""
+
+
+def test_nor_does_one_whose_server_dies_meanwhile(table: Table, listener: socket.socket) -> None:
+    """The clients are there already; then somebody else has the port."""
+    port = port_of(listener)
+    url = f"sc://localhost:{port}/;user_id=me;token=secret-77"
+    remote = RemoteSession(url, session=str(uuid.uuid4()), user="me")
+    table.says(row(port))
+    for call in (remote.end, remote.interrupt, remote.close):
+        with pytest.raises(grpc.RpcError, match=rf"UNAVAILABLE: user {OTHER} listens at port {port}"):
+            call()
+    client = [sys.executable, "-c", CLIENT, str(table.path), url]
+    told = subprocess.run(client, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert told.startswith("runtime "), "no fault of the transform's"
+    assert f"user {OTHER} listens at port {port}" in told
+    assert heard(listener) == b""
+
+
+def test_a_statement_that_is_tried_again_is_not_sent_to_a_stranger(
+    table: Table, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = port_of(listener)
+    monkeypatch.setenv(listening.TOKEN, "secret-77")
+    monkeypatch.setattr(statements_by_connect, "_check", lambda _: table.says(row(port)))
+    monkeypatch.setattr(statements_by_connect, "RETRIES", 0)
+    with pytest.raises(SinkError, match=rf"user {OTHER} listens at port {port}"):
+        ConnectStatements(f"sc://localhost:{port}").run(["SELECT 1"])
+    assert heard(listener) == b""
 
 
 def test_nor_do_statements_and_who_ends_them(
