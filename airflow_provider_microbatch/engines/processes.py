@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeGuard
 
@@ -88,9 +89,11 @@ def running(*, pid: int, started: float) -> psutil.Process | None:
 
 
 def carries(process: psutil.Process, tag: str) -> bool:
-    """Whether the tag is in the process's command line."""
+    """Whether the tag is in the process's command line, also if only threads of it are left; see :func:`_alive`."""
     try:
         return any(tag in argument for argument in process.cmdline())
+    except psutil.ZombieProcess:
+        return any(tag in text for text in _shown_by_threads(process.pid))
     except psutil.Error:
         return False
 
@@ -132,10 +135,21 @@ def _alive(process: psutil.Process) -> bool:
 def _has_threads(pid: int) -> bool:
     """Whether threads of a process whose first one has ended are still at their end: a JVM that was killed holds its
     ports, and a write that was in the kernel goes on, until the last of them is through."""
+    return len(_threads(pid)) > 1
+
+
+def _shown_by_threads(pid: int) -> Iterator[str]:
+    """The command line as each thread shows it: the one that has ended, the first one too, shows none any more."""
+    for thread in _threads(pid):
+        with contextlib.suppress(OSError):
+            yield (thread / "cmdline").read_text(errors="replace")
+
+
+def _threads(pid: int) -> list[Path]:
     try:
-        return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+        return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return False  # gone; or no Linux, which does not tell
+        return []  # gone; or no Linux, which does not tell
 
 
 def end_all(tag: str, *, grace: float, until: float = 60.0) -> bool:
