@@ -23,7 +23,7 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source log``, ``replay``, ``clear``, ``hook``, ``file system`` or ``maintenance``.
+        ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.

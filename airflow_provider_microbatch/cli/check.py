@@ -8,6 +8,7 @@ import json
 
 from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_unfinished, find_unfit, verify_all
 from airflow_provider_microbatch.cli.opening import open_checkpoint
+from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.retention import find_held
 from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.execution.table_check import check_table
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
     findings = find_unfinished(checkpoint) + verify_all(checkpoint) + find_given_up(checkpoint) + find_unfit(checkpoint)
-    findings += find_held(checkpoint) + check_sources(checkpoint)
+    findings += find_held(checkpoint) + find_left(checkpoint) + check_sources(checkpoint)
     table = check_table(checkpoint, everything=arguments.table)
     findings += table.findings
     if arguments.json:

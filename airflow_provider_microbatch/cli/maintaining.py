@@ -52,6 +52,12 @@ def maintain(
     if left is not None and dry_run:
         return _show_unfinished(arguments, left, store, applier.steps_of(left))
     finished = applier.finish()
+    given_up = applier.given_up
+    if given_up is not None and not arguments.json:
+        print(
+            f"`microbatch {given_up.command}` (by {given_up.by}) was killed before its first step: nothing of it was "
+            "done, and runs begin again. Type it again if it is still wanted."
+        )
     shown = plan()
     if shown.steps and not dry_run:
         if not arguments.json:

@@ -34,6 +34,7 @@ from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatc
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import ask_again, check_replayable
 from airflow_provider_microbatch.execution.summary import RunSummary, names_of, summarize
+from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -130,6 +131,8 @@ class IntervalWork:
         # Then the interval needs no look at its sources, unless others' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
         overlap = self._overlap(surveys)
+        if self._pipeline.plan == INTERVAL:
+            self._check_live(surveys)
         lane_batch = self._lane_batch(run, surveys)
         if self._pipeline.plan == INTERVAL:
             self._begin_record()
@@ -236,6 +239,26 @@ class IntervalWork:
         unsettled = sum(survey.unsettled for survey in surveys)
         return f"{unsettled} file(s) in {self._interval} are younger than min_file_age" if unsettled else None
 
+    def _check_live(self, surveys: Sequence[IntervalSurvey]) -> None:
+        """What the live lane took before the pipeline was planned by intervals, no interval's run takes up: to skip it
+        would be green, and its rows in no table.
+
+        :raises IntervalError: if it has not run it.
+        """
+        position = read_position(self._checkpoint.lane(LIVE))
+        left = sum(survey.left for survey in surveys)
+        if position.planned is None and not left:
+            return
+        what = (
+            f"{left} file(s) of {self._interval} were planned as they came, for a batch that is no longer in the logs"
+            if position.planned is None
+            else f"batch {LIVE}/{position.batch_id} was planned as data came, and is not committed"
+        )
+        raise IntervalError(
+            f"pipeline {self._pipeline.name!r}: {what}. No run of an interval reads it. Run the pipeline with "
+            "plan='live' until it finds nothing new; then plan it by intervals again."
+        )
+
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
         """The batch of the interval's lane; planned now if there is none and it would have data.
 
@@ -288,6 +311,7 @@ class IntervalWork:
             held = held_by_another(self._checkpoint, key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
+            check_not_elsewhere(self._checkpoint, self._pipeline.sink, key)
             check_replayable(self._sources_of(key), planned)
         for planned in wanted:
             sources = self._sources_of(planned.key)

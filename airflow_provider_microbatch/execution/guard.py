@@ -104,7 +104,13 @@ def look(
     request = None
     if commit is not None:
         request = request_replay(
-            checkpoint=checkpoint, sources=planner.sources, planned=planned, commit=commit, run=run, now_ms=now_ms
+            checkpoint=checkpoint,
+            sources=planner.sources,
+            sink=planner.sink,
+            planned=planned,
+            commit=commit,
+            run=run,
+            now_ms=now_ms,
         )
     found = Look(planned=planned, newest=newest, request=request)
     if found.is_done:

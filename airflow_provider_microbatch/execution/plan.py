@@ -35,8 +35,9 @@ from airflow_provider_microbatch.execution.position import (
     take_back_if_late,
 )
 from airflow_provider_microbatch.execution.source_names import check_names
+from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.runtime.masking import refusal
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,11 @@ class Planner:
         self._clock_ms = clock_ms
         self._newest_command = 0
         self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
+
+    @property
+    def sink(self) -> Sink:
+        """Where the batches go."""
+        return self._pipeline.sink
 
     def begin(self) -> None:
         """Look who is at the checkpoint, before anything is looked at that a batch is planned from.
@@ -283,10 +289,13 @@ class Planner:
 
     def check_place(self, key: BatchKey) -> None:
         """See that nobody else has published under the number of a batch that is to be planned: two pipelines may write
-        one table, it may have been kept under a new checkpoint, or be younger than the backup of this one.
+        one table, it may have been kept under a new checkpoint, or be younger than the backup of this one. And that the
+        table is there, if it ever was.
 
         :raises ForeignBatchError: if somebody has.
+        :raises SinkError: if the table seems to be away.
         """
+        check_there(self._checkpoint, self._pipeline.sink)
         self.published(expected_next(self._checkpoint, key))
 
     def published(self, batch: ExpectedBatch) -> Manifest | None:

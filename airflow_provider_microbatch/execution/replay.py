@@ -12,7 +12,8 @@ from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
+from airflow_provider_microbatch.sinks import Manifest, Sink
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ def request_replay(
     *,
     checkpoint: Checkpoint,
     sources: OpenedSources,
+    sink: Sink,
     planned: PlannedBatch,
     commit: CommitEntry,
     run: RunIdentity,
@@ -33,6 +35,7 @@ def request_replay(
     earlier clear waits. A request outlives its attempt: a retry of a failed replay finds it and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
+    :raises SinkError: if the batch is in another table than ``sink``; likewise.
     :raises AttemptFencedError: if this is a try of before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
@@ -46,6 +49,7 @@ def request_replay(
         *(request.run for request in replays.all(key)),
     ]
     if _is_new_clear(run, [one for one in known if one is not None]):
+        check_not_elsewhere(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
@@ -63,6 +67,7 @@ def request_replay(
     waiting = list(takewhile(lambda one: one.epoch <= own or _may_answer(run, one), replays.pending(key)))
     if not waiting:
         return None
+    check_not_elsewhere(checkpoint, sink, key)
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
 

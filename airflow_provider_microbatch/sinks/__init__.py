@@ -148,6 +148,11 @@ class Sink(Definition, ABC):
         """Whether :meth:`contains` needs no Spark, and no server."""
         return True
 
+    def seems_away(self) -> str | None:
+        """Why the table looks as if it were away, as a file system that is not mounted is, and what to do; None if it
+        does not. Asked at each plan."""
+        return None
+
     def batches(self, lane: str) -> list[int]:
         """Ids of the lane that something is published under, whosever it is, ascending.
 

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 FORMATS = ("parquet", "json", "csv", "orc")
 RESERVED_COLUMNS = ("lane", "batch_id")
+STAGING = "_staging"
+"""Below it attempts write; it is there from the first one on."""
 
 _STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
 _GLOB = "*?[]{}\\"
@@ -124,8 +126,8 @@ class FileSink(Sink):
         as they are: published, they are as readable as the table is."""
         with _reporting("make ready", self.root):
             make_folders(self.root)
-            check_no_link(self.root, self.root / "_staging")
-            make_private_folder(self.root / "_staging")
+            check_no_link(self.root, self.root / STAGING)
+            make_private_folder(self.root / STAGING)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         address = f"file://{self._stage_path(batch, epoch)}"
@@ -168,6 +170,9 @@ class FileSink(Sink):
             # rename last through a power cut.
             sync(target.parent)
         return own
+
+    def seems_away(self) -> str | None:
+        return away(self.root, STAGING)
 
     def batches(self, lane: str) -> list[int]:
         with _reporting("list", self.root):
@@ -297,7 +302,7 @@ class FileSink(Sink):
         return found
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
-        root = _of_checkpoint(self.root / "_staging", checkpoint)
+        root = _of_checkpoint(self.root / STAGING, checkpoint)
         found = set()
         for path in root.glob("lane=*/batch_id=*/attempt=*"):
             match = _STAGE.fullmatch(path.relative_to(root).as_posix())
@@ -361,7 +366,7 @@ class FileSink(Sink):
                 raise
 
     def _stage_path(self, batch: BatchIdentity, epoch: int) -> Path:
-        staging = _of_checkpoint(self.root / "_staging", batch.checkpoint)
+        staging = _of_checkpoint(self.root / STAGING, batch.checkpoint)
         return staging / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}" / f"attempt={epoch}"
 
     def _fence_path(self, batch: BatchIdentity, epoch: int) -> Path:
@@ -383,6 +388,24 @@ class FileSink(Sink):
         check_no_link(self.root, path)
         with locked(path):
             yield
+
+
+def away(folder: Path, own: str) -> str | None:
+    """What to say of a table's folder that is missing or empty; None if something is in it.
+
+    :param own: a folder that this package makes there before anything is published.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            if next(entries, None) is not None:
+                return None
+        what = "empty"
+    except OSError:
+        what = "not there"
+    return (
+        f"the table {folder} is {what}: its file system may not be mounted. Nothing is planned until it is back. If it "
+        f"was emptied on purpose, make the folder {folder / own}; to bring a batch back, clear its task then."
+    )
 
 
 def check_options(options: Mapping[str, str], *, where: str) -> None:

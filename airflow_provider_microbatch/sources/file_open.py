@@ -372,7 +372,7 @@ class OpenFileSource(OpenSource):
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
         walk = None if order is None else order.walk()
         unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
-        batch = NextBatch(self._limits(limit))
+        batch, early = NextBatch(self._limits(limit)), list[str]()
         for found in self._candidates(unseen, None if walk is None else walk.start):
             if walk is not None:
                 walk.meet(found.path)
@@ -380,6 +380,13 @@ class OpenFileSource(OpenSource):
                 batch.add(found)
             else:
                 batch.leave(found.path)
+                if found.mtime_ns // 1_000_000 > self._clock_ms():
+                    early.append(found.path)
+        if early:
+            log.warning(
+                "source %r: %s file(s) were changed in the future, by their mtime, and are held back until then "
+                "(min_file_age): %s", self._name, len(early), ", ".join(map(repr, sorted(early)[:5])),
+            )  # fmt: skip
         files = batch.files()
         for file in files:
             self._check_readable(file.path)
@@ -397,10 +404,11 @@ class OpenFileSource(OpenSource):
         return filter(self._settled(), self._candidates(self._seen.unseen, start))
 
     def _candidates(self, wanted: Unseen, start: str | None) -> Iterator[FoundFile]:
-        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from."""
+        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
+        file whose time lies in the future would make all that come after it too old for good."""
         source, oldest_ms = self._source, None
         if source.max_file_age is not None and self._seen.newest_ms is not None:
-            oldest_ms = self._seen.newest_ms - int(source.max_file_age * 1000)
+            oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
         for found in self._listed(wanted, start):
             if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
                 yield found

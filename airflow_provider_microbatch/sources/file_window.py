@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import PlannedFile, log_id
+from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, log_id
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 
 
@@ -49,15 +49,17 @@ class FileWindow:
     def survey(self, held: HeldRanges) -> IntervalSurvey:
         """:param held: what the batches of all lanes read of this source."""
         found: set[BatchKey] = set()
-        elsewhere = 0
+        elsewhere = left = 0
+        live_end = max((log_id(one.end) for one in held.get(LIVE, ())), default=NOTHING)
         for lane in {file.lane for file in self._taken}:
             files = Counter(file.log_id for file in self._taken if file.lane == lane)
             held_here = _holders(held.get(lane, ()), files.keys())
             found.update(key for keys in held_here.values() for key in keys)
             elsewhere += sum(count for number, count in files.items() if number not in held_here)
+            left += sum(count for number, count in files.items() if lane == LIVE and number > live_end)
         unread = bool(self.unread) or self.own is not None
         return IntervalSurvey(
-            unread=unread, holders=frozenset(found), elsewhere=elsewhere, unsettled=self._unsettled
+            unread=unread, holders=frozenset(found), elsewhere=elsewhere, left=left, unsettled=self._unsettled
         )  # fmt: skip
 
 

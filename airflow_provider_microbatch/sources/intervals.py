@@ -104,11 +104,14 @@ class IntervalSurvey:
     :param unsettled: how much unread data of the interval, in units of the source, is too young to be read now.
     :param elsewhere: how much of the interval, in units of the source (files), is held by a batch that the logs do not
         have: retention removed it, or it is being planned right now.
+    :param left: how much of that the live lane took for a batch that it has not got any more: only the live lane will
+        ever read it.
     """
 
     unread: bool
     holders: frozenset[BatchKey] = frozenset()
     elsewhere: int = 0
+    left: int = 0
     unsettled: int = 0
 
 

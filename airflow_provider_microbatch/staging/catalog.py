@@ -111,6 +111,10 @@ class Catalog(Definition, ABC):
     def batches(self, table: Table, lane: str) -> list[int]:
         """Ids of the lane that something is in the table under, whosever it is, ascending."""
 
+    def seems_away(self, table: Table) -> str | None:
+        """See :meth:`~airflow_provider_microbatch.sinks.Sink.seems_away`."""
+        return None
+
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
         """Take a batch out of the table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""
         raise SinkError(

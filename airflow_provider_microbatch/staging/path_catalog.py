@@ -79,6 +79,9 @@ class PathCatalog(Catalog):
         with reporting(f"look for batch {batch.key}"):
             return self._kind(table).published(batch)
 
+    def seems_away(self, table: Table) -> str | None:
+        return self.files(table).seems_away()
+
     def batches(self, table: Table, lane: str) -> list[int]:
         with reporting(f"list table {table.name}"):
             return self._kind(table).batches(lane)

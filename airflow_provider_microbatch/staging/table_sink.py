@@ -108,6 +108,9 @@ class TableSink(Sink):
     def is_cheap_to_ask(self) -> bool:
         return self.catalog.is_cheap_to_ask
 
+    def seems_away(self) -> str | None:
+        return self.catalog.seems_away(self.definition)
+
     def batches(self, lane: str) -> list[int]:
         return self.catalog.batches(self.definition, lane)
 

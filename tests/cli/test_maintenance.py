@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.cli.main import main
-from tests.execution.maintaining import killed_at
-from tests.execution.world import CODE, World, run_identity
+from tests.execution.maintaining import expire, killed_at
+from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -182,3 +183,24 @@ def test_the_checkpoint_of_another_lane_is_refused(world: World, capsys: pytest.
     status, _, err = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 0, "--lane", "backfill")
     assert status == 2
     assert "has no lane 'backfill'; it has live" in err
+
+
+def test_a_command_that_was_killed_before_its_first_step_is_given_up_and_named(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = world.pipeline.checkpoint
+
+    def killed(*_: object, **__: object) -> bool:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaintenanceLog, "allow", killed)
+        with pytest.raises(Killed):
+            main(["rewind", location, "--to", "0", "--drop-output"])
+    expire(world)
+    capsys.readouterr()
+    status, out, _ = microbatch(capsys, "repair", location)
+    assert status == 0
+    assert "`microbatch rewind --to 0 --drop-output`" in out
+    assert "killed before its first step: nothing of it was done" in out
+    assert world.table() == {0: [0], 1: [1], 2: [2]}

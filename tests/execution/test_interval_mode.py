@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import DefinitionError, IntervalError, NothingInIntervalError
+from airflow_provider_microbatch.exceptions import (
+    DefinitionError,
+    IntervalError,
+    NothingInIntervalError,
+    TransformError,
+)
 from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_open import OpenFileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -156,3 +164,57 @@ def test_a_definition_travels(tmp_path: Path) -> None:
 def test_an_empty_interval_is_no_interval() -> None:
     with pytest.raises(IntervalError, match="is empty"):
         Interval(start_ms=5, end_ms=5)
+
+
+def test_what_was_planned_as_data_came_is_not_skipped_by_intervals(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=lambda _: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.land_at(1.5, 2)
+    world.options["plan"] = "interval"
+    for number in range(2):
+        with pytest.raises(IntervalError, match=r"batch live/0 was planned as data came[\s\S]*plan='live'"):
+            world.backfill(hour(number), number + 5)
+    world.options["plan"] = "live"
+    world.run(1)
+    world.options["plan"] = "interval"
+    world.backfill(hour(1), 2)
+    assert world.ids() == [1, 2]
+
+
+def test_nor_is_what_a_rewound_live_batch_had_read(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.run(0)
+    applied(world, rewind(-1))
+    world.options["plan"] = "interval"
+    with pytest.raises(IntervalError, match="for a batch that is no longer in the logs"):
+        world.backfill(hour(0), 1)
+    world.options["plan"] = "live"
+    world.run(1)
+    assert world.ids() == [1]
+
+
+def test_check_names_an_intervals_batch_that_no_live_run_takes_up(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    with pytest.raises(TransformError):
+        world.backfill(hour(0), 1, InlineEngine(transform=lambda _: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.expire_leases()
+    [finding] = find_left(world.checkpoint)
+    assert key(0) in finding.message
+    assert "'run-1'" in finding.repair
+    world.backfill(hour(0), 1)
+    assert find_left(world.checkpoint) == []
+
+
+def test_check_says_nothing_of_batches_that_somebody_is_at_or_will_be(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.execution.plan(run_identity(0))
+    world.land_at(1.5, 2)
+    [planned] = world.work(hour(1)).plan(backfill_run(1))
+    world.checkpoint.leases.begin(planned.key, 1, seconds=60)
+    world.checkpoint.attempts.epochs.take(planned.key, lambda _: {})
+    assert find_left(world.checkpoint) == []

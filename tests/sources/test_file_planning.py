@@ -87,6 +87,23 @@ def test_max_file_age_counts_from_the_newest_planned_file_and_spares_the_first_b
     assert world.names(source.read(position, source.latest_offset(position))) == ["recent.json"]
 
 
+def test_a_planned_file_of_the_future_makes_nothing_too_old_that_is_not(world: World) -> None:
+    world.land("future.json", age=-1_000_000)
+    source = world.open(max_file_age=100)
+    position = source.latest_offset(None)
+    world.land("recent.json", age=50)
+    world.land("old.json", age=200)
+    assert source.has_new(position)
+    assert world.names(source.read(position, source.latest_offset(position))) == ["recent.json"]
+
+
+def test_files_of_the_future_that_are_held_back_are_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.land("future.json", age=-1_000_000)
+    assert world.open(min_file_age=30).latest_offset(None) is None
+    assert "changed in the future" in caplog.text
+    assert "future.json" in caplog.text
+
+
 def test_a_file_that_arrives_with_an_old_mtime_is_new(world: World) -> None:
     world.land("a.json", age=10)
     position = world.open().latest_offset(None)

@@ -35,13 +35,16 @@ class Applier:
         self._engine_of = engine_of
         self._clock_ms = clock_ms
         self._told = told
+        self.given_up: Maintenance | None = None
+        """What :meth:`finish` has found killed before its first step, of which nothing was done and nothing will be."""
 
     def unfinished(self) -> Maintenance | None:
         """What a killed command left, or None. Reads only."""
         return self._checkpoint.maintenance.unfinished()
 
     def finish(self) -> Maintenance | None:
-        """Finish what a killed command left; None if there is nothing.
+        """Finish what a killed command left; None if there is nothing. One that was killed before it had seen that
+        nobody was alive is not finished, but given up: see :attr:`given_up`.
 
         :raises MaintenanceError: if that command is not dead, somebody is at a batch, or the record holds what no
             command plans here.
@@ -58,6 +61,7 @@ class Applier:
         if not self._checkpoint.maintenance.allow(left.number, steps=False):
             # Killed before it saw that nobody was alive: what it planned is of a checkpoint that went on since.
             self._checkpoint.maintenance.end(left.number, outcome="not applied: killed", ended_ms=self._clock_ms())
+            self.given_up = left
             return None
         self._check_nobody_alive()
         self._do(left, self.steps_of(left))

@@ -1,0 +1,69 @@
+"""Whether the table is where it was: a pipeline's sink may have another address now, or a table's folder be away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.execution.identity import expected_on_record
+from airflow_provider_microbatch.sinks import Sink
+
+
+def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
+    """See that the table is not away while batches are committed that were published there: what is written in its
+    place meanwhile would be hidden as soon as it is back.
+
+    :raises SinkError: if it seems so.
+    """
+    away = sink.seems_away()
+    if away is None:
+        return
+    for lane in checkpoint.lanes():
+        log = checkpoint.lane(lane).commit_log
+        number = log.latest_id()
+        commit = None if number is None else log.get(number)
+        if number is None or commit is None or commit.epoch is None or commit.set_aside:
+            continue
+        key = BatchKey(lane, number)
+        if any(other.location() == sink.location() for other in _sinks(checkpoint, key)):
+            raise SinkError(f"batch {key} is committed, and {away}")
+
+
+def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
+    """See that a batch is replayed into the table that it is in.
+
+    :raises SinkError: if it is in another one, which the pipeline wrote to before: its rows would be in both.
+    """
+    for other in _sinks(checkpoint, key):
+        if other.location() == sink.location() or not other.is_cheap_to_ask:
+            continue
+        try:
+            found = other.contains(expected_on_record(checkpoint, key))
+        except (SinkError, ForeignBatchError):
+            continue
+        if found is not None:
+            raise SinkError(
+                f"batch {key} was published to {other.location()}, and is there. The pipeline writes to "
+                f"{sink.location()} now: a replay would leave its rows in both. Name the old table for the replay, or "
+                f"move the old table's batches to the new one, or have `microbatch rewind {checkpoint.location} --to "
+                f"{key.id - 1} --drop-output` take it and all later batches out and run them again."
+            )
+
+
+def _sinks(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Sink]:
+    """The sinks that attempts of the batch wrote to, each once; those that cannot be loaded here are left out."""
+    seen = set()
+    for epoch in checkpoint.attempts.epochs.all(key):
+        try:
+            attempt = checkpoint.attempts.get(key, epoch)
+            name = attempt.definition if attempt is not None else None
+            if name is None or name in seen:
+                continue
+            seen.add(name)
+            recorded = checkpoint.definitions.sink(name)
+            if recorded is not None:
+                yield Sink.from_dict(recorded)
+        except (CheckpointError, DefinitionError):
+            continue
