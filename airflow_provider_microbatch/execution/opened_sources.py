@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.being_read import being_read
+from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
@@ -71,6 +72,7 @@ class OpenedSources:
             clock_ms=self._clock_ms,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
+            committed=lambda lane: committed(self._checkpoint, name, lane),
         )
         return self._sources[name].open(context)
 

@@ -8,7 +8,7 @@ A :class:`Source` is what the user writes down. Opened with a :class:`SourceCont
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,13 @@ from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import (
+    CommittedRange,
+    HeldRange,
+    HeldRanges,
+    Interval,
+    IntervalSurvey,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,9 @@ class SourceContext:
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
     :param being_read: ranges of this source, of all lanes, that attempts are at, or that were asked for again and wait
         for one. What a commit gives up must not be of them.
+    :param committed: ranges of this source by the committed batches of a lane, the newest first, read from the logs as
+        far as they are asked for. What a commit gives up must be of them, whatever was told to ``release``: who told it
+        may have slept since. None at all while a command is at the checkpoint, which may take them back.
     """
 
     name: str
@@ -40,6 +49,7 @@ class SourceContext:
     clock_ms: Callable[[], int]
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
+    committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
 
 
 @dataclass(frozen=True, kw_only=True)

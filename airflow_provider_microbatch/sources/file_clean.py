@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file_folder import opened
-from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog
+from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog, log_id
 from airflow_provider_microbatch.sources.file_present import archived_path, is_below
+from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,15 @@ class Cleaner:
         self._base = base
         self._archive = archive
 
-    def clean(self, *, lane: str, end: int, being_read: Callable[[], Collection[int]]) -> None:
-        """Clean what is due: of the live lane up to ``end``, if that is who asks, and of all other lanes. Files that
-        are gone, or are no longer the ones that were planned, are left alone. All are tried before an error is raised.
+    def clean(
+        self, *, being_read: Callable[[], Collection[int]], committed: Callable[[str], Iterable[CommittedRange]]
+    ) -> None:
+        """Clean what is due and committed. Files that are gone, or are no longer the ones that were planned, are left
+        alone. All are tried before an error is raised.
 
-        :param lane: who asks. Another lane does not know how far the live one is committed.
-        :param end: log id of the newest committed batch of that lane.
         :param being_read: entries that somebody reads now, or is about to; these stay due.
+        :param committed: ranges by the committed batches of a lane, the newest first. An entry that is in none of its
+            lane's stays due: its batch may have been rewound, and be planned again.
         :raises SourceError: if a file cannot be moved or removed; the next call tries again.
         """
         if not self._record.read().due.runs:
@@ -49,22 +51,19 @@ class Cleaner:
         # The archive is on record before a file is in it: whoever reads the range again finds it there.
         due = self._record.change(lambda found: found.archiving(self._base, self._archive)).due
         held = being_read()
-        ready: dict[int, list[PlannedFile]] = {}
-        for number in due:
-            files = [] if number in held else self._log.range(number - 1, number)
-            if files and (files[0].lane != LIVE or (lane == LIVE and number <= end)):
-                ready[number] = files
-        # That they are taken is on record before the first of them is, and then it is asked once more who reads them:
-        # who asks for a range first and then looks at the record is seen here, or sees it there. Also, what a cleaner
-        # took that died is known to be taken by us.
+        files = {number: self._log.range(number - 1, number) for number in due if number not in held}
+        ready = _committed(files, committed)
+        # That they are taken is on record before the first of them is, and then it is asked once more who reads them,
+        # and whether they are committed: who asks for a range first and then looks at the record is seen here, or sees
+        # it there. Also, what a cleaner took that died is known to be taken by us.
         due = self._record.change(lambda found: found.taking(ready)).due
         held = being_read()
+        still = {number for number in ready if number in due and number not in held}
+        ready = _committed({number: files[number] for number in still}, committed)
         errors: list[str] = []
         cleaned: list[int] = []
-        for number, files in ready.items():
-            if number not in due or number in held:
-                continue
-            failed = self._entry(files)
+        for number in sorted(ready):
+            failed = self._entry(files[number])
             errors += failed
             if not failed:
                 cleaned.append(number)
@@ -119,3 +118,31 @@ class Cleaner:
                 os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)
             else:
                 raise FileExistsError(0, f"{target!r} exists already")
+
+
+def _committed(
+    entries: Mapping[int, Sequence[PlannedFile]], committed: Callable[[str], Iterable[CommittedRange]]
+) -> set[int]:
+    """Those of the entries that a committed batch of their lane has read. The newest that goes over an entry decides: a
+    command may have set the position back, or have passed over what was read before.
+
+    :param entries: by log id, with the files of each.
+    """
+    lanes: dict[str, set[int]] = {}
+    for number, files in entries.items():
+        if files:
+            lanes.setdefault(files[0].lane, set()).add(number)
+    found: set[int] = set()
+    for lane, numbers in lanes.items():
+        position: int | None = None
+        for one in committed(lane):
+            start, end = log_id(one.start), log_id(one.end)
+            if position is None:
+                position = end
+                numbers = {number for number in numbers if number <= position}
+            over = {number for number in numbers if min(start, end) < number <= max(start, end)}
+            found |= over if one.is_read else set()
+            numbers -= over
+            if not numbers:
+                break
+    return found

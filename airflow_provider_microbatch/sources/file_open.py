@@ -59,6 +59,7 @@ class OpenFileSource(OpenSource):
         self._lane = context.lane
         self._log = SourceLog(context.log)
         self._being_read = context.being_read
+        self._committed = context.committed
         self._cleaning = CleaningRecord(context.state)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
@@ -202,14 +203,14 @@ class OpenFileSource(OpenSource):
                 )
 
     def commit(self, end: Offset) -> None:
-        """Archive or delete the files that are due, if the source is to be cleaned."""
+        """Archive or delete the files that are due and committed, if the source is to be cleaned."""
         if self._source.clean_source is None:
             # What is not cleaned by now was committed before it is switched on again.
             self._cleaning.change(lambda found: replace(found, due=Entries()))
             return
         cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
         try:
-            cleaner.clean(lane=self._lane, end=log_id(end), being_read=self._held)
+            cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
             raise self._error(str(error)) from error
 

@@ -90,6 +90,21 @@ class HeldRange:
     end: Offset | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommittedRange:
+    """How a committed batch has moved its lane's position in a source.
+
+    :param start: where it was before.
+    :param end: where it is after it; before ``start``, if a command has set it back.
+    :param is_read: whether what lies between is in the sink. It is not if the batch is set aside, or was made by a
+        command that passed something over.
+    """
+
+    start: Offset | None
+    end: Offset | None
+    is_read: bool
+
+
 HeldRanges = Mapping[str, Sequence[HeldRange]]
 """By lane, the ranges of its batches in order. Read from the logs lane by lane, when asked for."""
 

@@ -23,6 +23,7 @@ CLEAN = "tests/sources/test_file_clean.py"
 PIPELINE = "tests/execution/test_pipeline.py"
 CHANGES = "tests/sources/test_file_changes.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
+CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 CONTRACT = "tests/contract/test_sink.py"
 
@@ -240,12 +241,12 @@ MUTATIONS = [
         tests=(BACKFILL,),
     ),
     Mutation(
-        name="a live commit cleans up after all lanes",
-        why="files are archived or deleted before the lane that planned them has read them",
+        name="a live commit releases what other lanes have read",
+        why="what a backfill committed before clean_source was switched on is archived or deleted",
         file="sources/file_open.py",
         old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
         new="        read = set(_entries(start, end))\n",
-        tests=(BACKFILL,),
+        tests=(CLEAN_LATE,),
     ),
     Mutation(
         name="a lane does not look for what its dead plan took",
@@ -270,6 +271,30 @@ MUTATIONS = [
         old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
         new="        read = set(range(log_id(end) + 1))\n",
         tests=(CLEAN,),
+    ),
+    Mutation(
+        name="clean_source takes what was passed over",
+        why="a batch that was set aside, and released by a process that slept, cannot be run again: its rows are lost",
+        file="sources/file_clean.py",
+        old="            found |= over if one.is_read else set()\n",
+        new="            found |= over\n",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="clean_source does not look at the logs once more",
+        why="a rewind that looked before it said what it takes plans files that are deleted at that moment",
+        file="sources/file_clean.py",
+        old="        ready = _committed({number: files[number] for number in still}, committed)\n",
+        new="        ready = still\n",
+        tests=(CLEAN_LATE,),
+    ),
+    Mutation(
+        name="clean_source does not see a command",
+        why="what a rewind is about to take back is deleted, and its rows are in no table",
+        file="execution/committed.py",
+        old="    if checkpoint.maintenance.unfinished() is not None:\n",
+        new="    if False:\n",
+        tests=(CLEAN_LATE,),
     ),
     Mutation(
         name="clean_source takes what somebody reads",

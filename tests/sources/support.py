@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_log import SourceLog, offset_of
+from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
 
 NOW_MS = 1_795_000_000_000
 
@@ -23,6 +25,9 @@ class World:
     root: Path
     now_ms: int = NOW_MS
     checkpoint: str = "checkpoint"
+    being_read: list[HeldRange] = field(default_factory=list)
+    committed: list[CommittedRange] | None = None
+    """Of the live lane, the newest first; None: all that is in the source log, of all lanes."""
 
     @property
     def landing(self) -> Path:
@@ -49,8 +54,22 @@ class World:
         """A fresh process's view of the source."""
         self.landing.mkdir(parents=True, exist_ok=True)
         arguments.setdefault("schema", "id long")
-        context = SourceContext(name="orders", log=self.log, state=self.state, clock_ms=lambda: self.now_ms, lane=lane)
+        context = SourceContext(
+            name="orders",
+            log=self.log,
+            state=self.state,
+            clock_ms=lambda: self.now_ms,
+            lane=lane,
+            being_read=lambda: self.being_read,
+            committed=self._committed,
+        )
         return FileSource(path or str(self.landing), **arguments).open(context)
+
+    def _committed(self, lane: str) -> list[CommittedRange]:
+        if self.committed is not None:
+            return self.committed if lane == LIVE else []
+        latest = SourceLog(self.log).names().latest
+        return [CommittedRange(start=None, end=offset_of(latest), is_read=True)]
 
     def names(self, read: Read) -> list[str]:
         """Paths of a read, relative to the landing folder."""

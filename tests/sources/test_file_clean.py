@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import OpenSource, SourceContext
-from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
-from airflow_provider_microbatch.sources.intervals import HeldRange
+from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
 from tests.sources.support import World, paths
 
 
@@ -131,16 +131,58 @@ def test_what_does_not_lie_below_the_source_is_left(world: World, tmp_path: Path
 def test_a_range_that_somebody_reads_stays_until_the_next_commit(world: World, batches: Batches) -> None:
     source = batches.plan(clean_source="delete")
     source.release(None, offset(0))
-    held = [HeldRange(key=BatchKey(LIVE, 0), start=None, end=offset(0))]
-    context = SourceContext(
-        name="orders", log=world.log, state=world.state, clock_ms=lambda: world.now_ms, being_read=lambda: held
-    )
-    busy = FileSource(str(world.landing), schema="id long", clean_source="delete").open(context)
-    busy.commit(offset(0))
+    world.being_read.append(HeldRange(key=BatchKey(LIVE, 0), start=None, end=offset(0)))
+    source.commit(offset(0))
     assert left(world) == ["0.json"]
-    held.clear()
-    busy.commit(offset(0))
+    world.being_read.clear()
+    source.commit(offset(0))
     assert left(world) == []
+
+
+@pytest.mark.parametrize(
+    ("committed", "stays"),
+    [
+        ([], [0, 1, 2, 3]),
+        ([(None, 1, True)], [2, 3]),
+        ([(1, 3, True)], [0, 1]),
+        ([(2, 3, True), (1, 2, False), (None, 1, True)], [2]),
+        ([(3, 1, False), (None, 3, True)], [2, 3]),
+        ([(1, 2, True), (3, 1, False), (None, 3, True)], [3]),
+        ([(1, 3, True), (3, 1, False), (None, 3, True)], []),
+    ],
+    ids=["none", "not so far", "not so early", "one is set aside", "set back", "and half read", "and read"],
+)
+def test_what_is_due_and_not_committed_by_the_logs_stays(
+    world: World, batches: Batches, committed: list[tuple[int | None, int, bool]], stays: list[int]
+) -> None:
+    for _ in range(4):
+        source = batches.plan(clean_source="delete")
+    source.release(None, offset(3))
+
+    def given(number: int | None) -> str | None:
+        return None if number is None else offset(number)
+
+    world.committed = [CommittedRange(start=given(one), end=given(end), is_read=read) for one, end, read in committed]
+    source.commit(offset(3))
+    assert left(world) == [f"{number}.json" for number in stays]
+    world.committed = None
+    source.commit(offset(3))
+    assert left(world) == [], "once it is, it goes"
+
+
+def test_no_more_of_the_logs_is_read_than_tells_of_what_is_due(world: World, batches: Batches) -> None:
+    class Long(list[CommittedRange]):
+        def __iter__(self) -> Iterator[CommittedRange]:
+            yield from super().__iter__()
+            pytest.fail("the rest of the log is read")
+
+    for _ in range(4):
+        source = batches.plan(clean_source="delete")
+    source.release(offset(1), offset(3))
+    world.committed = Long([CommittedRange(start=offset(1), end=offset(2), is_read=True)])
+    source.commit(offset(2))
+    source.commit(offset(2))
+    assert left(world) == ["0.json", "1.json", "3.json"]
 
 
 def test_a_file_that_our_archiver_moved_is_never_skipped(world: World, batches: Batches) -> None:

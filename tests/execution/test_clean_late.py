@@ -1,0 +1,170 @@
+"""``clean_source`` beside commands, and processes that sleep at the wrong moment: what is planned again is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError
+from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import applied, rewind
+from tests.execution.test_late_processes import Sleep, cleaning, killed, rewound, sleep
+from tests.execution.world import Killed, World
+from tests.support.inline_engine import InlineEngine
+
+__all__ = ["sleep"]
+
+LANE = batch_of(hour(1)).lane
+
+
+def dying_at_the_entry(patch: pytest.MonkeyPatch) -> None:
+    """The next process that wants to commit is killed right before its commit entry."""
+    real, died = MetadataLog.add, list[bool]()
+
+    def add(entries: MetadataLog[Any], number: int, entry: Any) -> bool:
+        if entries.location.endswith("commits") and not entry.set_aside and not died:
+            died.append(True)
+            raise Killed
+        return real(entries, number, entry)
+
+    patch.setattr(MetadataLog, "add", add)
+
+
+@pytest.fixture
+def lanes(tmp_path: Path) -> IntervalWorld:
+    """Its source deletes what is committed. One file lies in the first hour, for the lane of a backfill."""
+    world = IntervalWorld(tmp_path)
+    world.sources = {"orders": cleaning(world)}
+    world.land_at(1.5, 1)
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Its source deletes what is committed. Batches 0 and 1 are, and a file has come for the next one."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.sources = {"orders": cleaning(world)}
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+    return world
+
+
+def test_what_a_lanes_commit_released_that_slept_through_a_rewind_and_died_is_not_cleaned_by_another_lane(
+    lanes: IntervalWorld, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep.before(OpenedSources, "release", rewound(lanes, -1, lane=LANE))
+    with monkeypatch.context() as patch:
+        dying_at_the_entry(patch)
+        with pytest.raises(Killed):
+            lanes.backfill(hour(1), 1)
+    lanes.land_at(3.5, 2)
+    assert lanes.run(5) is not None
+    assert lanes.backfill(hour(1), 2)
+    assert lanes.ids() == [1, 2]
+    assert list(lanes.landing().iterdir()) == [], "both are cleaned once they are committed"
+
+
+def test_what_a_lane_has_committed_and_not_cleaned_is_cleaned_by_the_next_commit_of_any_lane(
+    lanes: IntervalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenedSources, "commit", lambda *_: None)
+        lanes.backfill(hour(1), 1)
+        lanes.land_at(3.5, 2)
+        lanes.run(5)
+    lanes.land_at(2.5, 3)
+    lanes.backfill(hour(2), 6)
+    assert list(lanes.landing().iterdir()) == []
+
+
+def test_what_a_lane_committed_before_it_was_switched_on_stays_if_a_live_range_goes_over_it(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(3.5, 0)
+    world.run(0)
+    early = world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    world.sources = {"orders": cleaning(world)}
+    late = world.land_at(3.6, 2)
+    world.run(2)
+    assert (early.exists(), late.exists()) == (True, False)
+    assert world.ids() == [0, 1, 2]
+
+
+def test_nor_what_is_released_once_its_batch_was_planned_again_and_set_aside(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_aside_meanwhile() -> None:
+        rewound(world, 1)()
+        with pytest.raises(BatchSetAsideError):
+            world.run(3, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+
+    sleep.before(OpenedSources, "release", set_aside_meanwhile)
+    with monkeypatch.context() as patch:
+        dying_at_the_entry(patch)
+        with pytest.raises(Killed):
+            world.run(2)
+    world.land(4)
+    world.run(4)
+    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    world.expire_leases()
+    assert world.run(3, clear_number=1) is not None
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [4]}
+    assert list(world.landing().iterdir()) == []
+
+
+def test_a_cleaner_that_wakes_up_while_a_rewind_begins_leaves_what_is_rewound(world: World, sleep: Sleep) -> None:
+    """It slept before it said what it takes, so that the rewind, which looks first, sees nothing of it."""
+    end = {"orders": '{"logOffset":2}'}
+    sources = OpenedSources(world.sources, checkpoint=world.checkpoint, lane=LIVE, clock_ms=lambda: world.clock)
+
+    def rewound_meanwhile() -> None:
+        sleep.before(Applier, "_do", lambda: sources.commit(end))
+        rewound(world, 1)()
+
+    sleep.before(OpenedSources, "commit", rewound_meanwhile, lambda _, ends: ends == end)
+    with pytest.raises(BrokenLogError):
+        world.run(2)
+    assert world.table() == {0: [0], 1: [1]}
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_nor_does_one_that_sleeps_between_its_two_looks(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rewind_begins_and_dies() -> None:
+        world.expire_leases()
+        with monkeypatch.context() as patch:
+            patch.setattr(Applier, "_do", killed)
+            with pytest.raises(Killed):
+                applied(world, rewind(1))
+
+    changes = iter(range(100))
+    # What is released, and the archive, are on record before it.
+    sleep.before(CleaningRecord, "change", rewind_begins_and_dies, lambda *_: next(changes) == 2)
+    world.run(2)
+    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+
+
+def test_what_retention_has_removed_was_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.options["min_batches_to_retain"] = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenedSources, "commit", lambda *_: None)
+        for number in range(2, 7):
+            world.run(number)
+            world.land(number + 1)
+    assert world.checkpoint.commit_log.ids() == [5, 6]
+    world.run(7)
+    assert list(world.landing().iterdir()) == []
