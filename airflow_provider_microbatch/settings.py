@@ -62,26 +62,45 @@ class Settings:
 _given: Callable[[], Settings] = Settings
 
 
-def make_private_folder(path: Path) -> None:
+def make_private_folder(path: str | Path, *, dir_fd: int | None = None) -> None:
     """Make one folder that is this user's, and the group's as the settings say; what is there is left as it is.
 
+    :param dir_fd: an open folder that a relative ``path`` begins at.
     :raises OSError: if it cannot be made.
     """
-    if os.path.lexists(path):
+    if _is_there(path, dir_fd):
         return
     # It gets its name when it has its mode: whoever is killed in between leaves nothing that others take for it.
+    path = Path(path)
     hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    hidden.mkdir(mode=0o700)
+    os.mkdir(hidden, 0o700, dir_fd=dir_fd)
     try:
-        # Not left to the umask, which may take the group's bits. A folder keeps the group that its parent gives it.
-        hidden.chmod(settings().folder_mode | (hidden.stat().st_mode & stat.S_ISGID))
-        hidden.rename(path)  # over an empty folder at most: that of another maker
+        _set_mode(hidden, dir_fd)
+        os.rename(hidden, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)  # over an empty folder at most: of another maker
     except OSError:
-        if not os.path.lexists(path):
+        if not _is_there(path, dir_fd):
             raise
     finally:
         with contextlib.suppress(OSError):
-            hidden.rmdir()
+            os.rmdir(hidden, dir_fd=dir_fd)
+
+
+def _set_mode(folder: Path, dir_fd: int | None) -> None:
+    """Not left to the umask, which may take the group's bits. A folder keeps the group that its parent gives it."""
+    # Of the folder, not of what a link leads to that somebody put in its place.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        os.fchmod(descriptor, settings().folder_mode | (os.fstat(descriptor).st_mode & stat.S_ISGID))
+    finally:
+        os.close(descriptor)
+
+
+def _is_there(path: str | Path, dir_fd: int | None) -> bool:
+    try:
+        os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def is_private(folder: Path) -> bool:
@@ -93,12 +112,13 @@ def is_private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def open_private_file(path: Path) -> int:
+def open_private_file(path: str | Path, *, dir_fd: int | None = None) -> int:
     """A descriptor of a new file to write, of the mode that the settings say.
 
+    :param dir_fd: an open folder that a relative ``path`` begins at.
     :raises FileExistsError: if something is there.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=dir_fd)
     os.fchmod(descriptor, settings().file_mode)
     return descriptor
 

@@ -3,12 +3,17 @@ checksums of files that are gone or were changed by hand."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 _CHECKSUM = re.compile(r"\.(?P<name>.+)\.crc")
@@ -32,14 +37,15 @@ def find_litter(root: Path, *, now_ms: int) -> list[Litter]:
     """All of it below ``root``, in order. Reads only.
 
     :param now_ms: the file system's clock, milliseconds since the epoch.
+    :raises CheckpointError: if a hidden file, or the one that it is of, is a link or no file.
     """
-    found = []
-    for folder, _, names in os.walk(root):
-        for name in sorted(names):
-            path = Path(folder, name)
-            why = _why(path, now_ms)
-            if why is not None:
-                found.append(Litter(path=path.relative_to(root).as_posix(), why=why))
+    try:
+        with Folder.open(root) as folder:
+            found = list(_find(folder, "", now_ms))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise explained(error, f"look for litter in {root}") from error
     return sorted(found, key=lambda litter: litter.path)
 
 
@@ -49,26 +55,52 @@ def is_litter(name: str) -> bool:
 
 
 def move_litter(root: Path, path: str, target: str) -> None:
-    """Move a hidden file to where it is in nobody's way; done already if it is not there."""
-    (root / target).parent.mkdir(parents=True, exist_ok=True)
-    if (root / path).exists():
-        (root / path).rename(root / target)
+    """Move a hidden file to where it is in nobody's way; done already if it is not there.
 
-
-def _why(path: Path, now_ms: int) -> str | None:
+    :raises CheckpointError: if it is a link or no file, or a folder on the way is a link.
+    """
+    (*above, name), (*aside, moved) = path.split("/"), target.split("/")
     try:
-        if _TEMPORARY.fullmatch(path.name):
-            old = now_ms - path.stat().st_mtime_ns // 1_000_000 > _TEMPORARY_MS
-            return "a write that was cut off" if old else None
-        checksum = _CHECKSUM.fullmatch(path.name)
-        if checksum is None:
-            return None
-        entry = path.with_name(checksum["name"])
-        if not entry.exists():
-            return "the checksum of a file that is gone"
-        return None if _fits(path.read_bytes(), entry.read_bytes()) else "Spark would refuse the file that it is of"
+        with Folder.open(root, above) as folder:
+            found = folder.look(name)
+            if found is None:
+                return
+            folder.check_file(name, found)
+            with Folder.open(root, aside, make=True) as to:
+                folder.move(name, to, moved)
     except FileNotFoundError:
-        return None
+        return
+    except OSError as error:
+        raise explained(error, f"move {root / path} to {root / target}") from error
+
+
+def _find(folder: Folder, path: str, now_ms: int) -> Iterator[Litter]:
+    """:param path: of the folder, with a slash at its end, or empty."""
+    for name in folder.names():
+        with contextlib.suppress(FileNotFoundError):
+            found = folder.look(name)
+            if found is None:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                with folder.enter(name) as below:
+                    yield from _find(below, f"{path}{name}/", now_ms)
+            elif is_litter(name):
+                folder.check_file(name, found)
+                why = _why(folder, name, found, now_ms)
+                if why is not None:
+                    yield Litter(path=path + name, why=why)
+
+
+def _why(folder: Folder, name: str, found: os.stat_result, now_ms: int) -> str | None:
+    checksum = _CHECKSUM.fullmatch(name)
+    if checksum is None:
+        old = now_ms - found.st_mtime_ns // 1_000_000 > _TEMPORARY_MS
+        return "a write that was cut off" if old else None
+    entry = checksum["name"]
+    if folder.look(entry) is None:
+        return "the checksum of a file that is gone"
+    with folder.file(name) as sums, folder.file(entry) as data:
+        return None if _fits(sums.read(), data.read()) else "Spark would refuse the file that it is of"
 
 
 def _fits(checksum: bytes, data: bytes) -> bool:

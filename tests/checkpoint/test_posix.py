@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,9 @@ def test_bytes_and_every_new_folder_are_synced_before_put_returns(
         calls.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(str(tmp_path)))
         fsync(descriptor)
 
-    def recording_link(source: Path, target: Path) -> None:
+    def recording_link(source: str, target: str, **named: Any) -> None:
         calls.append("link")
-        link(source, target)
+        link(source, target, **named)
 
     monkeypatch.setattr(os, "fsync", recording_fsync)
     monkeypatch.setattr(os, "link", recording_link)
@@ -51,7 +52,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_system_without_hard_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source: str, target: str, **_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)

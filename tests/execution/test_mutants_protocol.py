@@ -44,9 +44,9 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         found.append(f"fsync {name(Path(f'/proc/self/fd/{descriptor}').readlink())}")
         fsync(descriptor)
 
-    def recording_link(source: Path, target: Path) -> None:
-        found.append(f"link {name(target)}")
-        link(source, target)
+    def recording_link(source: str, target: str, *, dst_dir_fd: int, **named: Any) -> None:
+        found.append(f"link {name(Path(f'/proc/self/fd/{dst_dir_fd}').readlink() / target)}")
+        link(source, target, dst_dir_fd=dst_dir_fd, **named)
 
     def recording_rename(source: Path, target: Path) -> bool:
         found.append(f"publish {name(target)}")

@@ -96,8 +96,8 @@ def test_a_folder_whose_maker_is_killed_is_made_by_the_next_one(
         raise Killed
 
     with monkeypatch.context() as killing:
-        killing.setattr(Path, "chmod", die)
-        killing.setattr(Path, "rmdir", die)
+        killing.setattr(os, "fchmod", die)
+        killing.setattr(os, "rmdir", die)
         with pytest.raises(Killed):
             settings.make_private_folder(folder)
     settings.make_private_folder(folder)
@@ -106,15 +106,15 @@ def test_a_folder_whose_maker_is_killed_is_made_by_the_next_one(
 
 def test_a_folder_that_somebody_made_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "_given", lambda: Settings(group_access="read"))
-    folder, real = tmp_path / "folder", Path.mkdir
+    folder, real = tmp_path / "folder", os.mkdir
 
-    def somebody_is_faster(path: Path, *arguments: Any, **named: Any) -> None:
+    def somebody_is_faster(path: Any, *arguments: Any, **named: Any) -> None:
         real(path, *arguments, **named)
         if not folder.exists():
-            real(folder, mode=0o711)
+            real(folder, 0o711)
             (folder / "entry").touch()
 
-    monkeypatch.setattr(Path, "mkdir", somebody_is_faster)
+    monkeypatch.setattr(os, "mkdir", somebody_is_faster)
     settings.make_private_folder(folder)
     assert modes(folder)[0] == {"0o711"}
     settings.make_private_folder(folder)

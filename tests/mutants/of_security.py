@@ -11,6 +11,8 @@ REGISTRY = "tests/package/test_registry.py"
 CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
 LINKS = "tests/execution/test_hostile_links.py"
 POSIX = "tests/checkpoint/test_posix.py"
+EXCHANGED = "tests/checkpoint/test_posix_exchanged.py"
+NO_FILE = "tests/checkpoint/test_posix_no_file.py"
 OLD = "tests/execution/test_old_definitions.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 LISTENING = "tests/runtime/test_listening.py"
@@ -108,9 +110,9 @@ MUTATIONS = [
     Mutation(
         name="a checkpoint's folder is made as the umask says",
         why="whoever has a login reads the logs, and where the umask is wide writes them",
-        file="checkpoint/posix.py",
-        old="        if folder == self._top or self._top in folder.parents:\n",
-        new="        if not folder:\n",
+        file="checkpoint/posix_folder.py",
+        old="        make_private_folder(name, dir_fd=self._descriptor)\n",
+        new="        os.mkdir(name, dir_fd=self._descriptor)\n",
         tests=(PRIVATE,),
     ),
     Mutation(
@@ -156,10 +158,9 @@ MUTATIONS = [
     Mutation(
         name="an entry that is a link is read",
         why="who can write a checkpoint has any file of this user shown in a message, or taken for a log entry",
-        file="checkpoint/posix.py",
-        old="""        self._check_no_link(target)
-        # Nor""",
-        new="        # Nor",
+        file="checkpoint/posix_folder.py",
+        old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK\n",
+        new="_FILE = os.O_RDONLY | os.O_NONBLOCK\n",
         tests=(POSIX,),
     ),
     Mutation(
@@ -281,5 +282,78 @@ MUTATIONS = [
         old='    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")\n',
         new="    hidden = path\n",
         tests=(PRIVATE,),
+    ),
+    Mutation(
+        name="a folder that is a link is entered",
+        why="who can write a checkpoint has files written and removed wherever its operator may",
+        file="checkpoint/posix_folder.py",
+        old="os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)",
+        new="os.open(name, _FOLDER, dir_fd=self._descriptor)",
+        tests=(POSIX, EXCHANGED),
+    ),
+    Mutation(
+        name="a folder is looked at by name, and then opened",
+        why="a link that comes in between leads to the keys of whoever runs a command",
+        file="checkpoint/posix_folder.py",
+        old="            return Folder(self.where(name), os.open(name, _FOLDER | os.O_NOFOLLOW,",
+        new="            self.look_at_no_link(name)\n"
+        "            return Folder(self.where(name), os.open(name, _FOLDER,",
+        tests=(EXCHANGED,),
+    ),
+    Mutation(
+        name="an entry is removed by its path",
+        why="a link that comes in between, and a file of another folder goes",
+        file="checkpoint/posix_folder.py",
+        old="            os.unlink(name, dir_fd=self._descriptor)\n",
+        new="            os.unlink(self.where(name))\n",
+        tests=(EXCHANGED,),
+    ),
+    Mutation(
+        name="litter is moved by its path",
+        why="a link that comes in between, and a file of another folder is taken away",
+        file="checkpoint/posix_folder.py",
+        old="        os.rename(name, target, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)\n",
+        new="        os.rename(self.where(name), to.where(target))\n",
+        tests=(EXCHANGED,),
+    ),
+    Mutation(
+        name="an entry becomes a second name of what a link leads to",
+        why="the secret of whoever runs a command is read as an entry, and shown",
+        file="checkpoint/posix_folder.py",
+        old="dst_dir_fd=here, follow_symlinks=False)",
+        new="dst_dir_fd=here, follow_symlinks=True)",
+        tests=(EXCHANGED,),
+    ),
+    Mutation(
+        name="the mode of a new folder is given to what a link leads to",
+        why="a private folder of whoever runs a command is opened to the group",
+        file="settings.py",
+        old="os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=dir_fd)",
+        new="os.O_RDONLY | os.O_DIRECTORY, dir_fd=dir_fd)",
+        tests=(EXCHANGED,),
+    ),
+    Mutation(
+        name="who opens a FIFO waits for a writer",
+        why="one FIFO in place of an entry, and janitor, runs and commands stand still for ever",
+        file="checkpoint/posix_folder.py",
+        old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK\n",
+        new="_FILE = os.O_RDONLY | os.O_NOFOLLOW\n",
+        tests=(NO_FILE,),
+    ),
+    Mutation(
+        name="what is no file is read as an empty one",
+        why="an entry that somebody has replaced is told as torn, and mended over",
+        file="checkpoint/posix_folder.py",
+        old="            self.check_file(name, os.fstat(descriptor))\n",
+        new="",
+        tests=(NO_FILE,),
+    ),
+    Mutation(
+        name="litter that is no file is moved",
+        why="a link is moved to among what was set aside, where somebody reads it",
+        file="checkpoint/posix_litter.py",
+        old="            folder.check_file(name, found)\n            with",
+        new="            with",
+        tests=(NO_FILE,),
     ),
 ]

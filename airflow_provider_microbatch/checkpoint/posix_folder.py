@@ -1,0 +1,231 @@
+"""An open folder of a checkpoint. Others may write there: between a look at a name and what is done by that name, a
+link may have come in its place. So nothing is done by a path; each folder is opened from the one above it, no link is
+followed, and what is done is done in the folder that was opened, wherever its name leads by then."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, NoReturn, Self
+
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.settings import make_private_folder, open_private_file
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Who opens a FIFO without the last one waits for a writer."""
+
+_UNNAMED: int | None = getattr(os, "O_TMPFILE", None)
+
+
+class Folder:
+    """An open folder; a context manager that closes it. Names are of what is directly in it.
+
+    :param path: what it was called when it was opened, for messages.
+    :param descriptor: of the folder.
+    """
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, top: Path, names: Iterable[str] = (), *, make: bool = False) -> Folder:
+        """The folder ``names`` below ``top``, which the user names, and which may be a link.
+
+        :param make: make what is missing, each durable. From ``top`` on it is this user's, and the group's as the
+            settings say; above, it is shared with others, and made as the umask says.
+        :raises CheckpointError: if one of ``names`` is a link.
+        :raises OSError: if the folder is not there, or cannot be opened or made.
+        """
+        folder = cls(str(top), _open_top(top, make=make))
+        for name in names:
+            with folder:
+                folder = folder.enter(name, make=make)
+        return folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def enter(self, name: str, *, make: bool = False) -> Folder:
+        """The folder ``name`` in this one; see :meth:`open`."""
+        try:
+            return Folder(self.where(name), os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor))
+        except FileNotFoundError:
+            if not make:
+                raise
+        except OSError as error:
+            self._refuse(name, error)
+        make_private_folder(name, dir_fd=self._descriptor)
+        # A folder that a crash takes away would take the entries in it along.
+        self.sync()
+        return self.enter(name)
+
+    def where(self, name: str) -> str:
+        """The path of ``name``, for messages."""
+        return f"{self.path}/{name}"
+
+    def names(self) -> list[str]:
+        """All names in it, unsorted."""
+        with os.scandir(self._descriptor) as entries:
+            return [entry.name for entry in entries]
+
+    def look(self, name: str) -> os.stat_result | None:
+        """What there is of that name, a link itself and not what it leads to; None if nothing is."""
+        try:
+            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def look_at_no_link(self, name: str) -> os.stat_result | None:
+        """What there is of that name. :raises CheckpointError: if it is a link."""
+        found = self.look(name)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            self._refuse_link(name)
+        return found
+
+    def check_file(self, name: str, found: os.stat_result) -> None:
+        """:raises CheckpointError: if ``found``, which was seen at ``name``, is no regular file."""
+        if stat.S_ISREG(found.st_mode):
+            return
+        if stat.S_ISLNK(found.st_mode):
+            self._refuse_link(name)
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+        kind = kinds.get(stat.S_IFMT(found.st_mode), "device")
+        raise CheckpointError(
+            f"{self.where(name)} is a {kind}, where a file should be. Nothing was done with it. Look who put it there, "
+            "and remove it."
+        )
+
+    def file(self, name: str) -> BinaryIO:
+        """The file of that name, to read it.
+
+        :raises CheckpointError: if it is a link, or no regular file.
+        :raises OSError: if it is not there, or cannot be opened.
+        """
+        try:
+            descriptor = os.open(name, _FILE, dir_fd=self._descriptor)
+        except OSError as error:
+            self._refuse(name, error)
+        try:
+            self.check_file(name, os.fstat(descriptor))
+            return os.fdopen(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def write(self, name: str, data: bytes) -> None:
+        """A new file, its bytes on disk. :raises FileExistsError: if something is there."""
+        with os.fdopen(open_private_file(name, dir_fd=self._descriptor), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file its name. :raises FileExistsError: if the name is taken."""
+        here = self._descriptor
+        os.link(source, target, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+
+    def move(self, name: str, to: Folder, target: str) -> None:
+        """Move a file, over what is there."""
+        os.rename(name, target, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a link and not what it leads to, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove an empty folder."""
+        os.rmdir(name, dir_fd=self._descriptor)
+
+    def sync(self) -> None:
+        """fsync: the names in it are on disk."""
+        os.fsync(self._descriptor)
+
+    def clock_ns(self) -> int:
+        """Modification time of a file made now, nanoseconds. It gets no name where the file system can do that (Linux),
+        so that asking leaves no trace, not even in the folder's own time."""
+        if _UNNAMED is not None:
+            with contextlib.suppress(OSError):
+                return _made_ns(os.open(".", _UNNAMED | os.O_RDWR, 0o600, dir_fd=self._descriptor))
+        name = f".clock.{uuid.uuid4().hex}.tmp"
+        try:
+            return _made_ns(open_private_file(name, dir_fd=self._descriptor))
+        finally:
+            self.remove(name)
+
+    def _refuse(self, name: str, error: OSError) -> NoReturn:
+        """Raise ``error``, which was met at ``name``, or what it stands for."""
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            found = self.look(name)
+            if error.errno == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
+                self._refuse_link(name)
+            if error.errno == errno.ENXIO and found is not None:
+                self.check_file(name, found)
+        raise error
+
+    def _refuse_link(self, name: str) -> NoReturn:
+        try:
+            leads = f"it leads to {os.readlink(name, dir_fd=self._descriptor)!r}"
+        except OSError:
+            leads = "it has gone since"
+        raise CheckpointError(
+            f"{self.where(name)} is a link. A checkpoint has none below its own folder, so nothing was done through "
+            f"it. Look who put it there ({leads}), and remove it."
+        )
+
+
+def explained(error: OSError, doing: str) -> CheckpointError:
+    """``error`` in words that say what to do.
+
+    :param doing: what was done to what.
+    """
+    if isinstance(error, PermissionError):
+        advice = f"user id {os.geteuid()} has no permission. Give it the folder, or run as its owner."
+    elif isinstance(error, (NotADirectoryError, IsADirectoryError, FileExistsError)):
+        advice = f"{error.strerror}. A checkpoint needs a folder of its own; choose another path."
+    else:
+        advice = f"{error.strerror or error}."
+    return CheckpointError(f"cannot {doing}: {advice}")
+
+
+def _open_top(top: Path, *, make: bool) -> int:
+    try:
+        return os.open(top, _FOLDER)
+    except FileNotFoundError:
+        if not make:
+            raise
+    _make_shared(top.parent)
+    make_private_folder(top)
+    _sync(top.parent)
+    return os.open(top, _FOLDER)
+
+
+def _make_shared(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_shared(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    with Folder.open(path) as folder:
+        folder.sync()
+
+
+def _made_ns(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_mtime_ns
+    finally:
+        os.close(descriptor)
