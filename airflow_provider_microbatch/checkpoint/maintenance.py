@@ -100,7 +100,8 @@ class MaintenanceLog:
             root = self._store.location.removesuffix("/maintenance")
             raise MaintenanceError(
                 f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
-                f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began."
+                f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began; one "
+                "that takes batches out of the table (--drop-output) has to be typed again."
             )
         return newest
 
@@ -126,6 +127,10 @@ class MaintenanceLog:
         """
         self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
         self._leases.forget(_lease(number), 1)
+
+    def has_ended(self, number: int) -> bool:
+        """Whether the command has ended, whoever said so."""
+        return self._store.get(f"{number}{_END}") is not None
 
     def changed_ms(self) -> int | None:
         """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not

@@ -43,7 +43,7 @@ def maintain(
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     at_ms, by = now_ms(), whoami()
-    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms, told=told)
+    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms, told=told, typed=command)
 
     def plan() -> Plan:
         return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))

@@ -30,9 +30,13 @@ def add_commit(
         if added and not lane.offset_log.has(id + 1):
             # After the entry: a command marks the checkpoint first and looks at it then, so one of them sees the other.
             checkpoint.maintenance.check_none()
-    except (AttemptFencedError, MaintenanceError):
+    except (AttemptFencedError, MaintenanceError) as late:
         if added:
             lane.commit_log.take_back(id, entry)
+        # Once more: a command may have counted on the entry, and have put its own batch on it at that moment.
+        if isinstance(late, MaintenanceError) and lane.offset_log.has(id + 1):
+            lane.commit_log.add(id, entry)
+            return entry
         sources.keep(planned.ranges)
         raise
     return entry if added else lane.commit_log.get(id) or entry

@@ -68,6 +68,7 @@ def request_replay(
     if not waiting:
         return None
     check_not_elsewhere(checkpoint, sink, key)
+    _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
 
@@ -77,15 +78,28 @@ def ask_again(
 ) -> None:
     """Request that the batch is replayed. Durable on return.
 
-    :raises SourceError: if a source cannot read the range again, with its reason; no request waits then.
+    :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
     """
     check_replayable(sources, planned)
-    request = checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+    checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+
+
+def _withdraw_unanswerable(
+    checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, own: Sequence[Replay]
+) -> None:
+    """Look at the sources once more, after the request: ``clean_source`` spares what is asked for, and may have looked
+    before this was. A request that nobody could answer would hold retention for ever.
+
+    :raises SourceError: if a source cannot read the batch's range again; the run's own requests are withdrawn then.
+    """
+    attempts = checkpoint.attempts
+    if any(attempts.ended(planned.key, epoch) is None for epoch in attempts.epochs.all(planned.key)):
+        return  # one of them may have read all, and publish
     try:
-        # Once more: ``clean_source`` spares what is asked for, and may have looked before this was.
         check_replayable(sources, planned)
     except SourceError as error:
-        checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
+        for request in own:
+            checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
         raise
 
 

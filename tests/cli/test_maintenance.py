@@ -105,7 +105,11 @@ def test_an_interrupted_command_is_shown_and_finished(world: World, capsys: pyte
     status, out, _ = microbatch(capsys, "repair", location, "--dry-run")
     assert status == 0
     assert "`microbatch rewind --to 0 --drop-output` (by " in out
-    status, out, _ = microbatch(capsys, "repair", location)
+    status, _, err = microbatch(capsys, "repair", location)
+    assert status == 2
+    assert "type it again" in err
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    status, out, _ = microbatch(capsys, "rewind", location, "--to", "0", "--drop-output")
     assert status == 0
     assert "finished what `microbatch rewind --to 0 --drop-output`" in out
     assert world.checkpoint.offset_log.ids() == [0]

@@ -23,6 +23,10 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+COMMAND = "a command --drop-output"
+"""Typed each time."""
+
+
 def rewind(to: int, *, drop_output: bool = True, allow_skip: bool = False, lane: str = "live") -> Make:
     return lambda drafting: plan_rewind(
         drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip
@@ -33,7 +37,7 @@ def planned(world: World, make: Make = plan_repair, *, at_ms: int | None = None)
     """The plan alone; two of the same time are the same if the checkpoint is."""
     if at_ms is None:
         at_ms = world.clock = world.clock + 1
-    return make(Drafting(open_store(world.pipeline.checkpoint), command="a command", at_ms=at_ms, by="me@here"))
+    return make(Drafting(open_store(world.pipeline.checkpoint), command=COMMAND, at_ms=at_ms, by="me@here"))
 
 
 def applier(world: World, engine: InlineEngine | None = None) -> Applier:
@@ -42,6 +46,7 @@ def applier(world: World, engine: InlineEngine | None = None) -> Applier:
         store=open_store(world.pipeline.checkpoint),
         engine_of=lambda name: found if name == found.name else None,
         clock_ms=lambda: world.clock,
+        typed=COMMAND,
     )
 
 

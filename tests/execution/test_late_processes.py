@@ -3,6 +3,7 @@ the pipeline goes on by itself."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +33,15 @@ from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage, End, Fence, SetAside
+from airflow_provider_microbatch.execution.maintenance.steps import (
+    DropOutput,
+    DropStage,
+    End,
+    Fence,
+    SetAside,
+    SetAsideLate,
+    Write,
+)
 from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
@@ -458,3 +467,102 @@ def test_an_answer_that_comes_while_its_clear_is_withdrawn_does_not_stop_that(wo
     assert replays.pending(KEY) == []
     assert replays.is_answered(KEY)
     assert world.checkpoint.maintenance.unfinished() is None
+
+
+def test_a_rewind_that_was_taken_for_dead_leaves_the_next_life_of_its_batches_alone(world: World, sleep: Sleep) -> None:
+    late_attempt(world)
+
+    def finished_by_another() -> None:
+        expire(world)
+        applied(world, rewind(1))
+        for number in (3, 4):
+            world.run(number)
+
+    sleep.before(SetAsideLate, "apply", finished_by_another, lambda *given: not isinstance(given[1], Draft))
+    applied_or_refused(world, rewind(1))
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2]
+    world.land(5)
+    world.run(5)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [5]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_command_that_was_taken_for_dead_does_no_further_step(world: World, sleep: Sleep) -> None:
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+
+    def finished_by_another() -> None:
+        expire(world)
+        applied(world, rewind(0))
+        world.run(3)
+
+    sleep.before(DropOutput, "apply", finished_by_another)
+    with pytest.raises(MaintenanceError, match="finished by another"):
+        applied(world, rewind(0))
+    for number in range(4, 7):
+        world.run(number)
+    assert rows(world) == [0, 1, 2]
+    assert verify_all(world.checkpoint) == []
+
+
+def applied_or_refused(world: World, make: Callable[[Drafting], Plan]) -> None:
+    with suppress(MaintenanceError):
+        applied(world, make)
+
+
+@pytest.mark.parametrize(
+    ("wakes", "takes"), [("apply", "then"), ("_do", "then"), ("_do", "when the command has ended")]
+)
+def test_a_commit_that_a_command_has_counted_on_is_not_taken_back_from_under_it(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, wakes: str, takes: str
+) -> None:
+    """The committer wakes up while the command puts its own batch behind it."""
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    world.land(2)
+    sleeps, goes_on, takes_back, ended = (threading.Event() for _ in range(4))
+    look, take_back = commit_entry.check_still_planned, MetadataLog.take_back
+
+    def commits() -> None:
+        with suppress(MicroBatchError):
+            world.run(2)
+
+    committer = threading.Thread(target=commits)
+
+    def slow_look(*given: Any) -> None:
+        if threading.current_thread() is committer:
+            sleeps.set()
+            assert goes_on.wait(60)
+        look(*given)
+
+    def slow_take(*given: Any) -> None:
+        takes_back.set()
+        assert takes == "then" or ended.wait(60)
+        take_back(*given)
+
+    monkeypatch.setattr(commit_entry, "check_still_planned", slow_look)
+    monkeypatch.setattr(MetadataLog, "take_back", slow_take)
+    committer.start()
+    assert sleeps.wait(60)
+    world.expire_leases()
+
+    def wakes_up() -> None:
+        goes_on.set()
+        if takes == "then":
+            committer.join()
+        else:
+            assert takes_back.wait(60)
+
+    sleep.before(
+        Write if wakes == "apply" else Applier, wakes, wakes_up, lambda *given: not isinstance(given[1], Draft)
+    )
+    applied_or_refused(world, to_the_first)
+    goes_on.set()
+    ended.set()
+    committer.join()
+    for number in range(5, 9):
+        world.run(number)
+    assert {*rows(world)} == {0, 1, 2}
+    assert verify_all(world.checkpoint) == []

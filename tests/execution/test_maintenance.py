@@ -158,7 +158,7 @@ def test_sensor_janitor_and_check_see_it(world: World) -> None:
     assert killed_at(6, lambda: applied(world, rewind(0)))
     decision = world.execution.should_fire()
     assert not decision.fire
-    assert decision.reason == "the checkpoint is being changed by `microbatch a command`"
+    assert decision.reason == "the checkpoint is being changed by `microbatch a command --drop-output`"
     with pytest.raises(MaintenanceError):
         world.janitor()
     assert [finding.kind for finding in find_unfinished(world.checkpoint)] == ["maintenance"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.world import World, run_identity
+from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 KEY = BatchKey("live", 0)
@@ -54,6 +57,33 @@ def test_deleted_files_are_refused_with_the_reason_and_nothing_is_written(tmp_pa
     assert world.table() == {0: [1], 1: [2]}
     world.land(3)
     assert world.run(2) is not None, "the pipeline goes on"
+
+
+def test_a_clear_that_died_while_the_cleaner_took_its_files_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")}
+    world.land(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenedSources, "commit", lambda *_: None)
+        world.run(0)
+    request = Replays.request
+
+    def cleaned_meanwhile(replays: Replays, *given: Any, **named: Any) -> Any:
+        world.run(1)  # it finds nothing new, and says the last commit again
+        request(replays, *given, **named)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replays, "request", cleaned_meanwhile)
+        with pytest.raises(Killed):
+            world.run(0, clear_number=1)
+    assert world.checkpoint.replays.pending(KEY) != []
+    for attempt in (2, 3):
+        with pytest.raises(SourceError, match="cannot be replayed"):
+            world.run(0, clear_number=1, try_number=attempt)
+    assert world.checkpoint.replays.pending(KEY) == []
 
 
 def test_a_replay_records_the_code_it_ran_and_the_request_it_was_made_for(tmp_path: Path) -> None:

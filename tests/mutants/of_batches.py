@@ -24,6 +24,14 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a clear that nobody can answer is waited for",
+        why="it holds retention for ever",
+        file="execution/replay.py",
+        old="        for request in own:\n            checkpoint.replays.withdraw(",
+        new="        for request in own[:0]:\n            checkpoint.replays.withdraw(",
+        tests=("tests/execution/test_replay_of_cleaned.py",),
+    ),
+    Mutation(
         name="a table that is away is planned for",
         why="what is written in its place is hidden as soon as it is back",
         file="execution/plan.py",

@@ -10,6 +10,38 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a record alone takes published batches out of a table",
+        why="whoever writes a checkpoint has the operator's repair empty a table",
+        file="execution/maintenance/stored_steps.py",
+        old="    if dropped and (typed != left.command or DROP_OUTPUT not in typed):\n",
+        new="    if False:\n",
+        tests=("tests/cli/test_maintenance.py",),
+    ),
+    Mutation(
+        name="a command that was taken for dead goes on",
+        why="its steps are done to the next life of its batches",
+        file="execution/maintenance/apply.py",
+        old="                if maintenance.has_ended(begun.number):\n",
+        new="                if False:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="what may come late is looked for without a word",
+        why="a process that slept there takes the commit entry of the batch's next life away",
+        file="execution/maintenance/steps.py",
+        old="            store.put_if_absent(self.target, NOTHING_CAME)\n",
+        new="",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="a command does not look whether what it counted on is still there",
+        why="the log has a gap, and no run begins before somebody repairs it",
+        file="execution/maintenance/steps.py",
+        old="        if self.after and store.get(self.after) is None:\n",
+        new="        if False:\n",
+        tests=(LATE,),
+    ),
+    Mutation(
         name="a rewind takes out only the attempt's output that its plan saw",
         why="a replay that wakes up meanwhile stops it half way, for good",
         file="execution/maintenance/steps.py",
@@ -96,8 +128,8 @@ MUTATIONS = [
         name="a commit that others have built on is taken back",
         why="the log has a gap, and no run begins before somebody repairs it",
         file="execution/commit_entry.py",
-        old="        if added and not lane.offset_log.has(id + 1):\n",
-        new="        if added:\n",
+        old="            lane.commit_log.add(id, entry)\n",
+        new="            pass\n",
         tests=(LATE,),
     ),
     Mutation(

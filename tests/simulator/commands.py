@@ -63,6 +63,13 @@ def set_offset(source: str, offset: Offset | None, allowed: Collection[str]) -> 
     return Command(" ".join([f"{SET_OFFSET} --source {source} --offset {offset}", *allowed]), make)
 
 
+def again(subject: Subject) -> Command:
+    """What was typed and killed half way, typed once more."""
+    left = subject.checkpoint().maintenance.unfinished()
+    assert left is not None
+    return Command(left.command, plan_repair)
+
+
 def withdraw(key: BatchKey) -> Command:
     """Nobody answers the clears of a batch any more."""
     return Command(f"withdraw-clear {key}", lambda drafting: plan_withdraw_clear(drafting, key))
@@ -88,7 +95,9 @@ def command(world: World, subject: Subject, given: Command) -> Process:
 
     def body() -> str:
         store, at_ms, by = subject.store(), world.machine_ms(), "person@host"
-        applier = Applier(store=store, engine_of=world.airflow.engine_of, clock_ms=world.machine_ms)
+        applier = Applier(
+            store=store, engine_of=world.airflow.engine_of, clock_ms=world.machine_ms, typed=given.name
+        )  # fmt: skip
 
         def plan() -> Plan:
             drafting = Drafting(store, command=given.name, at_ms=at_ms, by=by, sources=subject.sources)

@@ -121,12 +121,12 @@ def janitor(world: World, subject: Subject) -> list[JanitorReport]:
 
 
 def _finish_command(world: World, subject: Subject) -> None:
-    """A command that was killed half way is finished by the next one."""
-    from tests.simulator.commands import REPAIR, command
+    """A command that was killed half way is finished when it is typed again."""
+    from tests.simulator.commands import again, command
 
     if subject.checkpoint().maintenance.unfinished() is not None:
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
-        command(world, subject, REPAIR)
+        command(world, subject, again(subject))
         finish(world)
 
 

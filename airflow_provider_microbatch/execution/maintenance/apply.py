@@ -13,7 +13,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.site import alive
 from airflow_provider_microbatch.execution.maintenance.steps import Step, Write, step_to_dict
-from airflow_provider_microbatch.execution.maintenance.stored_steps import read_steps
+from airflow_provider_microbatch.execution.maintenance.stored_steps import check_typed, read_steps
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +25,24 @@ class Applier:
     :param engine_of: asked whether an attempt whose lease has run out still runs.
     :param clock_ms: the time, milliseconds since the epoch.
     :param told: locations beside the checkpoint's that the user has named: the other side of a copy.
+    :param typed: the command as the user has typed it, without the location.
     """
 
     def __init__(
-        self, *, store: Store, engine_of: EngineOf, clock_ms: Callable[[], int], told: Collection[str] = ()
+        self,
+        *,
+        store: Store,
+        engine_of: EngineOf,
+        clock_ms: Callable[[], int],
+        told: Collection[str] = (),
+        typed: str = "",
     ) -> None:
         self._store = store
         self._checkpoint = Checkpoint(store)
         self._engine_of = engine_of
         self._clock_ms = clock_ms
         self._told = told
+        self._typed = typed
         self.given_up: Maintenance | None = None
         """What :meth:`finish` has found killed before its first step, of which nothing was done and nothing will be."""
 
@@ -64,7 +72,9 @@ class Applier:
             self.given_up = left
             return None
         self._check_nobody_alive()
-        self._do(left, self.steps_of(left))
+        steps = self.steps_of(left)
+        check_typed(left, steps, typed=self._typed)
+        self._do(left, steps)
         return left
 
     def steps_of(self, left: Maintenance) -> tuple[Step, ...]:
@@ -104,6 +114,9 @@ class Applier:
         done = 0
         try:
             for step in steps:
+                if maintenance.has_ended(begun.number):
+                    # Taken for dead while it slept, and finished by another. What came since is not its own.
+                    raise MaintenanceError(f"`microbatch {begun.command}` was taken for dead, and finished by another.")
                 maintenance.hold(begun.number)
                 log.info("%s: %s (%s)", step.kind, step.what, step.why)
                 step.apply(self._store)

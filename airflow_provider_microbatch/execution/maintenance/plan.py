@@ -118,9 +118,9 @@ class Drafting:
         """Plan to move a file away that is not there yet, and may come while the steps are done."""
         self._steps.append(SetAsideLate(path=path, target=f"{self._aside}/{path}.late", why=why))
 
-    def write(self, path: str, data: bytes, why: str) -> None:
-        """Plan to write a file that is not there."""
-        self._do(Write(path=path, text=data.decode(), why=why))
+    def write(self, path: str, data: bytes, why: str, *, after: str | None = None) -> None:
+        """Plan to write a file that is not there; see :class:`Write`."""
+        self._do(Write(path=path, text=data.decode(), why=why, after=after))
 
     def through(self, action: Callable[[], object], why: str) -> None:
         """Plan what ``action`` does to the draft, which somebody else than a command knows how to do."""

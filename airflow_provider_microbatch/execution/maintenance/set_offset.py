@@ -52,7 +52,8 @@ def plan_set_offset(
     why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
     entry = _entry(drafting, position, source, offset)
     # First of all: where a run has planned at this moment the command has done nothing yet, and can end so.
-    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, entry), why)
+    before_it = f"{folder}commits/{number - 1}" if number > 0 else None
+    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, entry), why, after=before_it)
     _check_direction(drafting, opened, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
     commit = CommitEntry(
         next_watermark_ms=entry.watermark_ms,

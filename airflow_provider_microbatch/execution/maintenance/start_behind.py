@@ -55,7 +55,8 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         extra=by_hand(drafting.trail),
     )
     for number in range(first, held[-1] + 1):
-        drafting.write(f"offsets/{number}", planned, why)
+        goes_on = position.latest is not None or number > first
+        drafting.write(f"offsets/{number}", planned, why, after=f"commits/{number - 1}" if goes_on else None)
         drafting.write(f"commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
     return drafting.plan()
 

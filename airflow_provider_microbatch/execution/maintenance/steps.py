@@ -21,6 +21,8 @@ from airflow_provider_microbatch.execution.maintenance.copying import copy_check
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 
+NOTHING_CAME = b"nothing came\n"
+
 
 def digest(data: bytes) -> str:
     """SHA-256, by which a step knows the bytes that it was planned for."""
@@ -101,7 +103,14 @@ class SetAsideLate:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Move it, whatever it is. :raises MaintenanceError: if the target is taken."""
+        """Move it, whatever it is; where nothing has come, say so at the target: the process may sleep here until
+        another has finished the command, and what is there then belongs to the batch's next life.
+
+        :raises MaintenanceError: if the target is taken.
+        """
+        if store.get(self.path) is None:
+            store.put_if_absent(self.target, NOTHING_CAME)
+            return
         _move(store, self.path, self.target)
 
 
@@ -112,6 +121,7 @@ class Write:
     :param path: the file.
     :param text: its whole content.
     :param why: the reason, for people.
+    :param after: a file that this one goes on from, as the commit entry of the batch before; None if there is none.
     """
 
     kind: ClassVar[str] = "write"
@@ -119,6 +129,7 @@ class Write:
     path: str
     text: str
     why: str
+    after: str | None = None
 
     @property
     def what(self) -> str:
@@ -126,10 +137,18 @@ class Write:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Put it there. :raises MaintenanceError: if something else is there."""
+        """Put it there.
+
+        :raises MaintenanceError: if something else is there, or what it goes on from is there no more; nothing is
+            written then.
+        """
         data = self.text.encode()
         if not store.put_if_absent(self.path, data) and store.get(self.path) != data:
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
+        # After the put: who takes that back looks once more for what goes on from it, so one of the two sees the other.
+        if self.after and store.get(self.after) is None:
+            store.delete(self.path)
+            raise MaintenanceError(f"{store.location}/{self.after} was taken back since the plan was made.")
 
 
 @dataclass(frozen=True, kw_only=True)

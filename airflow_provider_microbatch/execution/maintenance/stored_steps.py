@@ -3,7 +3,7 @@ any of it is done."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.log import numbers
@@ -24,6 +24,8 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
 )
 
 _ASIDE = "repaired/"
+DROP_OUTPUT = "--drop-output"
+"""What a command is typed with that takes batches out of a table."""
 
 
 def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tuple[Step, ...]:
@@ -46,6 +48,21 @@ def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tup
             "gives its steps up; look with `microbatch check` then."
         ) from error
     return steps
+
+
+def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None:
+    """What is published is taken out of a table only at the word of a person, whatever a record says.
+
+    :param typed: the command that was typed now.
+    :raises MaintenanceError: if it is another one; nothing was done.
+    """
+    dropped = [step for step in steps if isinstance(step, DropOutput)]
+    if dropped and (typed != left.command or DROP_OUTPUT not in typed):
+        raise MaintenanceError(
+            f"`microbatch {left.command}` (by {left.by}) was killed, and takes batch {dropped[0].key} out of "
+            f"{dropped[0].where!r:.200}: type it again, and it is finished first. If nobody typed it, look who wrote "
+            f"its record, maintenance/{left.number}; removing that gives its steps up."
+        )
 
 
 def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[str]) -> None:
