@@ -66,12 +66,18 @@ from airflow_provider_microbatch.exceptions import (
     SourceCountError,
 )
 
-__all__ = ["Checkpoint", "Lane", "Tail"]
+__all__ = ["TOP", "Checkpoint", "Lane", "Tail"]
 
 log = logging.getLogger(__name__)
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
+
+TOP = frozenset(
+    {_METADATA, "offsets", "commits", "sources", "microbatch", "attempts", "hooks", "leases", "marks", "maintenance",
+     "repaired", "replays", "adopted", "lanes"}
+)  # fmt: skip
+"""The names that a checkpoint has at its top: those of the table above."""
 
 
 class Checkpoint:

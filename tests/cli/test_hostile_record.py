@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import TOP
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.cli.main import main
 from tests.execution.world import World
@@ -16,12 +17,22 @@ OUT: dict[str, dict[str, Any]] = {
     "a sweep to elsewhere": {"step": "sweep", "path": "link/.a.crc", "target": "../victim/x", "why": ""},
     "a sweep of what is no litter": {"step": "sweep", "path": "metadata", "target": "repaired/x", "why": ""},
     "a sweep through a link": {"step": "sweep", "path": "link/.a.crc", "target": "repaired/x", "why": ""},
-    "a write through a link": {"step": "write", "path": "link/evil.py", "text": "import os", "why": ""},
+    "a write through a link": {"step": "write", "path": "sources/link/evil.py", "text": "import os", "why": ""},
+    "a write in a folder that no checkpoint has": {"step": "write", "path": "x/keys", "text": "", "why": ""},
+    "a write of the record of a command": {"step": "write", "path": "maintenance/2", "text": "v1", "why": ""},
+    "an end in a folder that no checkpoint has": {"step": "end", "path": "x/1.end", "text": "{}", "why": ""},
+    "a fence in a folder that no checkpoint has": {"step": "fence", "path": "x/7", "text": "{}", "end": "", "why": ""},
+    "a move out of a folder that no checkpoint has": {"step": "move", "path": "x", "target": "offsets", "why": ""},
+    "a move to a folder that no checkpoint has": {"step": "move", "path": "sources", "target": "x", "why": ""},
+    "a file set aside that no checkpoint has": {"step": "set aside", "path": "x/a", "target": "repaired/a",
+                                               "sha256": "", "why": ""},
+    "a late file set aside to where no checkpoint has one": {"step": "set aside if it came late", "path": "offsets/0",
+                                                             "target": "x/a", "why": ""},
     "a write out of the checkpoint": {"step": "write", "path": "../victim/evil.py", "text": "import os", "why": ""},
-    "a fence through a link": {"step": "fence", "path": "link/7", "text": "import os", "end": "", "why": ""},
+    "a fence through a link": {"step": "fence", "path": "sources/link/7", "text": "import os", "end": "", "why": ""},
     "a fence of no epoch": {"step": "fence", "path": "attempts/live/0/x", "text": "{}", "end": "", "why": ""},
-    "a move through a link": {"step": "move", "path": "link", "target": "repaired/link", "why": ""},
-    "a move to behind a link": {"step": "move", "path": "offsets", "target": "link", "why": ""},
+    "a move through a link": {"step": "move", "path": "sources/link", "target": "repaired/link", "why": ""},
+    "a move to behind a link": {"step": "move", "path": "offsets", "target": "sources/link", "why": ""},
     "a copy to anywhere": {"step": "copy", "source": "{root}/evil", "target": "{root}/victim", "sources": [],
                            "hand_over": False, "why": ""},
     "a copy of this to anywhere": {"step": "copy", "source": "{root}/checkpoint", "target": "{root}/victim",
@@ -53,11 +64,15 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
         (tmp_path / folder / "metadata").write_text("{}")
         (tmp_path / folder / ".a.crc").write_text("x")
     (tmp_path / "checkpoint" / "link").symlink_to(tmp_path / "victim")
+    (tmp_path / "checkpoint" / "sources" / "link").symlink_to(tmp_path / "victim")
+    (tmp_path / "checkpoint" / "x").mkdir()
+    (tmp_path / "checkpoint" / "x" / "a").touch()
     record = tmp_path / "checkpoint" / "maintenance" / "1"
     record.parent.mkdir(exist_ok=True)
     fine = {"step": "write", "path": "repaired/fine", "text": "x", "why": ""}
     steps = [fine, _filled(OUT[case], tmp_path)]
     record.write_bytes(encode_record({"command": "repair", "by": "me", "started_ms": 0, "steps": steps}))
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} <= TOP | {"link", "x"}
     before = {path for path in tmp_path.rglob("*") if "leases" not in path.parts}
     assert main(["repair", str(tmp_path / "checkpoint"), *dry_run]) != 0
     told = capsys.readouterr().err

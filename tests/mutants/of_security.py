@@ -13,6 +13,7 @@ LINKS = "tests/execution/test_hostile_links.py"
 POSIX = "tests/checkpoint/test_posix.py"
 EXCHANGED = "tests/checkpoint/test_posix_exchanged.py"
 NO_FILE = "tests/checkpoint/test_posix_no_file.py"
+RECORD = "tests/cli/test_hostile_record.py"
 OLD = "tests/execution/test_old_definitions.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 LISTENING = "tests/runtime/test_listening.py"
@@ -355,5 +356,13 @@ MUTATIONS = [
         old="            folder.check_file(name, found)\n            with",
         new="            with",
         tests=(NO_FILE,),
+    ),
+    Mutation(
+        name="a step on record touches any name",
+        why="who can write a checkpoint has the next command make files that no checkpoint has",
+        file="execution/maintenance/stored_steps.py",
+        old='            if check_path(path).partition("/")[0] not in _TOUCHED:\n',
+        new="            if not check_path(path):\n",
+        tests=(RECORD,),
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.checkpoint import TOP, Checkpoint
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
@@ -26,6 +26,8 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
 _ASIDE = "repaired/"
 DROP_OUTPUT = "--drop-output"
 """What a command is typed with that takes batches out of a table."""
+_TOUCHED = TOP - {"maintenance"}
+"""Where commands change something. Their own records they write, but plan no step for."""
 
 
 def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tuple[Step, ...]:
@@ -87,8 +89,9 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
     else:
         if isinstance(step, Fence) and not numbers([step.path.rpartition("/")[2]]):
             raise MaintenanceError(f"{step.path!r:.200} is no epoch.")
-        for path in (step.path, getattr(step, "target", step.path)):
-            check_path(path)
+        for path in {step.path, *filter(None, (getattr(step, name, None) for name in ("target", "after")))}:
+            if check_path(path).partition("/")[0] not in _TOUCHED:
+                raise MaintenanceError(f"{path!r:.200} is nothing that a command changes in a checkpoint.")
             if isinstance(store, PosixStore):
                 store.check_no_link(path)
 
