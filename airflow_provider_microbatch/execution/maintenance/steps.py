@@ -13,7 +13,6 @@ from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
@@ -359,9 +358,6 @@ class Sweep:
 
     def apply(self, store: Store) -> None:
         """Move it, unless it is gone. :raises CheckpointError: if a link leads out of the checkpoint."""
-        if isinstance(store, PosixStore):
-            for path in (self.path, self.target):
-                store.check_no_link(path)
         move_litter(Path(store.location), self.path, self.target)
 
 
