@@ -219,7 +219,10 @@ class OpenFileSource(OpenSource):
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
         """Have ``clean_source`` leave the files of the range where they are."""
-        self._cleaning.change(lambda found: replace(found, due=found.due.without(_entries(start, end))))
+        kept = _entries(start, end)
+        self._cleaning.change(
+            lambda found: replace(found, due=found.due.without(number for number in found.due if number in kept))
+        )
 
     def release(self, start: Offset | None, end: Offset | None) -> None:
         """The files of the range are due, if the source is to be cleaned."""

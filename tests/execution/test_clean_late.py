@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,18 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, MicroBatchError
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.test_clean_source import skip_to
 from tests.execution.test_late_processes import Sleep, cleaning, killed, rewound, sleep
-from tests.execution.world import Killed, World
+from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 __all__ = ["sleep"]
@@ -156,6 +159,76 @@ def test_nor_does_one_that_sleeps_between_its_two_looks(
     sleep.before(CleaningRecord, "change", rewind_begins_and_dies, lambda *_: next(changes) == 2)
     world.run(2)
     assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    expire(world)
+    applied(world)
+    assert world.table() == {0: [0], 1: [1]}
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("when", ["first", "second"])
+def test_a_commit_that_comes_between_the_steps_of_a_rewind_does_not_stop_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, dies: bool, when: str
+) -> None:
+    """Two batches are due when the rewind is planned; the one after them is released while it is done."""
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenedSources, "commit", lambda *_: None)
+        for number in (2, 3):
+            world.land(number)
+            world.run(number)
+        world.land(4)
+        attempt = world.staged(4)
+    world.expire_leases()
+    hold, holds = MaintenanceLog.hold, iter(range(100))
+
+    def goes_on() -> None:
+        manifest = world.execution.publish(attempt)
+        world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
+
+    def wakes_up(log: MaintenanceLog, number: int) -> None:
+        hold(log, number)
+        # Once when it begins, then before each step.
+        if next(holds) == {"first": 1, "second": 2}[when]:
+            with monkeypatch.context() as patch:
+                if dies:
+                    dying_at_the_entry(patch)
+                with pytest.raises((Killed, MicroBatchError)):
+                    goes_on()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaintenanceLog, "hold", wakes_up)
+        applied(world, rewind(1))
+    assert world.checkpoint.offset_log.ids() == world.checkpoint.commit_log.ids() == [0, 1]
+    state = world.checkpoint.source_state("orders")
+    assert 2 not in CleaningRecord(state).read().due
+    assert 3 not in CleaningRecord(state).read().due
+    for number in range(5, 9):
+        world.run(number)
+    assert world.table() == {number: [number] for number in range(5)}
+    assert list(world.landing().iterdir()) == []
+
+
+def test_what_set_offset_passes_over_is_not_due_whatever_is_released_meanwhile(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was due, was rewound by a version that did not say so, and is passed over now; another entry is released."""
+    world.execution.plan(run_identity(2))
+    record = CleaningRecord(world.checkpoint.source_state("orders"))
+    applied(world, rewind(1))
+    record.change(lambda found: replace(found, due=found.due.with_([2])))
+    hold, holds = MaintenanceLog.hold, iter(range(100))
+
+    def releases(log: MaintenanceLog, number: int) -> None:
+        hold(log, number)
+        if next(holds) == 2:
+            record.change(lambda found: replace(found, due=found.due.with_([7])))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaintenanceLog, "hold", releases)
+        applied(world, skip_to(2))
+    assert list(record.read().due) == [7]
+    assert world.checkpoint.commit_log.ids() == [0, 1, 2]
 
 
 def test_what_retention_has_removed_was_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 WHOSE = "tests/execution/test_whose_batch.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
+CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
     Mutation(
@@ -101,6 +102,22 @@ MUTATIONS = [
         tests=(DAMAGED,),
     ),
     Mutation(
+        name="a keep is done as it was planned, whatever was released since",
+        why="a command that a late commit comes between stops half way, for good",
+        file="execution/maintenance/plan.py",
+        old="        step.apply(self._draft)\n        if self._draft.changes() != before:\n",
+        new="        self.through(lambda: step.apply(self._draft), step.why)\n        if False:\n",
+        tests=(CLEAN_LATE,),
+    ),
+    Mutation(
+        name="a keep that is on record is done unseen",
+        why="who writes the checkpoint has a command open what lies elsewhere as a source's records",
+        file="execution/maintenance/stored_steps.py",
+        old='        check_name(step.source, what="source")\n        check_name(step.lane, what="lane")\n',
+        new="",
+        tests=("tests/cli/test_hostile_record.py",),
+    ),
+    Mutation(
         name="what was cleaned may be forgotten",
         why="new entries under its numbers pass for cleaned ones, and their rows are lost",
         file="sources/file_open.py",
@@ -150,11 +167,11 @@ MUTATIONS = [
     ),
     Mutation(
         name="a rewind leaves what it takes back due",
-        why="the commit of another lane has a source give up what is to be read again",
+        why="what is planned again, and passed over then, is deleted once its batch is out of the logs",
         file="execution/maintenance/rewind.py",
         old="        self._keep(later)\n",
         new="",
-        tests=(LATE,),
+        tests=(CLEAN_LATE,),
     ),
     Mutation(
         name="a command stops where somebody ends the attempt that it was about to end",

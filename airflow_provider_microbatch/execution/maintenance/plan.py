@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     DropStage,
     End,
     Fence,
+    Keep,
     Move,
     SetAside,
     SetAsideLate,
@@ -134,6 +135,13 @@ class Drafting:
             was = before[path] if path in before else self._store.get(path)
             if data is None and was is not None:
                 self._steps.append(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(was), why=why))
+
+    def keep(self, step: Keep) -> None:
+        """Plan that a source keeps a range, if it would give anything of it up."""
+        before = self._draft.changes()
+        step.apply(self._draft)
+        if self._draft.changes() != before:
+            self._steps.append(step)
 
     def sweep(self) -> None:
         """Plan to move hidden files away that are no use, on a file system."""

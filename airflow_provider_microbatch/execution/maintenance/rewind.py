@@ -11,7 +11,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources import OpenSource, Source
 
@@ -250,10 +250,15 @@ class _Rewind:
                 continue
             starts = starts_of(self._lane, number, entry)
             for name, end in entry.ends.items():
-                source = self._recorded.source(name, lane=self._name) if starts.get(name) != end else None
-                if source is not None:
-                    self._drafting.through(
-                        partial(source.keep, starts.get(name), end), f"what batch {number} read of {name!r} is not due"
+                if starts.get(name) != end:
+                    self._drafting.keep(
+                        Keep(
+                            source=name,
+                            lane=self._name,
+                            start=starts.get(name),
+                            end=end,
+                            why=f"what batch {number} read is read again",
+                        )
                     )
 
     def _drop(self, later: list[int]) -> None:

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.maintenance.steps import Keep
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sources import OpenSource
@@ -54,7 +55,7 @@ def plan_set_offset(
     # First of all: where a run has planned at this moment the command has done nothing yet, and can end so.
     before_it = f"{folder}commits/{number - 1}" if number > 0 else None
     drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, entry), why, after=before_it)
-    _check_direction(drafting, opened, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
+    _check_direction(drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
     commit = CommitEntry(
         next_watermark_ms=entry.watermark_ms,
         set_aside=True,
@@ -83,6 +84,7 @@ def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: 
 def _check_direction(
     drafting: Drafting,
     opened: OpenSource,
+    lane: str,
     source: str,
     before: Offset | None,
     offset: Offset | None,
@@ -99,7 +101,7 @@ def _check_direction(
                 "Allow that with --allow-skip."
             )
         # `source.commit` of a later end must not take away what no batch has read.
-        drafting.through(lambda: opened.keep(before, offset), f"what is skipped of source {source!r} stays where it is")
+        drafting.keep(Keep(source=source, lane=lane, start=before, end=offset, why="what is skipped stays where it is"))
         drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(offset)}{figures}.")
     if after is not True:
         figures = _figures(opened, offset, before)

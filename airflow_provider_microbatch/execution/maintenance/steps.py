@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -17,6 +18,7 @@ from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
+from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 
@@ -209,6 +211,38 @@ class Fence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Have a source leave a range where it is. The source says itself what that changes of its own records, at that
+    moment: others may change them while the command is at its steps.
+
+    :param source: name of the source.
+    :param lane: whose range it is.
+    :param start: where the range begins; None before anything.
+    :param end: where it ends.
+    :param why: the reason, for people.
+    """
+
+    kind: ClassVar[str] = "keep"
+
+    source: str
+    lane: str
+    start: Offset | None
+    end: Offset | None
+    why: str
+
+    @property
+    def what(self) -> str:
+        """What it is done to, for people."""
+        return f"source {self.source!r} after {self.start or 'its beginning'} up to {self.end or 'its beginning'}"
+
+    def apply(self, store: Store) -> None:
+        """Have the source do it, if the pipeline on record has it. :raises SourceError: if it cannot."""
+        found = Recorded(Checkpoint(store)).source(self.source, lane=self.lane)
+        if found is not None:
+            found.keep(self.start, self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DropOutput:
     """Take a batch's published output out of the table, whatever attempt's it is: a replay may have put its own in the
     place of what the plan saw.
@@ -361,10 +395,11 @@ class Sweep:
         move_litter(Path(store.location), self.path, self.target)
 
 
-Step = SetAside | SetAsideLate | Write | End | Fence | DropOutput | DropStage | Copy | Move | Sweep
+Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep
 
 _KINDS: Mapping[str, type[Step]] = {
-    kind.kind: kind for kind in (SetAside, SetAsideLate, Write, End, Fence, DropOutput, DropStage, Copy, Move, Sweep)
+    kind.kind: kind
+    for kind in (SetAside, SetAsideLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep)
 }
 
 

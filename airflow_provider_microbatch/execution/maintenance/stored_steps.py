@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import TOP, Checkpoint
+from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
@@ -18,6 +19,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     DropOutput,
     DropStage,
     Fence,
+    Keep,
     Step,
     Sweep,
     step_from_dict,
@@ -77,6 +79,11 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
                 " ".join([f"{step.where!r:.200} is the table of no pipeline that is on record here.",
                           *recorded.unusable()])
             )  # fmt: skip
+    elif isinstance(step, Keep):
+        check_name(step.source, what="source")
+        check_name(step.lane, what="lane")
+        if not all(offset is None or isinstance(offset, str) for offset in (step.start, step.end)):
+            raise MaintenanceError(f"{step.start!r:.200} to {step.end!r:.200} is no range of a source.")
     elif isinstance(step, Sweep):
         folder, _, name = step.path.rpartition("/")
         if folder:
