@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
@@ -56,7 +55,8 @@ class Cleaner:
         # That they are taken is on record before the first of them is, and then it is asked once more who reads them,
         # and whether they are committed: who asks for a range first and then looks at the record is seen here, or sees
         # it there. Also, what a cleaner took that died is known to be taken by us.
-        due = self._record.change(lambda found: found.taking(ready)).due
+        taken, deletes = ready, self._archive is None
+        due = self._record.change(lambda found: found.taking(taken, deletes=deletes)).due
         held = being_read()
         still = {number for number in ready if number in due and number not in held}
         ready = _committed({number: files[number] for number in still}, committed)
@@ -67,7 +67,7 @@ class Cleaner:
             errors += failed
             if not failed:
                 cleaned.append(number)
-        self._record.change(lambda found: replace(found, due=found.due.without(cleaned)))
+        self._record.change(lambda found: found.taken(taken, cleaned=cleaned))
         if errors:
             how = "delete" if self._archive is None else f"archive to {self._archive!r}"
             raise SourceError(

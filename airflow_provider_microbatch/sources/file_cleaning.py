@@ -4,13 +4,13 @@
 **due** once a batch of this checkpoint that read it is in the sink while the source is to be cleaned: what was
 committed before that was switched on, what another query read, what was set aside or skipped never is. It is **done**
 from before the first of its files is archived or deleted: a file of it that is found nowhere was taken by us, it has
-not "vanished".
+not "vanished". It is being **deleted** until who began that is through with it, whether it went or not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.log import numbers
@@ -71,6 +71,7 @@ class Cleaning:
     due: Entries = Entries()
     done: Entries = Entries()
     archives: tuple[tuple[str, str], ...] = ()
+    deleting: Entries = Entries()
 
     def archiving(self, base: str, archive: str | None) -> Cleaning:
         """The same, and what is archived from now on goes there."""
@@ -79,9 +80,15 @@ class Cleaning:
         others = tuple(one for one in self.archives if one != (base, archive))
         return replace(self, archives=((base, archive), *others))
 
-    def taking(self, ids: Iterable[int]) -> Cleaning:
-        """The same, and those of the entries that are due are about to be archived or deleted."""
-        return replace(self, done=self.done.with_(number for number in ids if number in self.due))
+    def taking(self, ids: Collection[int], *, deletes: bool) -> Cleaning:
+        """The same, and those of the entries that are due are about to be archived, or deleted."""
+        taken = [number for number in ids if number in self.due]
+        deleting = self.deleting.with_(taken) if deletes else self.deleting
+        return replace(self, done=self.done.with_(taken), deleting=deleting)
+
+    def taken(self, ids: Collection[int], *, cleaned: Collection[int]) -> Cleaning:
+        """The same, and who took the entries is at their files no more; those that are cleaned are due no more."""
+        return replace(self, due=self.due.without(cleaned), deleting=self.deleting.without(ids))
 
     def is_taking(self, number: int) -> bool:
         """Whether somebody may be archiving or deleting the entry's files now, or died at it."""
@@ -133,15 +140,22 @@ class CleaningRecord:
 
 
 def _encode(cleaning: Cleaning) -> bytes:
-    values = {"due": cleaning.due.runs, "done": cleaning.done.runs, "archives": cleaning.archives}
+    values = {
+        "due": cleaning.due.runs,
+        "done": cleaning.done.runs,
+        "archives": cleaning.archives,
+        "deleting": cleaning.deleting.runs,
+    }
     return json.dumps(values, ensure_ascii=False).encode()
 
 
 def _decode(data: bytes, *, where: str) -> Cleaning:
     try:
         values = json.loads(data)
-        due, done = (
-            Entries(tuple((int(first), int(last)) for first, last in values[name])) for name in ("due", "done")
+        due, done, deleting = (
+            Entries(tuple((int(first), int(last)) for first, last in found))
+            # Older versions do not say who deletes.
+            for found in (values["due"], values["done"], values.get("deleting", ()))
         )
         archives = tuple((str(base), str(archive)) for base, archive in values["archives"])
     except (ValueError, KeyError, TypeError) as error:
@@ -149,4 +163,4 @@ def _decode(data: bytes, *, where: str) -> Cleaning:
             f"{where}, which says what clean_source has cleaned, cannot be read: {error!r}. Restore it from a backup "
             "of the checkpoint."
         ) from error
-    return Cleaning(due=due, done=done, archives=archives)
+    return Cleaning(due=due, done=done, archives=archives, deleting=deleting)

@@ -205,8 +205,11 @@ class OpenFileSource(OpenSource):
     def commit(self, end: Offset) -> None:
         """Archive or delete the files that are due and committed, if the source is to be cleaned."""
         if self._source.clean_source is None:
-            # What is not cleaned by now was committed before it is switched on again.
-            self._cleaning.change(lambda found: replace(found, due=Entries()))
+            # What is not cleaned by now was committed before it is switched on again. But who deletes may sleep, or
+            # have died, and only a cleaner can say that it is over.
+            self._cleaning.change(
+                lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
+            )
             return
         cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
         try:
@@ -249,8 +252,12 @@ class OpenFileSource(OpenSource):
                 continue
             if self._locate(file, cleaned).presence is Presence.GONE:
                 return f"source {self._name!r}: {file.path!r} was deleted by clean_source"
-            if self._source.clean_source == "delete" and cleaned.is_taking(file.log_id):
-                return f"source {self._name!r}: {file.path!r} is being deleted by clean_source at this moment"
+            is_taking = self._source.clean_source == "delete" and cleaned.is_taking(file.log_id)
+            if is_taking or file.log_id in cleaned.deleting:
+                return (
+                    f"source {self._name!r}: {file.path!r} is being deleted by clean_source at this moment (if it was "
+                    "killed: a run with clean_source finishes it)"
+                )
         return None
 
     def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,18 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, MicroBatchError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    BrokenLogError,
+    MaintenanceError,
+    MicroBatchError,
+    SourceError,
+)
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, rewind
@@ -229,6 +238,66 @@ def test_what_set_offset_passes_over_is_not_due_whatever_is_released_meanwhile(
         applied(world, skip_to(2))
     assert list(record.read().due) == [7]
     assert world.checkpoint.commit_log.ids() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_a_cleaner_is_about_to_delete_is_not_planned_again_though_it_is_switched_off_by_then(
+    world: World, sleep: Sleep, goes_on: bool
+) -> None:
+    def switched_off() -> None:
+        world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long")}
+        if goes_on:
+            world.land(3)
+        world.run(3)
+        with pytest.raises(MaintenanceError, match="deleted by clean_source"):
+            rewound(world, 1)()
+        with pytest.raises(SourceError, match="deleted by clean_source"):
+            world.run(2, clear_number=1)
+
+    sleep.before(os, "unlink", switched_off, lambda name: name == "000002.json")
+    world.run(2)
+    assert world.table() == {number: [number] for number in range(4 if goes_on else 3)}
+    assert not (world.landing() / "000002.json").exists()
+
+
+def test_what_a_cleaner_that_died_was_about_to_delete_is_deleted_once_it_is_switched_on_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = world.sources
+    with monkeypatch.context() as patch:
+        patch.setattr(Cleaner, "_entry", killed)
+        with pytest.raises(Killed):
+            world.run(2)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long")}
+    kept = world.land(3)
+    world.run(3)
+    with pytest.raises(MaintenanceError, match="a run with clean_source finishes it"):
+        rewound(world, 1)()
+    world.sources = on
+    world.run(4)
+    assert list(world.landing().iterdir()) == [kept]
+
+
+def test_what_it_could_not_delete_is_planned_again_once_it_is_switched_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+
+    def refuse(name: str, **kwargs: Any) -> None:
+        if name == "000002.json":
+            raise PermissionError(13, "Permission denied")
+        unlink(name, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        world.run(2)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long")}
+    world.land(3)
+    world.run(3)
+    applied(world, rewind(1))
+    for number in (4, 5):
+        world.run(number)
+    assert world.table() == {number: [number] for number in range(4)}
 
 
 def test_what_retention_has_removed_was_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
