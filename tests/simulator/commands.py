@@ -41,10 +41,11 @@ COMMANDS = ("repair", "rewind", SET_OFFSET, "rename-source")
 REPAIR = Command("repair", plan_repair)
 
 
-def rewind(to: int) -> Command:
+def rewind(to: int, *, lane: str = LIVE) -> Command:
     """Back to batch ``to``, with the output of later ones taken out."""
     return Command(
-        f"rewind --to {to} --drop-output", lambda drafting: plan_rewind(drafting, lane="live", to=to, drop_output=True)
+        f"rewind --to {to} --drop-output" + (f" --lane {lane}" if lane != LIVE else ""),
+        lambda drafting: plan_rewind(drafting, lane=lane, to=to, drop_output=True),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.airflow import SUCCESS
 from tests.simulator.commands import COMMANDS, REPAIR, command, is_renamed, rename, rewind, set_offset
 from tests.simulator.engine import NAME
@@ -202,6 +202,22 @@ def rewinds(world: World) -> str | None:
     before = _as_advised(world)
     command(world, subject, rewind(to))
     return f"{before}rewind of {subject.name} to {to} begins"
+
+
+@move("rewind of a backfill", weight=8)
+def rewinds_backfill(world: World) -> str | None:
+    """All that it has read is read again by whoever runs its data interval next."""
+    subject = _subject(world)
+    if subject.kept is not None or len(world.subjects) > 1:
+        return None
+    checkpoint = subject.checkpoint()
+    lanes = [lane for lane in checkpoint.lanes() if lane != LIVE and checkpoint.lane(lane).offset_log.ids()]
+    if not lanes:
+        return None
+    lane = world.random.choice(lanes)
+    before = _as_advised(world)
+    command(world, subject, rewind(-1, lane=lane))
+    return f"{before}rewind of lane {lane} of {subject.name} begins"
 
 
 def _as_advised(world: World) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.retention import held
@@ -150,8 +151,8 @@ def _run_all(world: World, subject: Subject) -> None:
         if run.state == RUNNING:
             run.state = RETRY  # its process died, and Airflow has not noticed
     for run in world.airflow.runs:
-        # What a lane took no other lane reads: a backfill that has failed is its user's to clear.
-        if run.subject is subject and run.interval is not None and run.state == FAILED and not run.aside:
+        # What a lane took no other lane reads: a backfill that has failed, or was rewound, is its user's to clear.
+        if run.subject is subject and run.interval is not None and not run.aside and _has_to_run(run):
             world.airflow.clear(run)
         elif run.subject is subject and run.wanted and run.state == FAILED and not run.aside:
             run.state = RETRY  # who clears a run sees to it that it succeeds
@@ -179,6 +180,13 @@ def _run_all(world: World, subject: Subject) -> None:
         _until_over(world, run)
     if subject.options.plan != "interval":
         _rewind_what_nobody_can_clear(world, subject)
+
+
+def _has_to_run(run: DagRun) -> bool:
+    if run.state != SUCCESS or run.interval is None:
+        return run.state == FAILED
+    key = batch_of(run.interval)
+    return run.subject.checkpoint().lane(key.lane).offset_log.get(key.id) is None
 
 
 def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
