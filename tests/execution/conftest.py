@@ -1,4 +1,4 @@
-"""A pipeline whose hook writes a diary."""
+"""A pipeline whose hook writes a diary, and processes that sleep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.execution.sleepers import Sleep
 from tests.execution.world import World
 from tests.support.hooks import Diary
 
@@ -20,3 +21,9 @@ def world(tmp_path: Path, diary: Path) -> World:
     world = World(tmp_path, hooks=(Diary(str(diary)),))
     world.land(1)
     return world
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    """Has a process sleep."""
+    return Sleep(monkeypatch)

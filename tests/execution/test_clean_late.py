@@ -28,12 +28,10 @@ from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.sleepers import Sleep, cleaning, killed, rewound
 from tests.execution.test_clean_source import skip_to
-from tests.execution.test_late_processes import Sleep, cleaning, killed, rewound, sleep
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
-
-__all__ = ["sleep"]
 
 LANE = batch_of(hour(1)).lane
 

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 WHOSE = "tests/execution/test_whose_batch.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
+LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
@@ -24,7 +25,7 @@ MUTATIONS = [
         file="execution/maintenance/apply.py",
         old="                if maintenance.has_ended(begun.number):\n",
         new="                if False:\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="what may come late is looked for without a word",
@@ -32,7 +33,7 @@ MUTATIONS = [
         file="execution/maintenance/steps.py",
         old="            store.put_if_absent(self.target, NOTHING_CAME)\n",
         new="",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a command does not look whether what it counted on is still there",
@@ -40,7 +41,7 @@ MUTATIONS = [
         file="execution/maintenance/steps.py",
         old="        if self.after and store.get(self.after) is None:\n",
         new="        if False:\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a rewind takes out only the attempt's output that its plan saw",
@@ -48,7 +49,7 @@ MUTATIONS = [
         file="execution/maintenance/steps.py",
         old="        found = sink.contains(taken)\n",
         new="        found = seen\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a rewind does not fence the attempts of its batches",
@@ -59,7 +60,7 @@ MUTATIONS = [
             'why="its batch was rewound", also_ended=True)\n'
         ),
         new="",
-        tests=(LATE, "tests/execution/test_rewind.py"),
+        tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
     ),
     Mutation(
         name="requests of a batch that is rewound count as answered",
@@ -75,7 +76,7 @@ MUTATIONS = [
         file="execution/position.py",
         old="        if checkpoint.maintenance.check_none() != newest:\n",
         new="        if checkpoint.maintenance.check_none() < 0:\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="an interval whose plan was taken back is skipped",
@@ -83,7 +84,7 @@ MUTATIONS = [
         file="execution/backfill.py",
         old="            if self._lane.offset_log.get(self.key.id) is None:\n",
         new="            if False:\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a missing entry of the source log is passed over",
@@ -147,7 +148,7 @@ MUTATIONS = [
         file="execution/commit_entry.py",
         old="            lane.commit_log.add(id, entry)\n",
         new="            pass\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a commit that slept through a rewind keeps its entry",
@@ -155,7 +156,7 @@ MUTATIONS = [
         file="execution/commit_entry.py",
         old="            lane.commit_log.take_back(id, entry)\n",
         new="            pass\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a commit that slept through a rewind leaves its range due",
@@ -163,7 +164,7 @@ MUTATIONS = [
         file="execution/commit_entry.py",
         old="        sources.keep(planned.ranges)\n",
         new="",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a rewind leaves what it takes back due",
@@ -190,7 +191,7 @@ MUTATIONS = [
         file="execution/maintenance/rewind.py",
         old="            self._drop_stages(unfinished[number])\n",
         new="",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a plan that a command overtook stays",
@@ -199,7 +200,7 @@ MUTATIONS = [
         old="        take_back_if_late(self._checkpoint, self._lane, position.batch_id, entry, "
         "newest=self._newest_command)\n",
         new="",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a command that has done nothing stops half way for good",
@@ -207,7 +208,7 @@ MUTATIONS = [
         file="execution/maintenance/apply.py",
         old="            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
         new="            if False:\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a commit that comes while a command is at the checkpoint stays",
@@ -215,7 +216,7 @@ MUTATIONS = [
         file="execution/commit_entry.py",
         old="            checkpoint.maintenance.check_none()\n",
         new="            pass\n",
-        tests=(LATE, "tests/execution/test_rewind.py"),
+        tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
     ),
     Mutation(
         name="what came before the first step of a rewind stays",
@@ -223,7 +224,7 @@ MUTATIONS = [
         file="execution/maintenance/rewind.py",
         old='            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
         new="            pass\n",
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="an epoch that was taken meanwhile stops a rewind half way",
@@ -231,7 +232,7 @@ MUTATIONS = [
         file="execution/maintenance/steps.py",
         old="            epoch += 1\n",
         new='            raise MaintenanceError("it is taken")\n',
-        tests=(LATE,),
+        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a command that was refused is finished by the next",
