@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_attempts, of_batches, of_commands, of_liveness, of_logs, of_parts, of_security
+from tests.mutants import of_attempts, of_batches, of_commands, of_liveness, of_logs, of_parts, of_security, of_sources
 
 MUTATIONS = [
     *of_parts.MUTATIONS,
@@ -12,4 +12,5 @@ MUTATIONS = [
     *of_liveness.MUTATIONS,
     *of_logs.MUTATIONS,
     *of_security.MUTATIONS,
+    *of_sources.MUTATIONS,
 ]

@@ -5,28 +5,21 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 PROTOCOL = "tests/execution/test_mutants_protocol.py"
-SET_ASIDE = "tests/execution/test_set_aside.py"
 STEPS = "tests/airflow_face/test_steps.py"
 POSIX = "tests/checkpoint/test_posix.py"
 STORE = "tests/contract/test_store.py"
 SINK = "tests/contract/test_sink.py"
 FILE_SINK = "tests/sinks/test_file_sink.py"
-PLANNING = "tests/sources/test_file_planning.py"
 HOOKS = "tests/execution/test_hooks.py"
 BACKFILL = "tests/execution/test_backfill.py"
 PATH_TABLES = "tests/staging/test_path_tables.py"
-INDEX = "tests/sources/test_file_index.py"
 HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
 HANDOVER = "tests/checkpoint/test_handover.py"
-CLEAN = "tests/sources/test_file_clean.py"
 PIPELINE = "tests/execution/test_pipeline.py"
-CHANGES = "tests/sources/test_file_changes.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
-
 CONTRACT = "tests/contract/test_sink.py"
-
 STEPS_ON_RECORD = "tests/staging/test_statement_steps.py"
 NAMES = "tests/engines/test_connect_names.py"
 WARM = "tests/engines/test_connect_refusals.py"
@@ -193,14 +186,6 @@ MUTATIONS = [
         tests=("tests/execution/test_broken_checkpoint.py",),
     ),
     Mutation(
-        name="a plan that died after its source log is made anew",
-        why="files that were planned are skipped",
-        file="sources/file_open.py",
-        old="        while True:\n            ahead = ",
-        new="        begin = self._seen.latest\n        while True:\n            ahead = ",
-        tests=(PLANNING, "tests/contract/test_source.py"),
-    ),
-    Mutation(
         name="submit runs a batch that is done",
         why="a run that comes late runs Spark for a batch that another one has committed",
         file="operators/steps.py",
@@ -225,38 +210,6 @@ MUTATIONS = [
         tests=(HOOKS,),
     ),
     Mutation(
-        name="a backfill's files are not marked as its lane's",
-        why="the live lane reads what a backfill has read",
-        file="sources/file_log.py",
-        old='    tag = {} if lane == LIVE else {"lane": lane}\n',
-        new="    tag: dict[str, str] = {}\n",
-        tests=(BACKFILL,),
-    ),
-    Mutation(
-        name="a range has the files of all lanes",
-        why="a live range across a backfill reads the backfill's files again",
-        file="sources/file_open.py",
-        old=" if file.lane == self._lane]",
-        new="]",
-        tests=(BACKFILL,),
-    ),
-    Mutation(
-        name="a live commit releases what other lanes have read",
-        why="what a backfill committed before clean_source was switched on is archived or deleted",
-        file="sources/file_open.py",
-        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
-        new="        read = set(_entries(start, end))\n",
-        tests=(CLEAN_LATE,),
-    ),
-    Mutation(
-        name="a lane does not look for what its dead plan took",
-        why="files of a plan that died are read by nobody",
-        file="sources/file_open.py",
-        old="            own = window.own\n",
-        new="            own = None\n",
-        tests=(BACKFILL,),
-    ),
-    Mutation(
         name="a streaming query gets the lanes' files",
         why="Spark reads again what a backfill has read",
         file="checkpoint/handover.py",
@@ -265,68 +218,12 @@ MUTATIONS = [
         tests=(BACKFILL,),
     ),
     Mutation(
-        name="clean_source takes all before the commit",
-        why="files that no batch of this checkpoint has read are deleted: of an adopted query, set aside, skipped",
-        file="sources/file_open.py",
-        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
-        new="        read = set(range(log_id(end) + 1))\n",
-        tests=(CLEAN,),
-    ),
-    Mutation(
-        name="who deletes is forgotten when clean_source is switched off",
-        why="what is planned again while a cleaner sleeps is deleted, and its rows are in no table",
-        file="sources/file_open.py",
-        old="            if is_taking or file.log_id in cleaned.deleting:\n",
-        new="            if is_taking:\n",
-        tests=(CLEAN_LATE,),
-    ),
-    Mutation(
-        name="who could not delete is at it for ever",
-        why="no clear and no rewind goes on where a file may not be deleted, also once clean_source is switched off",
-        file="sources/file_cleaning.py",
-        old=", deleting=self.deleting.without(ids))",
-        new=")",
-        tests=(CLEAN_LATE,),
-    ),
-    Mutation(
-        name="clean_source takes what was passed over",
-        why="a batch that was set aside, and released by a process that slept, cannot be run again: its rows are lost",
-        file="sources/file_clean.py",
-        old="            found |= over if one.is_read else set()\n",
-        new="            found |= over\n",
-        tests=(CLEAN,),
-    ),
-    Mutation(
-        name="clean_source does not look at the logs once more",
-        why="a rewind that looked before it said what it takes plans files that are deleted at that moment",
-        file="sources/file_clean.py",
-        old="        ready = _committed({number: files[number] for number in still}, committed)\n",
-        new="        ready = still\n",
-        tests=(CLEAN_LATE,),
-    ),
-    Mutation(
         name="clean_source does not see a command",
         why="what a rewind is about to take back is deleted, and its rows are in no table",
         file="execution/committed.py",
         old="    if checkpoint.maintenance.unfinished() is not None:\n",
         new="    if False:\n",
         tests=(CLEAN_LATE,),
-    ),
-    Mutation(
-        name="clean_source takes what somebody reads",
-        why="a replay reads half of its files",
-        file="sources/file_open.py",
-        old="        return {number for one in self._being_read() for number in _entries(one.start, one.end)}\n",
-        new="        return set()\n",
-        tests=(CLEAN,),
-    ),
-    Mutation(
-        name="a file that came back while its batch was read counts as read",
-        why="its rows are in no batch",
-        file="sources/file_open.py",
-        old='        if back or told["files"] < len(files):\n',
-        new="        if False:\n",
-        tests=("tests/sources/test_file_changes.py",),
     ),
     Mutation(
         name="a statement replaces the batches of a continuous table",
@@ -351,30 +248,6 @@ MUTATIONS = [
         old="    try:\n        check_replayable(sources, planned)\n",
         new="    try:\n        pass\n",
         tests=(CLEAN_RUNS,),
-    ),
-    Mutation(
-        name="clean_source says what it took when it is through",
-        why="a replay after its death goes on without files that it took",
-        file="sources/file_clean.py",
-        old="        due = self._record.change(lambda found: found.taking(taken, deletes=deletes)).due\n",
-        new="",
-        tests=(CLEAN_RUNS,),
-    ),
-    Mutation(
-        name="clean_source goes through links",
-        why="files of somebody else, that the source shows by a link, are deleted",
-        file="sources/file_folder.py",
-        old="_HOLD | os.O_NOFOLLOW",
-        new="_HOLD",
-        tests=(CLEAN_RUNS,),
-    ),
-    Mutation(
-        name="a file that clean_source has taken is skipped as missing",
-        why="a replay drops the rows of files that our own archiver has moved",
-        file="sources/file_present.py",
-        old="(taken if one.planned.log_id in cleaned else gone).append(one)",
-        new="gone.append(one)",
-        tests=(CLEAN,),
     ),
     Mutation(
         name="the listener is where DAG files are parsed",
@@ -407,14 +280,6 @@ MUTATIONS = [
         old="            self._keep_displaced(stage)\n            self.files.drop_stage(",
         new="            self.files.drop_stage(",
         tests=(PATH_TABLES,),
-    ),
-    Mutation(
-        name="an index of another log is used",
-        why="after a restore from a backup, files that no batch read count as planned and are lost",
-        file="sources/file_seen.py",
-        old="self._log.seal(self._segments[-1].span.last) != self._segments[-1].span.seal",
-        new="False",
-        tests=(INDEX,),
     ),
     Mutation(
         name="a hint is not checked",
@@ -457,22 +322,6 @@ MUTATIONS = [
         tests=(SEGMENTS,),
     ),
     Mutation(
-        name="a landing folder that is not mounted is skipped",
-        why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file_present.py",
-        old="        if empty and nothing_found:\n",
-        new="        if False:\n",
-        tests=(CHANGES,),
-    ),
-    Mutation(
-        name="a landing folder that does not exist is skipped",
-        why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file_present.py",
-        old="        except (FileNotFoundError, NotADirectoryError):\n            return (\n",
-        new="        except (FileNotFoundError, NotADirectoryError):\n            continue\n            return (\n",
-        tests=(CHANGES,),
-    ),
-    Mutation(
         name="a pipeline may write where it reads",
         why="its own rows come back in every run, and the files of its checkpoint as rows",
         file="execution/pipeline.py",
@@ -481,27 +330,11 @@ MUTATIONS = [
         tests=(PIPELINE,),
     ),
     Mutation(
-        name="only the source's own folder counts as where it reads",
-        why="a table below it comes back in every run",
-        file="sources/file_overlap.py",
-        old="    return all(_is_entered(name, recursive=recursive) for name in names[len(parts) :])\n",
-        new="    return len(names) <= len(parts)\n",
-        tests=(PIPELINE,),
-    ),
-    Mutation(
         name="a source may be cleaned that another one reads",
         why="what the other has not read yet is gone",
         file="execution/pipeline.py",
         old="(source.gives_up or other.gives_up) and (",
         new="False and (",
-        tests=(PIPELINE,),
-    ),
-    Mutation(
-        name="only the very same path is shared",
-        why="a source below another is cleaned, or cleans, what the other has not read yet",
-        file="sources/file_overlap.py",
-        old="    if not all(map(_meet, short, long)):\n",
-        new="    if list(short) != list(long):\n",
         tests=(PIPELINE,),
     ),
 ]
