@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.runtime.session import pin
+from airflow_provider_microbatch.runtime.silence import has_not_answered
 
 _INTERRUPT_SECONDS = 30.0
 
@@ -59,12 +61,13 @@ def converse(wire: Wire) -> int:
     time.tzset()
     with contextlib.suppress(OSError):
         os.chdir(request["cwd"])
+    give_up = partial(_give_up, wire)
     try:
         if request["do"] == "interrupt":
             named = {name: request[name] for name in ("session", "user", "tag", "is_own", "sweep")}
-            wire.send({"interrupted": end_session(request["url"], **named)})
+            wire.send({"interrupted": end_session(request["url"], **named, on_silence=give_up)})
             return 0
-        session = AttemptSession(request["url"])
+        session = AttemptSession(request["url"], on_silence=give_up)
         wire.send({"ready": {"session": session.id, "server": session.version, "client": _client_version()}})
     except Exception as error:
         wire.send({"error": _told(error)})
@@ -73,6 +76,13 @@ def converse(wire: Wire) -> int:
         return _run(wire, session, request)
     finally:
         session.close()
+
+
+def _give_up(wire: Wire) -> None:
+    """End when the server has fallen silent: no call of PySpark's client has a deadline."""
+    with contextlib.suppress(OSError):
+        wire.send({"error": f"the server {has_not_answered()}"})
+    os._exit(1)
 
 
 def _client_version() -> str:

@@ -7,13 +7,14 @@ another attempt is answered by it; and names that all would see are refused (see
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.engines.spark_connect_names import NamesOfAll
 from airflow_provider_microbatch.runtime.connect import RemoteSession
+from airflow_provider_microbatch.runtime.silence import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +28,12 @@ class AttemptSession:
     """A new session, open when this returns.
 
     :param url: of the server, with token and user.
+    :param on_silence: called once, in a thread, when the server has not answered for a minute: each call of the session
+        may then wait for ever.
     :raises pyspark.errors.PySparkException: if the server cannot be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, on_silence: Callable[[], None]) -> None:
         from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -47,10 +50,15 @@ class AttemptSession:
         builder.add_interceptor(Guard(url))
         builder.add_interceptor(names)
         spark: Any = ConnectSession.builder.channelBuilder(builder).create()
+        self._watch = Watch(spark, on_silence=on_silence)
         spark.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
         names.catalog_of(spark)
         self.spark: SparkSession = spark
-        self.version = spark.version
+        try:
+            self.version = spark.version
+        except BaseException:
+            self.close()
+            raise
 
     def keep_apart(self) -> None:
         """From now on what this process caches is for this attempt alone.
@@ -82,12 +90,12 @@ class AttemptSession:
 
     def close(self) -> None:
         """End the session; the server does so by itself after a while, if it is not told."""
-        client: Any = self.spark
-        with contextlib.suppress(Exception):
-            client.client.release_session()
+        self._watch.end()
 
 
-def end_session(url: str, *, session: str, user: str, tag: str, is_own: bool, sweep: bool) -> int:
+def end_session(
+    url: str, *, session: str, user: str, tag: str, is_own: bool, sweep: bool, on_silence: Callable[[], None]
+) -> int:
     """End an attempt's operations, and wait until they have ended.
 
     :param url: of the server, with the token.
@@ -98,6 +106,7 @@ def end_session(url: str, *, session: str, user: str, tag: str, is_own: bool, sw
         client, wherever that is, starts nothing more.
     :param sweep: the attempt's process was killed before it gave back what it had cached. Nobody can tell which that
         is, so the caches of all attempts go; Spark fills those of living ones again when they are used.
+    :param on_silence: see :class:`AttemptSession`.
     :return: how many operations were interrupted.
     :raises RuntimeError: if they would not end.
     """
@@ -107,7 +116,7 @@ def end_session(url: str, *, session: str, user: str, tag: str, is_own: bool, sw
     interrupted = remote.interrupt()
     remote.close()
     if sweep:
-        sweeper = AttemptSession(url)
+        sweeper = AttemptSession(url, on_silence=on_silence)
         sweeper.spark.catalog.clearCache()
         sweeper.close()
     return interrupted

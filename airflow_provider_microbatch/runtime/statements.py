@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -60,33 +60,41 @@ def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: s
     :param url: ``sc://host:port``.
     :param session: its id, chosen by the caller, who can end it by that; it is closed in the end.
     :param user: whose it is.
-    :raises StatementFailure: at the first that fails, or if the server cannot be reached.
+    :raises StatementFailure: at the first that fails, or if the server cannot be reached, or falls silent.
     """
     # Not by a builder: that would make this session, or Connect, the whole process's.
     from pyspark.errors import PySparkException
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     from airflow_provider_microbatch.runtime.guard import Guard
+    from airflow_provider_microbatch.runtime.silence import Calls, Watch, has_not_answered
 
     _check(url)
+    calls = Calls()
     parameters = f"session_id={session};user_id={quote(user)}"
     try:
         builder = DefaultChannelBuilder(f"{url};{parameters}" if "/;" in url else f"{url.rstrip('/')}/;{parameters}")
         builder.add_interceptor(Guard(url))
+        builder.add_interceptor(calls)
         spark = ConnectSession(connection=builder)
     except PySparkException as error:
         raise StatementFailure("", f"the Spark Connect server {url} cannot be used: {_first_lines(error)}") from error
     # PySpark's own would try for ten minutes, with a task that says nothing.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=2000)])
+    watch = Watch(spark, on_silence=calls.end)
     try:
         return run(spark, statements)  # type: ignore[arg-type]
+    except Exception as error:
+        if watch.is_silent:
+            raise StatementFailure("", f"the Spark Connect server {url} {has_not_answered()}") from error
+        raise
     finally:
-        spark.client.set_retry_policies([DefaultPolicy(max_retries=0)])
-        with suppress(SparkConnectGrpcException):  # the server forgets a session by itself
-            spark.stop()
+        try:
+            watch.end()
+        finally:
+            calls.close(spark.client)
 
 
 def end_by_connect(url: str, *, session: str, user: str) -> None:

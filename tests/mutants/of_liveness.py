@@ -13,6 +13,8 @@ CLEARED = "tests/airflow_face/test_cleared_runs.py"
 JANITOR = "tests/execution/test_janitor.py"
 NEW_DATA = "tests/airflow_face/test_new_data.py"
 SET_ASIDE = "tests/execution/test_set_aside.py"
+SILENCE = "tests/runtime/test_silence.py"
+CONNECT_SILENCE = "tests/engines/test_connect_silence.py"
 JANITOR_TASK = "tests/airflow_face/test_janitor.py"
 
 MUTATIONS = [
@@ -31,6 +33,38 @@ MUTATIONS = [
         old="        return any(tag in text for text in _shown_by_threads(process.pid))\n",
         new="        return False\n",
         tests=("tests/engines/test_processes.py",),
+    ),
+    Mutation(
+        name="a Spark Connect server may be silent for ever",
+        why="a frozen server holds the task, its lease and the table's lock until somebody kills it",
+        file="runtime/silence.py",
+        old="            if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not self._over.is_set():\n",
+        new="            if False:\n",
+        tests=(CONNECT_SILENCE, SILENCE),
+    ),
+    Mutation(
+        name="a statement outlasts its silent server",
+        why="it is known that the server is gone, and the task waits for it all the same",
+        file="runtime/silence.py",
+        old="            running = list(self._running)\n",
+        new="            running: list[Any] = []\n",
+        tests=(SILENCE,),
+    ),
+    Mutation(
+        name="a session's end is waited for without a deadline",
+        why="Airflow's execution_timeout is raised, and the task stands in what was to tidy up",
+        file="runtime/silence.py",
+        old="metadata=self._metadata, timeout=CLOSE_SECONDS)",
+        new="metadata=self._metadata)",
+        tests=(CONNECT_SILENCE,),
+    ),
+    Mutation(
+        name="PySpark's threads wait for the server without a deadline",
+        why="the close of the client joins them, and so does Python's end",
+        file="runtime/silence.py",
+        old="        return continuation(details._replace(timeout=timeout), request)\n",
+        new="        return continuation(details, request)\n",
+        tests=(SILENCE,),
     ),
     Mutation(
         name="a checkpoint is begun on any file system",

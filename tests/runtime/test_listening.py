@@ -159,7 +159,7 @@ from airflow_provider_microbatch.runtime import failure, listening
 listening._TABLES = (Path(sys.argv[1]),)
 spark_connect_session.MAX_RETRIES = 0
 try:
-    spark_connect_session.AttemptSession(sys.argv[2])
+    spark_connect_session.AttemptSession(sys.argv[2], on_silence=exit)
 except Exception as error:
     print(failure._origin(error, "transform"), error)
 """
