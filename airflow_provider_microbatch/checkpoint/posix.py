@@ -15,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+_FOLDER_TRIES = 10
 
 
 class PosixStore(Store):
@@ -50,20 +51,28 @@ class PosixStore(Store):
         """Write ``data`` at ``path`` unless something is there; see :meth:`Store.put_if_absent`."""
         above, name = _split(path)
         try:
+            for _ in range(_FOLDER_TRIES):
+                # An empty folder may go while it is open: its other maker puts his own in its place, or retention
+                # removes it. Nothing can be written in it then, and the one that is there now is taken.
+                with contextlib.suppress(FileNotFoundError), self._open(above, make=True) as folder:
+                    return self._put(folder, name, data)
             with self._open(above, make=True) as folder:
-                if folder.look(name) is not None:
-                    return False
-                temporary = f".{name}.{uuid.uuid4().hex}.tmp"
-                try:
-                    folder.write(temporary, data)
-                    # A Hadoop checksum left by an entry that was removed by hand would make Spark refuse the new one.
-                    folder.remove(_checksum(name))
-                    return self._link(folder, temporary, name)
-                finally:
-                    with contextlib.suppress(OSError):
-                        folder.remove(temporary)
+                return self._put(folder, name, data)
         except OSError as error:
             raise self._explained(error, "write", path) from error
+
+    def _put(self, folder: Folder, name: str, data: bytes) -> bool:
+        if folder.look(name) is not None:
+            return False
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            folder.write(temporary, data)
+            # A Hadoop checksum left by an entry that was removed by hand would make Spark refuse the new one.
+            folder.remove(_checksum(name))
+            return self._link(folder, temporary, name)
+        finally:
+            with contextlib.suppress(OSError):
+                folder.remove(temporary)
 
     def get(self, path: str) -> bytes | None:
         """The bytes at ``path``, or None.

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.posix_folder import Folder
 from airflow_provider_microbatch.exceptions import CheckpointError
 
 
@@ -169,3 +170,22 @@ def test_the_checkpoint_itself_may_be_a_link(tmp_path: Path) -> None:
     PosixStore(tmp_path / "real").put_if_absent("offsets/0", b"x")
     (tmp_path / "checkpoint").symlink_to(tmp_path / "real")
     assert PosixStore(tmp_path / "checkpoint").scoped("offsets").get("0") == b"x"
+
+
+def test_a_folder_that_its_other_maker_replaces_while_it_is_open_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He moves his own over it, which is empty: what is open then has no place any more."""
+    store, write, replaced = PosixStore(tmp_path / "checkpoint"), Folder.write, []
+
+    def replaced_first(folder: Folder, name: str, data: bytes) -> None:
+        if not replaced:
+            replaced.append(name)
+            (tmp_path / "checkpoint/other").mkdir()
+            (tmp_path / "checkpoint/other").rename(tmp_path / "checkpoint/commits")
+        write(folder, name, data)
+
+    monkeypatch.setattr(Folder, "write", replaced_first)
+    assert store.put_if_absent("commits/0", b"entry")
+    assert replaced
+    assert store.get("commits/0") == b"entry"

@@ -101,8 +101,8 @@ MUTATIONS = [
         name="an entry is written in place",
         why="a reader, or the next try after a kill, finds half an entry",
         file="checkpoint/posix.py",
-        old="                    folder.write(temporary, data)",
-        new="                    folder.write(name, data)\n                    return True",
+        old="            folder.write(temporary, data)",
+        new="            folder.write(name, data)\n            return True",
         tests=(POSIX, STORE),
     ),
     Mutation(
