@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
@@ -256,3 +257,22 @@ def test_a_commit_that_a_command_has_counted_on_is_not_taken_back_from_under_it(
         world.run(number)
     assert {*rows(world)} == {0, 1, 2}
     assert verify_all(world.checkpoint) == []
+
+
+def test_of_two_commands_that_begin_at_once_one_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, real, begun = world.checkpoint.maintenance, MaintenanceLog.check_none, []
+
+    def another_begins(maintenance: MaintenanceLog) -> int:
+        newest = real(maintenance)
+        if not begun:
+            begun.append("first")
+            log.begin(command="first", by="him@there", started_ms=1, steps=[])
+        return newest
+
+    monkeypatch.setattr(MaintenanceLog, "check_none", another_begins)
+    with pytest.raises(MaintenanceError, match="microbatch first"):
+        log.begin(command="second", by="me@here", started_ms=2, steps=[])
+    monkeypatch.undo()
+    found = log.unfinished()
+    assert found is not None
+    assert (found.number, found.command) == (1, "first")

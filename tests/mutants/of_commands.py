@@ -12,6 +12,14 @@ CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
     Mutation(
+        name="a command takes its number after it has looked",
+        why="of two that begin at once both go on, and one stops half way for good",
+        file="checkpoint/maintenance.py",
+        old="        number = self.check_none() + 1\n",
+        new="        self.check_none()\n        number = max(self._numbers(), default=0) + 1\n",
+        tests=(LATE_COMMANDS,),
+    ),
+    Mutation(
         name="a record alone takes published batches out of a table",
         why="whoever writes a checkpoint has the operator's repair empty a table",
         file="execution/maintenance/stored_steps.py",

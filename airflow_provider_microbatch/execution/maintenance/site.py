@@ -148,7 +148,8 @@ class Recorded:
             told = " ".join(self._unusable[name] for name in sorted(names))
             raise MaintenanceError(
                 f"{told} What is in its table decides here. Make it usable as said, or run the command where its "
-                "pipeline ran: with the packages that were installed there."
+                "pipeline ran: with the packages that were installed there. If it is none of yours, look who wrote it, "
+                "and remove the file."
             )
 
     def _definitions_of(self, key: BatchKey) -> set[str] | None:
