@@ -53,6 +53,7 @@ def rows(world: World) -> list[int]:
     return sorted(row for found in world.table().values() for row in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "before"), [(plan_repair, damage), (rewind(0), lambda world: None)], ids=["repair", "rewind"]
 )

@@ -337,6 +337,7 @@ def test_a_new_checkpoint_can_count_on_behind_what_the_table_holds(tmp_path: Pat
     assert new.janitor().failed is False
 
 
+@pytest.mark.slow
 def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp_path: Path) -> None:
     moment = 1
     while True:
