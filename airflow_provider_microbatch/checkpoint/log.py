@@ -93,11 +93,14 @@ class MetadataLog(Generic[E]):
         """
         if not self._store.put_if_absent(str(batch_id), self._encode(entry)):
             return False
-        if self.is_compacted(batch_id):
+        # Compaction and retention remove the oldest first: where the one before is a file of its own, neither of them
+        # has been here.
+        follows = batch_id > 0 and self.has(batch_id - 1)
+        if not follows and self.is_compacted(batch_id):
             # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
             self._store.delete(str(batch_id))
             return False
-        if self._is_stray(batch_id):
+        if not follows and self._is_stray(batch_id):
             # So did this one, and retention has removed the number meanwhile, with those around it.
             self._store.delete(str(batch_id))
             return False
