@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
-from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
-from airflow_provider_microbatch.cli.show import batch_argument
+from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 
@@ -17,7 +15,7 @@ HELP = "have what another checkpoint, or a lost life of this one, published as a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
-    parser.add_argument("batch", type=batch_argument, metavar="N", help="id of the batch in --lane, or <lane>/N")
+    add_batch(parser)
     add_dry_run(parser)
 
 
@@ -29,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    asked = BatchKey.parse(arguments.batch if "/" in arguments.batch else f"{arguments.lane}/{arguments.batch}")
-    key = BatchKey(check_lane(checkpoint, asked.lane), asked.id)
+    key = asked_batch(arguments, checkpoint)
 
     def make(drafting: Drafting) -> Plan:
         return plan_adopt(drafting, key)

@@ -1,12 +1,13 @@
-"""Find the checkpoint that the user named."""
+"""Find the checkpoint, lane and batch that the user named."""
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.key import BatchKey, check_name
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceCountError
@@ -54,6 +55,24 @@ def check_lane(checkpoint: Checkpoint, lane: str) -> str:
     if lane not in lanes:
         raise CheckpointError(f"{checkpoint.location} has no lane {lane!r}; it has {', '.join(lanes) or 'none'}.")
     return lane
+
+
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """The argument of a command that is about one batch; see :func:`asked_batch`."""
+    parser.add_argument("batch", type=_batch, metavar="N", help="id of the batch in --lane, or <lane>/N")
+
+
+def asked_batch(arguments: argparse.Namespace, checkpoint: Checkpoint) -> BatchKey:
+    """The batch that was asked for. :raises CheckpointError: if the checkpoint has no such lane."""
+    asked = BatchKey.parse(arguments.batch if "/" in arguments.batch else f"{arguments.lane}/{arguments.batch}")
+    return BatchKey(check_lane(checkpoint, asked.lane), asked.id)
+
+
+def _batch(text: str) -> str:
+    """``N`` or ``<lane>/N``. :raises argparse.ArgumentTypeError: for anything else."""
+    if not text.rpartition("/")[2].isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a batch (a number from 0 on, or <lane>/<number>)")
+    return text
 
 
 def _check_names(checkpoint: Checkpoint) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, OffsetEntry
-from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint
+from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint
 from airflow_provider_microbatch.cli.table import flow, show_run, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.summary import NO_SIGN, BatchSummary, is_held, summarize
@@ -22,7 +21,7 @@ HELP = "show one batch: ranges, attempts with their handles and ends, commit and
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
-    parser.add_argument("batch", type=batch_argument, metavar="N", help="id of the batch in --lane, or <lane>/N")
+    add_batch(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,8 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     :raises CheckpointError: if the batch was never planned, or the checkpoint cannot be read.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    asked = BatchKey.parse(arguments.batch if "/" in arguments.batch else f"{arguments.lane}/{arguments.batch}")
-    key = BatchKey(check_lane(checkpoint, asked.lane), asked.id)
+    key = asked_batch(arguments, checkpoint)
     log = checkpoint.lane(key.lane).offset_log
     entry = log.get(key.id)
     if entry is None:
@@ -147,10 +145,3 @@ def _fields(values: Mapping[str, Any]) -> list[str]:
         first, *more = text.splitlines() or [""]
         lines += [f"  {name.ljust(width)}  {first}", *(f"  {' ' * width}  {line}" for line in more)]
     return lines
-
-
-def batch_argument(text: str) -> str:
-    """``N`` or ``<lane>/N``. :raises argparse.ArgumentTypeError: for anything else."""
-    if not text.rpartition("/")[2].isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a batch (a number from 0 on, or <lane>/<number>)")
-    return text
