@@ -48,7 +48,8 @@ def request_replay(
         *(attempt.run for attempt in attempts),
         *(request.run for request in replays.all(key)),
     ]
-    if _is_new_clear(run, [one for one in known if one is not None]):
+    is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
+    if is_new_clear:
         check_not_elsewhere(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
@@ -67,7 +68,8 @@ def request_replay(
     waiting = list(takewhile(lambda one: one.epoch <= own or _may_answer(run, one), replays.pending(key)))
     if not waiting:
         return None
-    check_not_elsewhere(checkpoint, sink, key)
+    if not is_new_clear:
+        check_not_elsewhere(checkpoint, sink, key)
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch

@@ -391,7 +391,7 @@ class OpenFileSource(OpenSource):
                 batch.add(found)
             else:
                 batch.leave(found.path)
-                if found.mtime_ns // 1_000_000 > self._clock_ms():
+                if found.mtime_ns // 1_000_000 > began_ms:
                     early.append(found.path)
         if early:
             log.warning(

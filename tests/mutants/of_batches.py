@@ -239,8 +239,8 @@ MUTATIONS = [
         name="a second clear while a replay waits is no request",
         why="the attempt of the first clear passes for the second, whose code is never run",
         file="execution/replay.py",
-        old="    if _is_new_clear(run, ",
-        new="    if not replays.pending(key) and _is_new_clear(run, ",
+        old="    is_new_clear = _is_new_clear(run, ",
+        new="    is_new_clear = not replays.pending(key) and _is_new_clear(run, ",
         tests=(ZOMBIES,),
     ),
     Mutation(

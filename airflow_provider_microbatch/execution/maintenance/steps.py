@@ -22,7 +22,7 @@ from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 
-NOTHING_CAME = b"nothing came\n"
+_NOTHING_CAME = b"nothing came\n"
 
 
 def digest(data: bytes) -> str:
@@ -30,14 +30,15 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _move(store: Store, path: str, target: str) -> None:
-    """Copy first, then delete: killed in between, the file is there twice and never gone."""
+def _move(store: Store, path: str, target: str) -> bool:
+    """Copy first, then delete: killed in between, the file is there twice and never gone. False if it is not there."""
     data = store.get(path)
     if data is None:
-        return
+        return False
     if not store.put_if_absent(target, data) and store.get(target) != data:
         raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
     store.delete(path)
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +110,8 @@ class SetAsideLate:
 
         :raises MaintenanceError: if the target is taken.
         """
-        if store.get(self.path) is None:
-            store.put_if_absent(self.target, NOTHING_CAME)
-            return
-        _move(store, self.path, self.target)
+        if not _move(store, self.path, self.target):
+            store.put_if_absent(self.target, _NOTHING_CAME)
 
 
 @dataclass(frozen=True, kw_only=True)
