@@ -60,6 +60,19 @@ def applied(world: World, make: Make = plan_repair, *, engine: InlineEngine | No
     return shown
 
 
+def filled(world: World, count: int) -> World:
+    """The world, with so many batches of one row each, all committed."""
+    for number in range(count):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def rows(world: World) -> list[int]:
+    """All ids of the live lane's table, as often as they are in it."""
+    return sorted(row for found in world.table().values() for row in found)
+
+
 def expire(world: World) -> None:
     """What was killed a while ago counts as dead."""
     world.expire_leases()

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.world import Killed, World
 
 
@@ -69,9 +69,7 @@ def to_the_first(drafting: Drafting) -> Plan:
 
 def late_attempt(world: World) -> Attempt:
     """Batches 0 and 1 are committed; an attempt of batch 2 sleeps before its publish, and counts as dead."""
-    for number in range(2):
-        world.land(number)
-        world.run(number)
+    filled(world, 2)
     world.land(2)
     attempt = world.staged(2)
     world.expire_leases()

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.maintaining import applied, filled, planned, rewind, rows
 from tests.execution.world import World
 
 
@@ -35,16 +35,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Four batches of one row each, all committed, and a file for the next one."""
-    world = World(tmp_path)
-    for number in range(4):
-        world.land(number)
-        world.run(number)
+    world = filled(World(tmp_path), 4)
     world.land(4)
     return world
-
-
-def rows(world: World) -> list[int]:
-    return sorted(row for found in world.table().values() for row in found)
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
@@ -83,9 +76,7 @@ def test_an_entry_that_no_batch_has_read_is_planned_anew(world: World) -> None:
 def test_what_the_files_were_that_clean_source_took_nobody_knows(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")}
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
     (log(world) / "2").unlink()
     with pytest.raises(SourceError, match="clean_source has taken files"):
         planned(world, rewind(1, allow_skip=True))

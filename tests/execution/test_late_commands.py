@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     Write,
 )
 from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
-from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import (
     Sleep,
     applied_or_refused,
@@ -47,10 +47,6 @@ from tests.support.inline_engine import InlineEngine
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def rows(world: World) -> list[int]:
-    return sorted(row for found in world.table().values() for row in found)
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -102,9 +98,7 @@ def test_an_attempt_that_is_opened_before_the_first_step_of_a_rewind_does_not_st
 def test_a_replay_that_wakes_up_during_a_rewind_leaves_nothing(
     world: World, sleep: Sleep, owner: type, name: str
 ) -> None:
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
     engine, run = InlineEngine(), run_identity(2, clear_number=1)
     planned = world.execution.plan(run)
     assert planned is not None
@@ -129,9 +123,7 @@ def test_a_replay_that_wakes_up_during_a_rewind_leaves_nothing(
 def test_the_answer_of_a_replay_that_slept_through_a_rewind_is_not_that_of_a_later_clear(
     world: World, sleep: Sleep
 ) -> None:
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
 
     def rewound_and_made_anew() -> None:
         rewound(world, 1)()
@@ -184,9 +176,7 @@ def test_a_rewind_that_was_taken_for_dead_leaves_the_next_life_of_its_batches_al
 
 
 def test_a_command_that_was_taken_for_dead_does_no_further_step(world: World, sleep: Sleep) -> None:
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
 
     def finished_by_another() -> None:
         expire(world)
@@ -209,9 +199,7 @@ def test_a_commit_that_a_command_has_counted_on_is_not_taken_back_from_under_it(
     world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, wakes: str, takes: str
 ) -> None:
     """The committer wakes up while the command puts its own batch behind it."""
-    for number in range(2):
-        world.land(number)
-        world.run(number)
+    filled(world, 2)
     world.land(2)
     sleeps, goes_on, takes_back, ended = (threading.Event() for _ in range(4))
     look, take_back = commit_entry.check_still_planned, MetadataLog.take_back

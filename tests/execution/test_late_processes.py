@@ -27,7 +27,7 @@ from airflow_provider_microbatch.execution.maintenance.rename_source import plan
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import (
     Sleep,
     cleaning,
@@ -48,15 +48,9 @@ def world(tmp_path: Path) -> World:
 def cleaned(world: World) -> World:
     """Its source deletes what is committed. Batches 0 and 1 are, and a file has come for the next one."""
     world.sources = {"orders": cleaning(world)}
-    for number in range(2):
-        world.land(number)
-        world.run(number)
+    filled(world, 2)
     world.land(2)
     return world
-
-
-def rows(world: World) -> list[int]:
-    return sorted(row for found in world.table().values() for row in found)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +75,7 @@ def test_a_commit_that_slept_through_a_rewind_loses_nothing(
 
 
 def test_a_publish_that_slept_through_a_rewind_finds_nothing_to_publish(world: World, sleep: Sleep) -> None:
-    for number in range(2):
-        world.land(number)
-        world.run(number)
+    filled(world, 2)
     world.land(2)
     sleep.before(file_sink, "rename_new", rewound(world, 1), lambda _, target: target.name == "batch_id=2")
     with pytest.raises(SinkError):
@@ -114,9 +106,7 @@ def test_a_plan_that_slept_while_others_went_on_from_a_rewind_doubles_nothing(tm
 
 
 def test_a_plan_that_slept_through_a_rewind_is_taken_back(world: World, sleep: Sleep) -> None:
-    for number in range(4):
-        world.land(number)
-        world.run(number)
+    filled(world, 4)
     world.land(4)
     sleep.before(MetadataLog, "add", rewound(world, 1), of_log("offsets", 4))
     with pytest.raises(ConcurrentPlanError):
@@ -129,9 +119,7 @@ def test_a_plan_that_slept_through_a_rewind_is_taken_back(world: World, sleep: S
 
 def test_a_planned_batch_that_does_not_follow_the_one_before_is_no_batch_to_run(world: World) -> None:
     """What a plan of an older version that slept through a rewind has left."""
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
     world.land(3)
     world.execution.plan(run_identity(3))
     log = world.checkpoint.offset_log
@@ -150,9 +138,7 @@ def test_a_planned_batch_that_does_not_follow_the_one_before_is_no_batch_to_run(
 def test_a_plan_that_comes_after_a_command_has_begun_is_taken_back(
     world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
     world.land(3)
     real = MaintenanceLog.check_none
     looked: list[bool] = []
@@ -178,9 +164,7 @@ def test_a_plan_that_comes_after_a_command_has_begun_is_taken_back(
 def test_a_command_whose_first_file_a_plan_has_taken_ends_without_effect(
     world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    filled(world, 3)
     world.land(3)
 
     def plan_late_and_die() -> None:
@@ -256,9 +240,7 @@ def test_what_a_lanes_commit_released_that_slept_through_a_rewind_is_not_cleaned
 def test_a_commit_that_others_have_built_on_stays_whoever_is_at_the_checkpoint_when_its_process_wakes_up(
     world: World, sleep: Sleep
 ) -> None:
-    for number in range(2):
-        world.land(number)
-        world.run(number)
+    filled(world, 2)
     world.land(2)
 
     def others_go_on_and_a_command_dies() -> None:

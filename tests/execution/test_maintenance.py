@@ -20,9 +20,11 @@ from tests.execution.maintaining import (
     applier,
     checkpoint_files,
     expire,
+    filled,
     killed_at,
     planned,
     rewind,
+    rows,
 )
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -31,15 +33,7 @@ from tests.support.inline_engine import InlineEngine
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Three batches of one row each, all committed; something for `repair` and for `rewind`."""
-    return filled(tmp_path)
-
-
-def filled(root: Path) -> World:
-    world = World(root)
-    for number in range(3):
-        world.land(number)
-        world.run(number)
-    return world
+    return filled(World(tmp_path), 3)
 
 
 def damage(world: World) -> None:
@@ -49,10 +43,6 @@ def damage(world: World) -> None:
     (root / "attempts" / "live" / "2" / "1").write_bytes(b"")
 
 
-def rows(world: World) -> list[int]:
-    return sorted(row for found in world.table().values() for row in found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "before"), [(plan_repair, damage), (rewind(0), lambda world: None)], ids=["repair", "rewind"]
@@ -60,7 +50,7 @@ def rows(world: World) -> list[int]:
 def test_killed_anywhere_the_next_command_finishes_it(
     tmp_path: Path, make: Make, before: Callable[[World], None]
 ) -> None:
-    original = filled(tmp_path / "original")
+    original = filled(World(tmp_path / "original"), 3)
     before(original)
     finished, moment = False, 0
     while not finished:

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import TransformError
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.retention import retained
+from tests.execution.maintaining import filled
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.hooks import Diary
 from tests.support.inline_engine import InlineEngine
@@ -27,9 +28,7 @@ def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     world = World(tmp_path, hooks=(Diary(str(diary)),), min_batches_to_retain=2)
     Path(f"{diary}.fails").write_text("diary finished")
-    for number in range(4):
-        world.land(number)
-        world.run(number)
+    filled(world, 4)
     assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
     Path(f"{diary}.fails").unlink()
     assert world.janitor().of("retention applied") == ["log entries of 2 batches before live/2"]
@@ -43,9 +42,7 @@ def test_old_log_entries_move_into_segments_and_batches_go_on_and_are_replayed(
     monkeypatch.setattr(log_module, "SEGMENT_SIZE", 2)
     monkeypatch.setattr(retention, "FILES_KEPT", 2)
     world = World(tmp_path)
-    for number in range(5):
-        world.land(number)
-        world.run(number)
+    filled(world, 5)
     moved = world.janitor().of("log compacted")
     assert moved == [f"2 entries of {tmp_path}/checkpoint/{log}" for log in ("offsets", "commits")]
     assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()

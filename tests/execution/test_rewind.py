@@ -23,7 +23,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.maintenance import apply
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.maintaining import applied, applier, planned, rewind
+from tests.execution.maintaining import applied, applier, filled, planned, rewind, rows
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
@@ -32,18 +32,7 @@ from tests.support.leases import expire_leases
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Four batches of one row each, all committed."""
-    return filled(World(tmp_path))
-
-
-def filled(world: World, count: int = 4) -> World:
-    for number in range(count):
-        world.land(number)
-        world.run(number)
-    return world
-
-
-def rows(world: World) -> list[int]:
-    return sorted(row for found in world.table().values() for row in found)
+    return filled(World(tmp_path), 4)
 
 
 @pytest.mark.parametrize("to", [-1, 0, 1, 2])
@@ -148,7 +137,7 @@ def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     source = FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")
     world.sources = {"orders": source}
-    filled(world)
+    filled(world, 4)
     with pytest.raises(MaintenanceError, match=r"batch live/2 cannot be planned again[\s\S]*deleted by clean_source"):
         planned(world, rewind(1))
 
@@ -163,7 +152,7 @@ def test_archived_files_are_read_from_the_archive(tmp_path: Path) -> None:
     world = World(tmp_path)
     archive = {"clean_source": "archive", "archive_dir": str(tmp_path / "archive")}
     world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", **archive)}  # type: ignore[arg-type]
-    filled(world)
+    filled(world, 4)
     assert not list(world.landing().iterdir())
     applied(world, rewind(0))
     for number in range(4, 8):
