@@ -30,7 +30,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_
 from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.replay import answers, committer, is_asked_for, is_cleared, unanswered
+from airflow_provider_microbatch.execution.replay import answer_replays, committer, is_asked_for, is_cleared, unanswered
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.status import begin_attempt
@@ -313,12 +313,8 @@ class Execution:
             self._planner.sources.release(planned.ranges)
         entry = add_commit(checkpoint=self.checkpoint, sources=self._planner.sources, planned=planned, entry=entry)
         log.info("Completed batch [%s]", key.id)
-        replays = self.checkpoint.replays
-        for replay in replays.pending(key):
-            if attempt is None or answers(attempt, replay):
-                replays.complete(
-                    key, replay.epoch, attempt=manifest.epoch, completed_ms=self._clock_ms(), progress=progress
-                )  # fmt: skip
+        now = self._clock_ms()
+        answer_replays(self.checkpoint, key, attempt, epoch=manifest.epoch, progress=progress, now_ms=now)
         if attempt is not None:
             self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
         newest = self._lane.commit_log.latest_id()

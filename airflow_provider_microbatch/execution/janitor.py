@@ -15,9 +15,16 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
 from airflow_provider_microbatch.execution.execution import now_ms
-from airflow_provider_microbatch.execution.identity import is_published
+from airflow_provider_microbatch.execution.identity import (
+    complete_replace,
+    expected_on_record,
+    found_in,
+    is_published,
+)
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
+from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.replay import answer_replays
 from airflow_provider_microbatch.execution.retention import (
     apply_retention,
     compact_logs,
@@ -43,7 +50,8 @@ class Janitor:
     """Cleans up after dead attempts of one checkpoint. Never touches a live one, nor published data.
 
     Every step can be repeated: killed anywhere, the next run goes on. The steps for a dead attempt are: take the next
-    epoch, so that it loses should it wake up; stop its Spark; drop its stage; record its end; tell the hooks.
+    epoch, so that it loses should it wake up; stop its Spark; drop its stage; record its end; tell the hooks. What is
+    published and not committed is the next run's to commit. A published replay is answered here.
 
     :param checkpoint: what to clean up.
     :param sinks: sinks at hand, as in a DAG that has the pipeline: looked for stages in beside those that the
@@ -147,8 +155,7 @@ class Janitor:
         if is_committed(self._checkpoint, attempt):
             end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
         elif end is None:
-            if is_published(self._checkpoint, attempt, candidates):
-                report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
+            if self._waits_for_commit(attempt, candidates, report):
                 return
             end = self._found_dead(attempt)
             if not self._dry_run:
@@ -156,10 +163,37 @@ class Janitor:
                     report.add("alive", what, "a later attempt was opened at this moment and deals with it")
                     return
                 # It may have published between the look and the fence; after the fence it cannot begin to.
-                if is_published(self._checkpoint, attempt, candidates):
-                    report.add("waits for its commit", what, "published; the next run of the pipeline commits it")
+                if self._waits_for_commit(attempt, candidates, report):
                     return
+            if self._answered(attempt, candidates, report):
+                end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
         self._clean(attempt, end, candidates, report)
+
+    def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
+        key = attempt.key
+        committed = self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
+        if committed or not is_published(self._checkpoint, attempt, sinks):
+            return False
+        why = "published; the next run of the pipeline commits it"
+        report.add("waits for its commit", f"{key} attempt {attempt.epoch}", why)
+        return True
+
+    def _answered(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
+        """Whether what is published of a committed batch is the attempt's, a replay's that died before it said so. The
+        clears that it was made for are answered then: nobody else would, should their run have been deleted."""
+        checkpoint, key, epoch = self._checkpoint, attempt.key, attempt.epoch
+        batch = expected_on_record(checkpoint, key)
+        for sink in sinks:
+            published = found_in(sink, batch)
+            if published is None or published.epoch != epoch:
+                continue
+            if not self._dry_run:
+                published = complete_replace(checkpoint, sink, batch.identity, published)
+                progress = progress_of(published, {})
+                answer_replays(checkpoint, key, attempt, epoch=epoch, progress=progress, now_ms=self._clock_ms())
+            report.add("clear answered", f"{key} attempt {epoch}", "its output is the batch's")
+            return True
+        return False
 
     def _clean(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
         key, epoch = attempt.key, attempt.epoch

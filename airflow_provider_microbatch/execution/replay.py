@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -119,6 +121,25 @@ def answers(attempt: Attempt, request: Replay) -> bool:
     day: it must neither replace the output of a replay nor pass for one.
     """
     return attempt.request is not None and attempt.request >= request.epoch
+
+
+def answer_replays(
+    checkpoint: Checkpoint,
+    key: BatchKey,
+    attempt: Attempt | None,
+    *,
+    epoch: int,
+    progress: Mapping[str, Any],
+    now_ms: int,
+) -> None:
+    """Record that the batch's requests are answered by what is published. Idempotent.
+
+    :param attempt: whose output that is; None if that is not on record, as after the restore of a backup.
+    :param epoch: its number.
+    """
+    for request in checkpoint.replays.pending(key):
+        if attempt is None or answers(attempt, request):
+            checkpoint.replays.complete(key, request.epoch, attempt=epoch, completed_ms=now_ms, progress=progress)
 
 
 def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:

@@ -110,9 +110,9 @@ MUTATIONS = [
     Mutation(
         name="a replay is never answered",
         why="every later retry replays again",
-        file="execution/execution.py",
-        old="replays.pending(key):\n            if attempt is None or answers",
-        new="replays.pending(key)[:0]:\n            if attempt is None or answers",
+        file="execution/replay.py",
+        old="    for request in checkpoint.replays.pending(key):\n        if attempt is None",
+        new="    for request in checkpoint.replays.pending(key)[:0]:\n        if attempt is None",
         tests=(PROTOCOL,),
     ),
     Mutation(
@@ -126,9 +126,9 @@ MUTATIONS = [
     Mutation(
         name="any commit answers a replay",
         why="a zombie's commit takes the request away, and the clear's retry says that all is done",
-        file="execution/execution.py",
-        old="            if attempt is None or answers(attempt, replay):",
-        new="            if True:",
+        file="execution/replay.py",
+        old="        if attempt is None or answers(attempt, request):",
+        new="        if True:",
         tests=(ZOMBIES,),
     ),
     Mutation(

@@ -308,6 +308,22 @@ MUTATIONS = [
         tests=(JANITOR,),
     ),
     Mutation(
+        name="the janitor leaves a published replay to a next run",
+        why="the run that asked for it was deleted: its attempt stays unfinished, and retention before it, for ever",
+        file="execution/janitor.py",
+        old="        if committed or not is_published(self._checkpoint, attempt, sinks):\n",
+        new="        if not is_published(self._checkpoint, attempt, sinks):\n",
+        tests=(JANITOR,),
+    ),
+    Mutation(
+        name="the janitor ends a published replay without its answer",
+        why="the clear makes the batch once more, or holds retention for ever",
+        file="execution/janitor.py",
+        old="                answer_replays(checkpoint, key, attempt, ",
+        new="                dict(",
+        tests=(JANITOR,),
+    ),
+    Mutation(
         name="the janitor leaves stages",
         why="stages pile up",
         file="execution/janitor.py",
