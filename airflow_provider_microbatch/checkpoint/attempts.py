@@ -40,7 +40,7 @@ class Attempts:
     def take_exactly(self, attempt: Attempt) -> bool:
         """Begin an attempt under this epoch and no other; False if somebody has taken it. Epoch and handle are durable
         on return."""
-        return self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))
+        return self.epochs.put(attempt.key, attempt.epoch, attempt_values(attempt))
 
     def get(self, key: BatchKey, epoch: int) -> Attempt | None:
         """The attempt, or None. :raises CorruptEntryError: if its entry cannot be read."""
@@ -86,7 +86,8 @@ class Attempts:
         return self.epochs.purge(before)
 
 
-def _to_dict(attempt: Attempt) -> dict[str, Any]:
+def attempt_values(attempt: Attempt) -> dict[str, Any]:
+    """What the attempt's entry holds. Batch and epoch are its path."""
     return {
         "handle": dict(attempt.handle),
         "run": run_to_dict(attempt.run),

@@ -245,6 +245,11 @@ class Attempt:
         """Whose stage the attempt writes: by it its place is known."""
         return self.identity or BatchIdentity.at(self.key)
 
+    @property
+    def is_fence(self) -> bool:
+        """Whether its epoch only fences those before it: nothing runs under it."""
+        return not self.code
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, Relation, RunIdentity
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError
 from airflow_provider_microbatch.execution.engine import Code
@@ -18,9 +19,6 @@ from airflow_provider_microbatch.execution.replay import request_replay
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
 log = logging.getLogger(__name__)
-
-RESTORED = "restored"
-"""``engine`` in the handle of an epoch that was an attempt's which a restored backup does not know. It runs nothing."""
 
 GoesOn = Callable[[RunIdentity], bool]
 """Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
@@ -147,7 +145,7 @@ def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, 
     :return: the last epoch that this run has put on record.
     """
     for epoch in range(newest + 1, published + 1):
-        unknown = Attempt(key=key, epoch=epoch, handle={"engine": RESTORED}, run=None, code={}, started_ms=now_ms)
+        unknown = fence(key, epoch, by=FencedBy.RESTORED, started_ms=now_ms)
         if not checkpoint.attempts.take_exactly(unknown):
             return epoch - 1  # whoever was faster is found by the next look
         end = AttemptEnd(

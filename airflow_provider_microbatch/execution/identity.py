@@ -130,6 +130,6 @@ def _older(checkpoint: Checkpoint, found: Manifest, *, planned_ms: int) -> Manif
     if is_committed(checkpoint, attempt):
         return found
     # An attempt of before a rewind read another plan of the batch. Plan and attempt may be of two hosts' clocks.
-    may_be = bool(attempt.code) and attempt.started_ms >= planned_ms - SKEW_MS
+    may_be = not attempt.is_fence and attempt.started_ms >= planned_ms - SKEW_MS
     end = checkpoint.attempts.ended(found.key, found.epoch)
     return found if may_be and (end is None or end.state == "succeeded") else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
@@ -38,9 +39,6 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
-
-ENGINE = "janitor"
-"""``engine`` in the handle of an epoch that the janitor took: it fences the dead attempt and runs nothing."""
 
 GRACE_SECONDS = 60 * 60.0
 """How long output that a replay put out is kept for readers that opened it before."""
@@ -240,18 +238,11 @@ class Janitor:
         """
         attempts, key = self._checkpoint.attempts, attempt.key
         if attempts.latest_epoch(key) == attempt.epoch:
-            fence = Attempt(
-                key=key,
-                epoch=attempt.epoch + 1,
-                handle={"engine": ENGINE},
-                run=None,
-                code={},
-                started_ms=self._clock_ms(),  # no definition: the hooks were never told of this epoch
-            )
-            if not attempts.take_exactly(fence):
+            after = fence(key, attempt.epoch + 1, by=FencedBy.JANITOR, started_ms=self._clock_ms())
+            if not attempts.take_exactly(after):
                 return False
         for later in attempts.all(key):
-            if later.handle.get("engine") == ENGINE and attempts.ended(key, later.epoch) is None:
+            if is_fence_by(later, FencedBy.JANITOR) and attempts.ended(key, later.epoch) is None:
                 end = AttemptEnd(
                     state="canceled", error=f"the janitor gave up attempt {attempt.epoch}", ended_ms=self._clock_ms()
                 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
@@ -35,13 +36,6 @@ from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.sinks import Sink
 
 log = logging.getLogger(__name__)
-
-REWOUND = "rewound"
-"""``engine`` in the handle of the epoch that a batch's number had when it was given up: it fences all attempts before,
-and the batch that has the number next begins after it."""
-
-ENGINE = "set aside"
-"""``engine`` in the handle of the epoch under which a batch is set aside: it fences all attempts and runs nothing."""
 
 FOUND_DEAD = "found dead: its lease has run out, and its engine does not say that it runs"
 
@@ -87,10 +81,10 @@ def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Fail
     no failure of the batch."""
     found: dict[str | None, list[str]] = {JOB: [], DEAD: []}
     for attempt in checkpoint.attempts.all(key):
-        if attempt.handle.get("engine") == REWOUND:
+        if is_fence_by(attempt, FencedBy.REWOUND):
             found = {JOB: [], DEAD: []}  # another batch of this number began here
-        if not attempt.code or attempt.request is not None:
-            continue  # an epoch that only fences, or a replay
+        if attempt.is_fence or attempt.request is not None:
+            continue  # a replay's failure is not the batch's
         end = checkpoint.attempts.ended(key, attempt.epoch)
         if end is None:
             found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []
@@ -161,10 +155,10 @@ def set_aside(
     :raises SourceError: if a source cannot keep the range; nothing is set aside then.
     """
     key, attempts = planned.key, checkpoint.attempts
-    fence = Attempt(key=key, epoch=epoch, handle={"engine": ENGINE}, run=run, code={}, started_ms=now_ms)
-    if not attempts.take_exactly(fence):
+    fencing = fence(key, epoch, by=FencedBy.SET_ASIDE, started_ms=now_ms, run=run)
+    if not attempts.take_exactly(fencing):
         raise OutrunError(f"batch {key}: attempt {epoch} was opened at the same moment.")
-    end_earlier(fence)
+    end_earlier(fencing)
     attempts.end(key, epoch, AttemptEnd(state="canceled", error="sets the batch aside", ended_ms=now_ms))
     if sink.contains(expected(checkpoint, planned.identity)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")

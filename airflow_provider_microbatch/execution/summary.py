@@ -130,7 +130,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     commit = lane.commit_log.get(key.id)
     answer = (checkpoint.replays.newest_answer(key) if commit is not None else None) or {}
     aside = commit is not None and commit.set_aside and not answer
-    attempts = [attempt for attempt in checkpoint.attempts.all(key) if attempt.code or not aside]
+    attempts = [attempt for attempt in checkpoint.attempts.all(key) if not (attempt.is_fence and aside)]
     shown = attempts[-1] if attempts else None
     # A replay's answer tells what is in the table now; one of an older version lacks the figures.
     published: int | None = None

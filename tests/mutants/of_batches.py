@@ -415,7 +415,7 @@ MUTATIONS = [
         name="a batch is set aside under no epoch",
         why="an attempt that was taken for dead, or one that has just begun, publishes a batch that is set aside",
         file="execution/set_aside.py",
-        old="    if not attempts.take_exactly(fence):\n",
+        old="    if not attempts.take_exactly(fencing):\n",
         new="    if False:\n",
         tests=(SET_ASIDE,),
     ),

@@ -128,7 +128,7 @@ MUTATIONS = [
         name="failures of before a rewind count",
         why="a batch is set aside at its first failure, its rows in no table",
         file="execution/set_aside.py",
-        old='        if attempt.handle.get("engine") == REWOUND:\n',
+        old="        if is_fence_by(attempt, FencedBy.REWOUND):\n",
         new="        if False:\n",
         tests=(REWIND,),
     ),

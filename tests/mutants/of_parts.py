@@ -109,8 +109,8 @@ MUTATIONS = [
         name="an epoch is shared",
         why="two attempts write one stage",
         file="checkpoint/attempts.py",
-        old="        return self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))",
-        new="        self.epochs.put(attempt.key, attempt.epoch, _to_dict(attempt))\n        return True",
+        old="        return self.epochs.put(attempt.key, attempt.epoch, attempt_values(attempt))",
+        new="        self.epochs.put(attempt.key, attempt.epoch, attempt_values(attempt))\n        return True",
         tests=("tests/checkpoint/test_attempts.py",),
     ),
     Mutation(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.attempts import attempt_values
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.replays import withdrawn
@@ -15,15 +17,16 @@ from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import End, Fence
 from airflow_provider_microbatch.execution.replay import answers
-from airflow_provider_microbatch.execution.set_aside import REWOUND
-
-ENGINE = "maintenance"
-"""``engine`` in the handle of an epoch that a command took: it runs nothing."""
 
 
 def repair_attempts(drafting: Drafting) -> None:
     """Every epoch can be read, and every attempt without an end has a lease, by which the janitor finds it."""
-    _mend(drafting, "attempts", lambda: drafting.checkpoint.attempts.epochs, lambda: fence_values(drafting))
+    _mend(
+        drafting,
+        "attempts",
+        lambda: drafting.checkpoint.attempts.epochs,
+        lambda key, epoch: _fence(drafting, key, epoch, FencedBy.COMMAND),
+    )
     attempts, leases = drafting.checkpoint.attempts, drafting.checkpoint.leases
     for lane in drafting.store.list("leases"):
         for name in drafting.store.list(f"leases/{lane}"):
@@ -46,8 +49,13 @@ def repair_attempts(drafting: Drafting) -> None:
 
 def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
     """Requests can be read, and one that was answered says so: else the batch would run once more."""
-    placeholder = {"run": None, "requested_ms": drafting.at_ms}
-    _mend(drafting, "replays", lambda: drafting.checkpoint.replays.epochs, lambda: placeholder, _ended_replay(drafting))
+    _mend(
+        drafting,
+        "replays",
+        lambda: drafting.checkpoint.replays.epochs,
+        lambda key, epoch: {"run": None, "requested_ms": drafting.at_ms},
+        _ended_replay(drafting),
+    )
     checkpoint = drafting.checkpoint
     for lane in checkpoint.replays.epochs.lanes():
         for number in checkpoint.replays.epochs.ids(lane):
@@ -102,7 +110,7 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
         drafting.step(
             Fence(
                 path=f"attempts/{key}/{began[-1] + 1}",
-                text=encode_record(fence_values(drafting, of=REWOUND)).decode(),
+                text=encode_record(_fence(drafting, key, began[-1] + 1, FencedBy.REWOUND)).decode(),
                 end=_end(drafting, "it runs nothing"),
                 why=f"fences attempt {began[-1]}",
             )
@@ -114,15 +122,8 @@ def _end(drafting: Drafting, why: str) -> str:
     return encode_record(values).decode()
 
 
-def fence_values(drafting: Drafting, *, of: str = ENGINE) -> Mapping[str, Any]:
-    """An attempt that stands for an epoch and runs nothing."""
-    return {
-        "handle": {"engine": of, "by_hand": dict(drafting.trail)},
-        "run": None,
-        "code": {},
-        "started_ms": drafting.at_ms,
-        "definition": None,
-    }
+def _fence(drafting: Drafting, key: BatchKey, epoch: int, by: FencedBy) -> Mapping[str, Any]:
+    return attempt_values(fence(key, epoch, by=by, started_ms=drafting.at_ms, by_hand=drafting.trail))
 
 
 def _ended_replay(drafting: Drafting) -> Mapping[str, Any]:
@@ -133,7 +134,7 @@ def _mend(
     drafting: Drafting,
     folder: str,
     epochs_of: Callable[[], Epochs],
-    placeholder: Callable[[], Mapping[str, Any]],
+    placeholder: Callable[[BatchKey, int], Mapping[str, Any]],
     end: Mapping[str, Any] | None = None,
 ) -> None:
     """An epoch never comes back: attempts that fence by it would share it. So what is torn or missing is replaced."""
@@ -150,7 +151,9 @@ def _mend(
                 if _is_record(drafting.store.get(path)):
                     continue
                 drafting.set_aside(path, "torn")
-                drafting.write(path, encode_record(placeholder()), f"stands for epoch {epoch}, which is not used again")
+                drafting.write(
+                    path, encode_record(placeholder(key, epoch)), f"stands for epoch {epoch}, which is not used again"
+                )
                 if ended is None:
                     values = end or {
                         "state": "canceled", "ended_ms": drafting.at_ms, "error": "its entry was torn or missing",

@@ -162,8 +162,8 @@ class Recorded:
                 return None
             if attempt is not None and attempt.definition is not None:
                 found.add(attempt.definition)
-            elif attempt is None or attempt.code:
-                return None  # of before pipelines were on record; an attempt that only fences has no code
+            elif attempt is None or not attempt.is_fence:
+                return None  # of before pipelines were on record
         return found or None
 
     def source(self, name: str, *, lane: str) -> OpenSource | None:

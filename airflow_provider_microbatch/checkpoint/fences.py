@@ -1,0 +1,52 @@
+"""Epochs that only fence: who takes one has a later epoch than all attempts before it, and runs nothing under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+
+
+class FencedBy(StrEnum):
+    """Why nothing runs under an epoch. Stands in the entry where the engine of an attempt does."""
+
+    JANITOR = "janitor"
+    """It gave up the attempt before, which was found dead."""
+
+    SET_ASIDE = "set aside"
+    """The batch was set aside under this epoch."""
+
+    RESTORED = "restored"
+    """The epoch was an attempt's which a restored backup does not know."""
+
+    REWOUND = "rewound"
+    """The batch of this number was given up, and the one that has the number next begins after this epoch."""
+
+    COMMAND = "maintenance"
+    """A command put it in place of an entry that was torn or missing."""
+
+
+def fence(
+    key: BatchKey,
+    epoch: int,
+    *,
+    by: FencedBy,
+    started_ms: int,
+    run: RunIdentity | None = None,
+    by_hand: Mapping[str, Any] | None = None,
+) -> Attempt:
+    """An attempt that only fences. It has no definition: job status hooks were never told of it.
+
+    :param by_hand: who gave the command, and when; None if it was none.
+    """
+    trail = {} if by_hand is None else {"by_hand": dict(by_hand)}
+    handle = {"engine": by.value, **trail}
+    return Attempt(key=key, epoch=epoch, handle=handle, run=run, code={}, started_ms=started_ms)
+
+
+def is_fence_by(attempt: Attempt, by: FencedBy) -> bool:
+    """Whether the attempt only fences, for this reason."""
+    return attempt.is_fence and attempt.handle.get("engine") == by.value
