@@ -127,12 +127,12 @@ class BatchPurgedError(MicroBatchError):
 class BatchSetAsideError(MicroBatchError):
     """A batch failed as often as its pipeline allows and was set aside; the pipeline goes on without it.
 
-    :param batch_id: the batch, in the lane that the run works on.
+    :param batch: the batch, as ``<lane>/<id>``.
     """
 
-    def __init__(self, message: str, *, batch_id: int) -> None:
+    def __init__(self, message: str, *, batch: str) -> None:
         super().__init__(message)
-        self.batch_id = batch_id
+        self.batch = batch
 
 
 class AttemptCanceledError(MicroBatchError):

@@ -213,5 +213,5 @@ def aside_error(planned: PlannedBatch, commit: CommitEntry) -> BatchSetAsideErro
         f"table: {render(planned.starts)} to {render(planned.entry.ends)}. The pipeline goes on with the next batch. "
         f"Mend what is wrong, then clear this task: that runs the batch (`microbatch rewind` does if its run is gone). "
         f"The last error: {failure.get('error')}",
-        batch_id=planned.key.id,
+        batch=str(planned.key),
     )

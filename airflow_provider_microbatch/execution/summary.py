@@ -11,10 +11,8 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.execution.labels import aside_label, done_label, names_of, rows_label
 from airflow_provider_microbatch.execution.position import starts_of
-
-_NAMED = 5
-"""So many batches a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +57,7 @@ class BatchSummary:
     @property
     def label(self) -> str:
         """A few words for a square in the grid."""
-        if self.state == "set_aside":
-            return f"batch {self.key.id} · set aside"
-        rows = "" if self.rows_out is None else f" · {rows_label(self.rows_out)}"
-        return f"{batch_label(self.key)}{rows}"
+        return aside_label(self.key) if self.state == "set_aside" else done_label(self.key, rows=self.rows_out)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
@@ -90,22 +85,6 @@ class RunSummary:
         """That of the last batch, with all keys as ``batches``."""
         keys = [str(batch.key) for batch in self.batches]
         return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
-
-
-def batch_label(key: BatchKey) -> str:
-    """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
-    return f"batch {key.id if key.lane == LIVE else key}"
-
-
-def rows_label(count: int) -> str:
-    """``1,000 rows``."""
-    return f"{count:,} row{'' if count == 1 else 's'}"
-
-
-def names_of(keys: Sequence[BatchKey]) -> str:
-    """``batches live/5, live/7``, the first few of them."""
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return f"batch{'es' if len(keys) > 1 else ''} {', '.join(map(str, keys[:_NAMED]))}{more}"
 
 
 NO_SIGN = "no end on record, and no sign of life: its lease has run out"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
     BatchPurgedError,
@@ -20,8 +20,9 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.labels import aside_label, batch_label
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, batch_label
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
@@ -232,7 +233,7 @@ def alarming(context: Context) -> Iterator[None]:
     try:
         yield
     except BatchSetAsideError as alarm:
-        set_label(context, f"batch {alarm.batch_id} · set aside")
+        set_label(context, aside_label(BatchKey.parse(alarm.batch)))
         raise AirflowFailException(str(alarm)) from alarm
 
 
@@ -242,4 +243,6 @@ def planned_label(execution: Execution) -> str | None:
         tail = execution.checkpoint.lane(LIVE).tail()
     except (MicroBatchError, OSError):
         return None
-    return None if tail.offset_id == tail.commit_id else f"batch {tail.offset_id}"
+    if tail.offset_id is None or tail.offset_id == tail.commit_id:
+        return None
+    return batch_label(BatchKey(LIVE, tail.offset_id))

@@ -32,10 +32,11 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import Look
+from airflow_provider_microbatch.execution.labels import attempt_label, batch_label
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import is_cleared, unanswered
-from airflow_provider_microbatch.execution.summary import batch_label, summarize
+from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.micro_batch import (
@@ -173,7 +174,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         set_label(context, batch_label(key))
         with alarming(context):
             attempt = self._open(execution, key, context, code=code, engine=engine)
-        set_label(context, f"{batch_label(key)} · attempt {attempt.epoch}")
+        set_label(context, attempt_label(key, attempt.epoch))
         sink = self.pipeline.sink
         try:
             with execution.hold(attempt, engine):

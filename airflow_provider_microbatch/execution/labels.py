@@ -1,0 +1,44 @@
+"""What a batch is called where people see it: squares of the grid, the command line, log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+
+_NAMED = 5
+"""So many batches a message names."""
+
+
+def batch_label(key: BatchKey) -> str:
+    """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
+    return f"batch {key.id if key.lane == LIVE else key}"
+
+
+def attempt_label(key: BatchKey, epoch: int) -> str:
+    """``batch 5 · attempt 2``, while one is at work."""
+    return f"{batch_label(key)} · attempt {epoch}"
+
+
+def done_label(key: BatchKey, *, rows: int | None) -> str:
+    """``batch 5 · 1,000 rows``.
+
+    :param rows: published; None if that is not known.
+    """
+    return batch_label(key) if rows is None else f"{batch_label(key)} · {rows_label(rows)}"
+
+
+def aside_label(key: BatchKey) -> str:
+    """``batch 5 · set aside``."""
+    return f"{batch_label(key)} · set aside"
+
+
+def rows_label(count: int) -> str:
+    """``1,000 rows``."""
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def names_of(keys: Sequence[BatchKey]) -> str:
+    """``batches live/5, live/7``, the first few of them."""
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"batch{'es' if len(keys) > 1 else ''} {', '.join(map(str, keys[:_NAMED]))}{more}"
