@@ -17,6 +17,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
@@ -24,7 +25,7 @@ from airflow_provider_microbatch.exceptions import (
     IntervalError,
     NothingInIntervalError,
 )
-from airflow_provider_microbatch.execution.execution import Execution, now_ms
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, newest_of
 from airflow_provider_microbatch.execution.labels import names_of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
@@ -39,11 +39,6 @@ from airflow_provider_microbatch.runtime.job import Job, Transform
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 
 log = logging.getLogger(__name__)
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 class Execution:

@@ -14,8 +14,8 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
-from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.identity import (
     complete_replace,
     expected_on_record,

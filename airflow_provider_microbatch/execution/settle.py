@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from airflow_provider_microbatch.checkpoint.entries import AttemptEnd
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import AttemptCanceledError
-from airflow_provider_microbatch.execution.execution import Execution, now_ms
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.identity import is_published
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed

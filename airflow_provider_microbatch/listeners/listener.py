@@ -7,7 +7,6 @@ tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` say
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -129,6 +128,7 @@ def _rendered_place(task_instance: Any) -> str | None:
 def _mark(places: Iterable[str], **said: Any) -> None:
     for place in places:
         from airflow_provider_microbatch.checkpoint.marks import Mark
+        from airflow_provider_microbatch.clock import now_ms
         from airflow_provider_microbatch.listeners.marking import MARKING
 
-        MARKING.put(place, Mark(**{**said, "reason": said["reason"][:500]}, marked_ms=time.time_ns() // 1_000_000))
+        MARKING.put(place, Mark(**{**said, "reason": said["reason"][:500]}, marked_ms=now_ms()))

@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
-from airflow_provider_microbatch.execution.execution import now_ms
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.operators.data_interval import wanted_interval

@@ -12,10 +12,10 @@ from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEven
 from asgiref.sync import sync_to_async
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision
 from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns

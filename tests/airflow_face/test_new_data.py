@@ -20,9 +20,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.execution import now_ms
 from airflow_provider_microbatch.execution.plan import FireDecision
 from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.runtime.job import Job
