@@ -30,7 +30,13 @@ from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_
 from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.replay import answer_replays, committer, is_asked_for, is_cleared, unanswered
+from airflow_provider_microbatch.execution.replay import (
+    answer_replays,
+    committer,
+    is_asked_for,
+    is_cleared,
+    still_wanted,
+)
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.status import begin_attempt
@@ -86,9 +92,7 @@ class Execution:
         :param searched_ms: when the run has asked before; see :meth:`Planner.should_fire`.
         """
         return self._planner.should_fire(
-            run,
-            held=lambda key: known_to_be_held(self.checkpoint, key, run, engine_of),
-            searched_ms=searched_ms,
+            run, held=lambda key: known_to_be_held(self.checkpoint, key, run, engine_of), searched_ms=searched_ms
         )
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
@@ -190,6 +194,19 @@ class Execution:
         """Keep the finished stage from the janitor for ``seconds``, though nobody renews its lease: between submit and
         commit it belongs to the audits."""
         self.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=seconds, parked=True)
+
+    def open_next(self, look: Look, *, run: RunIdentity, code: Code, engine: Engine) -> Attempt | None:
+        """Begin the attempt that a look at the batch asks for, unless it is set aside; raises as these two do.
+
+        :return: the attempt; None if another run was faster: then the batch has to be looked at again.
+        """
+        key = look.planned.key
+        try:
+            self.set_aside_if_due(key, newest=look.newest, run=run, engine=engine)
+            return self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)
+        except OutrunError as outrun:
+            log.info("%s Looking again", outrun)
+            return None
 
     def job(self, attempt: Attempt, transform: Transform | None) -> Job:
         """What the runtime has to do for this attempt: the planned ranges, from the log alone.
@@ -317,9 +334,8 @@ class Execution:
         check_still_planned(self.checkpoint, planned.identity)
         if newest == key.id:
             self._planner.sources.commit(planned.entry.ends)
-            for removed in apply_retention(
-                self.checkpoint, kept=self.pipeline.min_batches_to_retain, lane=self._lane.name
-            ):  # fmt: skip
+            kept = self.pipeline.min_batches_to_retain
+            for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
         elif newest is not None and entry.set_aside:
             # Its range was passed over when later ones were committed.
@@ -394,19 +410,17 @@ class Execution:
                 if is_cleared(self.checkpoint, published, run, planned):
                     continue
                 return summarize(self.checkpoint, key)
-            try:
-                self.set_aside_if_due(key, newest=found.newest, run=run, engine=engine)
-                attempt = self.open_attempt(key=key, run=run, code=code, engine=engine, look=found)
-            except OutrunError as outrun:
-                log.info("%s Looking again", outrun)
+            attempt = self.open_next(found, run=run, code=code, engine=engine)
+            if attempt is None:
                 continue
             # Held until the commit entry is there: who finds the batch published before that would commit it too.
             with self.hold(attempt, engine):
                 published = self._attempt(attempt, engine, code, transform, should_stop)
                 self.commit(key=key, manifest=published, run=run)
-            if not (unanswered(self.checkpoint, attempt) or is_cleared(self.checkpoint, published, run, planned)):
+            why_again = still_wanted(self.checkpoint, attempt, published, run=run, planned=planned)
+            if why_again is None:
                 return summarize(self.checkpoint, key)
-            log.info("Batch %s: attempt %s does not answer the replay; running it again", key, published.epoch)
+            log.info("%s Running it again", why_again)
 
     def _attempt(
         self,

@@ -173,9 +173,27 @@ def _is_of_before_a_clear(attempt: Attempt | None, run: RunIdentity | None, plan
     return any(one is not None and run.relation_to(one) is Relation.LATER for one in by)
 
 
-def unanswered(checkpoint: Checkpoint, attempt: Attempt) -> bool:
-    """Whether a request that the attempt was made for still waits: then some other attempt's output was adopted."""
-    return any(answers(attempt, request) for request in checkpoint.replays.pending(attempt.key))
+def still_wanted(
+    checkpoint: Checkpoint, attempt: Attempt, published: Manifest, *, run: RunIdentity | None, planned: PlannedBatch
+) -> str | None:
+    """Why the batch has to run once more though it is committed, in words; None if what is published is what was asked
+    for. Another attempt may have published before the one that was made for a clear, which adopts its output then.
+
+    :param attempt: the one that was made last.
+    :param published: what is in the sink.
+    :param run: whose clear it was made for; None if that is not known.
+    """
+    if any(answers(attempt, request) for request in checkpoint.replays.pending(attempt.key)):
+        return (
+            f"batch {attempt.key}: attempt {published.epoch} is published and was not made for replay request "
+            f"{attempt.request}, which waits for its answer."
+        )
+    if run is not None and is_cleared(checkpoint, published, run, planned):
+        return (
+            f"batch {attempt.key}: attempt {published.epoch}, of before the run was cleared, was published first. It "
+            "is committed and not what the clear asks for."
+        )
+    return None
 
 
 def _may_answer(run: RunIdentity, request: Replay) -> bool:

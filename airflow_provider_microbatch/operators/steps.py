@@ -35,7 +35,7 @@ from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.labels import attempt_label, batch_label
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
-from airflow_provider_microbatch.execution.replay import is_cleared, unanswered
+from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
@@ -205,14 +205,9 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             look = look_or_skip(execution, key, context)
             if look.is_done:
                 raise AirflowSkipException(f"batch {key} is committed already, and nobody asked to replay it.")
-            run = identity_of(context)
-            try:
-                execution.set_aside_if_due(key, newest=look.newest, run=run, engine=engine)
-                return execution.open_attempt(
-                    key=key, run=run, code=code, engine=engine, look=look
-                )  # fmt: skip
-            except OutrunError as outrun:
-                self.log.info("%s Looking again", outrun)
+            attempt = execution.open_next(look, run=identity_of(context), code=code, engine=engine)
+            if attempt is not None:
+                return attempt
 
     def on_kill(self) -> None:
         """Stop Spark. ``execute`` goes on, finds that it was stopped, and leaves no stage."""
@@ -308,17 +303,11 @@ class CommitMicroBatchOperator(BaseOperator):
             )
         manifest = execution.publish(attempt, should_stop=lambda: self._stopped)
         execution.commit(key=key, manifest=manifest, run=identity_of(context))
-        if unanswered(execution.checkpoint, attempt):
-            raise OutrunError(
-                f"batch {key}: attempt {manifest.epoch} is published and was not made for replay request "
-                f"{attempt.request}, which waits for its answer. Clear the submit task."
-            )
         # Of the clear that submit ran for: a clear of this task alone only says commit again.
-        if attempt.run and is_cleared(execution.checkpoint, manifest, attempt.run, execution.load(key)):
-            raise OutrunError(
-                f"batch {key}: attempt {manifest.epoch}, of before the run was cleared, was published first. It is "
-                "committed and not what the clear asks for. Clear the submit task."
-            )
+        planned = execution.load(key)
+        why_again = still_wanted(execution.checkpoint, attempt, manifest, run=attempt.run, planned=planned)
+        if why_again is not None:
+            raise OutrunError(f"{why_again} Clear the submit task.")
         summary = summarize(execution.checkpoint, key)
         set_label(context, summary.label)
         return summary.to_dict()
