@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -61,9 +61,15 @@ class Epochs:
         names = self._store.list(self._folder(key))
         return sorted(numbers([name.removesuffix(_END) for name in names if name.endswith(_END)]))
 
+    def open(self, key: BatchKey) -> list[int]:
+        """Epochs that have no end on record, ascending. One listing."""
+        names = self._store.list(self._folder(key))
+        ended = set(numbers([name.removesuffix(_END) for name in names if name.endswith(_END)]))
+        return sorted(number for number in numbers(names) if number not in ended)
+
     def lanes(self) -> list[str]:
-        """Lanes that have entries."""
-        return sorted(self._store.list(""))
+        """Lanes that have entries. What has no lane's name nobody of us made."""
+        return sorted(filter(is_name, self._store.list("")))
 
     def ids(self, lane: str) -> list[int]:
         """Batches of the lane that have entries, ascending."""

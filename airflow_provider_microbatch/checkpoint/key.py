@@ -20,12 +20,17 @@ def check_name(name: object, *, what: str) -> str:
     :param what: what it names, for the message ("pipeline", "source", "lane").
     :raises DefinitionError: for anything but letters, digits, ``_``, ``-`` and ``.``, a leading dot, or ``..``.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+    if not is_name(name):
         raise DefinitionError(
             f"{what} name {name!r} cannot be used: it becomes a folder name, so use letters, digits, '_', '-' and '.' "
             "only, start with a letter or digit, and leave out slashes and '..'."
         )
-    return name
+    return str(name)
+
+
+def is_name(name: object) -> bool:
+    """Whether ``name`` can be one path component of a checkpoint and of a table."""
+    return isinstance(name, str) and bool(_NAME.fullmatch(name)) and ".." not in name
 
 
 @dataclass(frozen=True, order=True)

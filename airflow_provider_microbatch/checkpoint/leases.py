@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -10,6 +10,9 @@ from airflow_provider_microbatch.checkpoint.store import Store
 LEASE_SECONDS = 60.0
 """How long an attempt counts as alive after its holder's last sign. The holder renews at a third of it, so two renewals
 may fail before anybody takes the attempt for dead."""
+
+_LONGEST_SECONDS = 10 * 366 * 24 * 60 * 60
+"""No lease runs longer: one that somebody wrote as endless would keep retention from its lane for ever."""
 
 
 class Leases:
@@ -64,8 +67,8 @@ class Leases:
             where = f"{self._store.location}/{path}"
             values = decode_record(data, where=where)
             seconds = values.get("seconds")
-            if not isinstance(seconds, (int, float)):
-                corrupt(where, "not what it should be: it lacks seconds")
+            if not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_SECONDS:
+                corrupt(where, "not what it should be: it lacks seconds, or they are no time that a stage waits")
             if values.get("parked") and not parked:
                 return 0.0
             return max(0.0, seconds - (self._store.now_ms() - written) / 1000)
@@ -78,7 +81,7 @@ class Leases:
     def unfinished(self, lane: str | None = None) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that have a lease, alive or not. One listing a lane."""
         found = set()
-        for name in self._store.list("") if lane is None else [lane]:
+        for name in filter(is_name, self._store.list("")) if lane is None else [lane]:
             for batch_id, epoch, _ in self._files(name):
                 found.add((BatchKey(name, batch_id), epoch))
         return sorted(found)

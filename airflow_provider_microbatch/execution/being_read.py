@@ -18,7 +18,7 @@ def being_read(checkpoint: Checkpoint, source: str) -> list[HeldRange]:
     keys = {key for key, epoch in checkpoint.leases.unfinished() if _reads(checkpoint, key, epoch)}
     replays = checkpoint.replays.epochs
     asked = (BatchKey(lane, number) for lane in replays.lanes() for number in replays.ids(lane))
-    keys.update(key for key in asked if len(replays.all(key)) > len(replays.ends(key)))
+    keys.update(key for key in asked if replays.open(key))
     found = []
     for key in sorted(keys):
         lane = checkpoint.lane(key.lane)

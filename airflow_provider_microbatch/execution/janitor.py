@@ -16,16 +16,12 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
-from airflow_provider_microbatch.execution.identity import (
-    complete_replace,
-    expected_on_record,
-    found_in,
-    is_published,
-)
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
-from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.replay import answer_replays
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import load_batch
+from airflow_provider_microbatch.execution.replay import finish_replay
 from airflow_provider_microbatch.execution.retention import (
     apply_retention,
     compact_logs,
@@ -35,7 +31,7 @@ from airflow_provider_microbatch.execution.retention import (
 )
 from airflow_provider_microbatch.execution.set_aside import DEAD
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
@@ -99,23 +95,32 @@ class Janitor:
                 self._attempt(key, epoch, sinks, report)
             except UntrustedError as error:
                 report.add("refused", f"{key} attempt {epoch}", str(error))
-            except (MicroBatchError, OSError) as error:
-                report.add("failed", f"{key} attempt {epoch}", str(error))
+            except Exception as error:
+                self._failed(f"{key} attempt {epoch}", error, report)
         for sink in sinks:
             try:
                 for path in sink.drop_replaced(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
                     report.add("replaced output removed", path, f"older than {self._grace_seconds:.0f} s")
                 for path in sink.drop_fences(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
                     report.add("fence removed", path, f"older than {self._grace_seconds:.0f} s")
-            except MicroBatchError as error:
-                report.add("failed", sink.location(), str(error))
+            except Exception as error:
+                self._failed(sink.location(), error, report)
         self._retain(report)
         try:
             for what in compact_logs(self._checkpoint, dry_run=self._dry_run):
                 report.add("log compacted", what, "old entries, a thousand in one file")
-        except MicroBatchError as error:
-            report.add("failed", "compaction", str(error))
+        except Exception as error:
+            self._failed("compaction", error, report)
         return report
+
+    def _failed(self, what: str, error: Exception, report: JanitorReport) -> None:
+        """One thing that cannot be cleaned up, whatever its record makes this code raise, keeps nobody from the rest:
+        others may have written the record, and a sink's library raises what it likes."""
+        if isinstance(error, (MicroBatchError, OSError)):
+            report.add("failed", what, str(error))
+            return
+        log.warning("the janitor does not understand %s", what, exc_info=error)
+        report.add("failed", what, f"{type(error).__name__}: {error}")
 
     def _work(self, sinks: Sequence[Sink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that may need something."""
@@ -123,8 +128,8 @@ class Janitor:
         for sink in sinks:
             try:
                 found.update(*map(sink.stages, self._owners()))
-            except MicroBatchError as error:
-                report.add("failed", sink.location(), str(error))
+            except Exception as error:
+                self._failed(sink.location(), error, report)
         return sorted(found)
 
     def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
@@ -149,59 +154,74 @@ class Janitor:
         if not candidates:
             report.add("failed", what, "no pipeline is on record, so nobody knows its sink; name it to the operator")
             return
-        end = self._checkpoint.attempts.ended(key, epoch)
-        if is_committed(self._checkpoint, attempt):
-            end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
-        elif end is None:
+        done = is_committed(self._checkpoint, attempt)
+        end = self._succeeded() if done else self._checkpoint.attempts.ended(key, epoch)
+        is_open = end is None
+        if end is None:
             if self._waits_for_commit(attempt, candidates, report):
                 return
-            end = self._found_dead(attempt)
-            if not self._dry_run:
-                if not self._fence(attempt):
-                    report.add("alive", what, "a later attempt was opened at this moment and deals with it")
-                    return
-                # It may have published between the look and the fence; after the fence it cannot begin to.
-                if self._waits_for_commit(attempt, candidates, report):
-                    return
-            if self._answered(attempt, candidates, report):
-                end = AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
-        self._clean(attempt, end, candidates, report)
+            if not self._dry_run and not self._fence(attempt):
+                report.add("alive", what, "a later attempt was opened at this moment and deals with it")
+                return
+            end = self._answer(attempt, candidates, report) or self._found_dead(attempt)
+        self._clear_away(attempt, end, candidates, report)
+        if is_open and end.state != "succeeded" and not self._dry_run:
+            # A process that only slept may have published until its stage was gone; now it cannot.
+            if self._waits_for_commit(attempt, candidates, report):
+                return
+            end = self._answer(attempt, candidates, report) or end
+        self._tell(attempt, end, candidates, report)
 
     def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
-        key = attempt.key
-        committed = self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
-        if committed or not is_published(self._checkpoint, attempt, sinks):
+        if self._is_over(attempt.key) or _published_in(self._checkpoint, attempt, sinks) is None:
             return False
-        why = "published; the next run of the pipeline commits it"
-        report.add("waits for its commit", f"{key} attempt {attempt.epoch}", why)
+        what, why = f"{attempt.key} attempt {attempt.epoch}", "published; the next run of the pipeline commits it"
+        report.add("waits for its commit", what, why)
         return True
 
-    def _answered(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
-        """Whether what is published of a committed batch is the attempt's, a replay's that died before it said so. The
-        clears that it was made for are answered then: nobody else would, should their run have been deleted."""
-        checkpoint, key, epoch = self._checkpoint, attempt.key, attempt.epoch
-        batch = expected_on_record(checkpoint, key)
-        for sink in sinks:
-            published = found_in(sink, batch)
-            if published is None or published.epoch != epoch:
-                continue
-            if not self._dry_run:
-                published = complete_replace(checkpoint, sink, batch.identity, published)
-                progress = progress_of(published, {})
-                answer_replays(checkpoint, key, attempt, epoch=epoch, progress=progress, now_ms=self._clock_ms())
-            report.add("clear answered", f"{key} attempt {epoch}", "its output is the batch's")
-            return True
-        return False
+    def _answer(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> AttemptEnd | None:
+        """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
+        answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
+        checkpoint, key = self._checkpoint, attempt.key
+        found = _published_in(checkpoint, attempt, sinks) if self._is_over(key) else None
+        if found is None:
+            return None
+        sink, published = found
+        if not self._dry_run and not self._is_removed(key):
+            arguments = definition_of(checkpoint, attempt) or {}
+            finish_replay(
+                checkpoint=checkpoint,
+                sources=OpenedSources.on_record(
+                    arguments, checkpoint=checkpoint, lane=key.lane, clock_ms=self._clock_ms
+                ),
+                sink=sink,
+                planned=load_batch(checkpoint, key),
+                attempt=attempt,
+                published=published,
+                now_ms=self._clock_ms(),
+            )
+        report.add("clear answered", f"{key} attempt {attempt.epoch}", "its output is the batch's")
+        return self._succeeded()
 
-    def _clean(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+    def _is_over(self, key: BatchKey) -> bool:
+        """Whether no run will commit the batch: it is committed, or was, and retention has removed it."""
+        return self._is_removed(key) or self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
+
+    def _is_removed(self, key: BatchKey) -> bool:
+        kept = self._checkpoint.lane(key.lane).offset_log.ids()
+        return bool(kept) and key.id < kept[0]
+
+    def _succeeded(self) -> AttemptEnd:
+        return AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
+
+    def _clear_away(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+        """Stop what may still run of the attempt, and drop its stage."""
         key, epoch = attempt.key, attempt.epoch
         what = f"{key} attempt {epoch}"
         staged = [sink for sink in sinks if (key, epoch) in sink.stages(attempt.batch.checkpoint)]
         told = end.error or end.state
         if self._dry_run:
-            report.add(
-                "stage dropped" if staged else "attempt ended", what, told
-            )  # fmt: skip
+            report.add("stage dropped" if staged else "attempt ended", what, told)
             return
         if end.state != "succeeded":
             sinks[0].fence(attempt.batch, epoch, by=told)
@@ -215,6 +235,12 @@ class Janitor:
         for sink in staged:
             if sink.drop_stage(attempt.batch, epoch):
                 report.add("stage dropped", what, told)
+
+    def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+        """Record the attempt's end, and tell its hooks."""
+        if self._dry_run:
+            return
+        what = f"{attempt.key} attempt {attempt.epoch}"
         try:
             hooks_of(self._checkpoint, attempt, live=self._given_hooks)
         except UntrustedError as error:
@@ -223,7 +249,7 @@ class Janitor:
             self._checkpoint, attempt, end, pipeline=report.pipeline, sink=sinks[0], live=self._given_hooks
         )
         if telling is Telling.DONE:
-            report.add("attempt ended", what, told)
+            report.add("attempt ended", what, end.error or end.state)
         elif telling is Telling.WAITS:
             report.add("waits for its hook", what, "a job status hook has failed, and is called again later")
         else:
@@ -271,8 +297,7 @@ class Janitor:
         if leases.remaining_seconds(key, epoch, parked=True) > 0:
             report.add("alive", what, "its attempt is being opened")
             return
-        kept = self._checkpoint.lane(key.lane).offset_log.ids()
-        stale = bool(kept) and key.id < kept[0]
+        stale = self._is_removed(key)
         for sink, owner in ((sink, owner) for sink in sinks for owner in self._owners()):
             if (key, epoch) not in sink.stages(owner):
                 continue
@@ -319,5 +344,12 @@ class Janitor:
                     report.add("retention applied", what, "")
             for what in (*purge_definitions(checkpoint, dry_run=dry_run), *purge_marks(checkpoint, dry_run=dry_run)):
                 report.add("retention applied", what, "no attempt needs them")
-        except MicroBatchError as error:
-            report.add("failed", "retention", str(error))
+        except Exception as error:
+            self._failed("retention", error, report)
+
+
+def _published_in(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
+    """The sink that has the attempt's output, and what it has; None if none has."""
+    batch = expected_on_record(checkpoint, attempt.key)
+    looked = ((sink, found_in(sink, batch)) for sink in sinks)
+    return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)

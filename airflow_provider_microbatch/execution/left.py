@@ -6,6 +6,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.liveness import sign_of_life
 
 
 def find_left(checkpoint: Checkpoint) -> list[Finding]:
@@ -18,11 +19,10 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
         if number is None or logs.commit_log.has(number):
             continue
         key = BatchKey(lane, number)
-        epoch = checkpoint.attempts.latest_epoch(key)
-        if epoch and checkpoint.leases.remaining_seconds(key, epoch) > 0:
-            continue
         try:
-            entry = logs.offset_log.get(number)
+            attempt, entry = checkpoint.attempts.latest(key), logs.offset_log.get(number)
+            if attempt is not None and sign_of_life(checkpoint, attempt, parked=True) is not None:
+                continue
         except CheckpointError:
             continue  # torn; that is another finding
         run = entry.run if entry is not None else None

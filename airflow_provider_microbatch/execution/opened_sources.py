@@ -58,6 +58,20 @@ class OpenedSources:
         self._lane = lane
         self._clock_ms = clock_ms
 
+    @classmethod
+    def on_record(
+        cls, arguments: Mapping[str, Any], *, checkpoint: Checkpoint, lane: str, clock_ms: Callable[[], int]
+    ) -> OpenedSources:
+        """Those of a pipeline that the checkpoint has on record, by the names that they have now.
+
+        :param arguments: of the pipeline's definition.
+        :raises UntrustedError: if one must not be loaded because a checkpoint names it.
+        :raises DefinitionError: if this process cannot import one.
+        """
+        recorded = arguments.get("sources", {}).items()
+        sources = {checkpoint.names.of(name): Source.from_dict(found) for name, found in recorded}
+        return cls(sources, checkpoint=checkpoint, lane=lane, clock_ms=clock_ms)
+
     @property
     def names(self) -> list[str]:
         """Of all sources, in the pipeline's order."""

@@ -311,27 +311,8 @@ class Planner:
             raise
 
     def load(self, batch_id: int) -> PlannedBatch:
-        """A batch that is in the offset log.
-
-        :raises BrokenLogError: if it is not.
-        """
-        read = self._lane.offset_log.read(batch_id)
-        if read is None:
-            raise BrokenLogError(
-                f"batch {batch_id} is not in the offset log of {self._checkpoint.location}: it was never planned, or "
-                "retention removed it."
-            )
-        entry, key = read[0], BatchKey(self._lane.name, batch_id)
-        commit = self._lane.commit_log.get(batch_id)
-        return PlannedBatch(
-            key=key,
-            entry=entry,
-            starts=starts_of(self._lane, batch_id, entry),
-            identity=self._checkpoint.batch(key, *read),
-            resumed=True,
-            committed=commit is not None,
-            set_aside=commit is not None and commit.set_aside,
-        )
+        """A batch of the lane; see :func:`load_batch`."""
+        return load_batch(self._checkpoint, BatchKey(self._lane.name, batch_id))
 
     def say_commit_again(self, position: Position) -> None:
         """Tell every source again what is committed: a crash between commit entry and ``source.commit`` may have
@@ -418,6 +399,30 @@ class Planner:
             f"batch {batch_id} of {self._checkpoint.location} was planned by {who} at the same moment. Nothing was "
             "done here; that run, or the next one, finishes the batch."
         )
+
+
+def load_batch(checkpoint: Checkpoint, key: BatchKey) -> PlannedBatch:
+    """A batch that is in the offset log.
+
+    :raises BrokenLogError: if it is not.
+    """
+    lane = checkpoint.lane(key.lane)
+    read = lane.offset_log.read(key.id)
+    if read is None:
+        raise BrokenLogError(
+            f"batch {key.id} is not in the offset log of {checkpoint.location}: it was never planned, or retention "
+            "removed it."
+        )
+    commit = lane.commit_log.get(key.id)
+    return PlannedBatch(
+        key=key,
+        entry=read[0],
+        starts=starts_of(lane, key.id, read[0]),
+        identity=checkpoint.batch(key, *read),
+        resumed=True,
+        committed=commit is not None,
+        set_aside=commit is not None and commit.set_aside,
+    )
 
 
 def _ms(moment: str | None) -> int:

@@ -12,8 +12,10 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry,
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
+from airflow_provider_microbatch.execution.identity import complete_replace
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
 from airflow_provider_microbatch.sinks import Manifest, Sink
 
@@ -140,6 +142,28 @@ def answer_replays(
     for request in checkpoint.replays.pending(key):
         if attempt is None or answers(attempt, request):
             checkpoint.replays.complete(key, request.epoch, attempt=epoch, completed_ms=now_ms, progress=progress)
+
+
+def finish_replay(
+    *,
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    sink: Sink,
+    planned: PlannedBatch,
+    attempt: Attempt,
+    published: Manifest,
+    now_ms: int,
+) -> None:
+    """Do what is left of a replay that was published, and whose task died then. Can be said again.
+
+    :param published: what is in the sink, the attempt's.
+    """
+    published = complete_replace(checkpoint, sink, planned.identity, published)
+    if planned.set_aside:
+        # Before the answer is there: nobody would say it again after that.
+        sources.release(planned.ranges)
+    progress = progress_of(published, sources.describe(planned.ranges))
+    answer_replays(checkpoint, attempt.key, attempt, epoch=attempt.epoch, progress=progress, now_ms=now_ms)
 
 
 def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file_folder import opened
 from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog, log_id
-from airflow_provider_microbatch.sources.file_present import archived_path, is_below
+from airflow_provider_microbatch.sources.file_present import archived_path, is_away, is_below
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,9 @@ class Cleaner:
             try:
                 self._one(file)
             except FileNotFoundError:
-                continue  # another run cleans at the same moment
+                # Another run cleans at the same moment; or the file system is away, and with it the file.
+                if is_away(self._base):
+                    errors.append(f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted")
             except OSError as error:
                 errors.append(f"{file.path!r}: {error.strerror or error}")
         return errors

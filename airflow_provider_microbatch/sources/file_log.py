@@ -239,10 +239,10 @@ class SourceLog:
 
     def damaged(self, end: int) -> Iterator[tuple[int, str]]:
         """Entries up to ``end``, or to where the log ends if that is later, that nobody can read, with the reason.
-        Reads all."""
+        Reads all. Of what ``end`` says to be after the end of the log, the first one: it may be any number."""
         names = self.names()
         compacted = names.compacted[-1] if names.compacted else NOTHING
-        for number in range(max(end, names.latest) + 1):
+        for number in range(min(max(end, names.latest), names.latest + 1) + 1):
             try:
                 if self.entry(number) is None and number > compacted:
                     yield number, str(self.lost(number))

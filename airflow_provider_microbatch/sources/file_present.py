@@ -128,6 +128,17 @@ def usable(
     return found
 
 
+def is_away(base: str) -> bool:
+    """Whether the source's base is not there, or has nothing in it, as where a file system is not mounted."""
+    try:
+        if Path(base).is_file():
+            return False
+        with os.scandir(base) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return True
+
+
 def _away(gone: Sequence[Located], base: str, *, nothing_found: bool) -> str | None:
     """Why files may be there although they are not seen: their folder is not there, or has nothing in it and none of
     the files was found, as where a file system is not mounted. What is skipped then would never be read."""

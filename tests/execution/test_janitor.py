@@ -16,7 +16,6 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, Definitio
 from airflow_provider_microbatch.execution import janitor as janitor_module
 from airflow_provider_microbatch.execution import status
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
-from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.hooks import PAUSES, JobStatusHook
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
@@ -171,46 +170,6 @@ def test_published_and_not_committed_is_left_for_the_next_run(world: World, diar
     world.run(1)
     assert lines(diary)[-1] == "diary finished live/0 1"
     assert world.janitor().actions == []
-
-
-def replay_that_dies_before_its_answer(world: World) -> None:
-    def dies(*args: object, **kwargs: object) -> None:
-        raise Killed
-
-    world.run(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Execution, "commit", dies)
-        with pytest.raises(Killed):
-            world.run(0, clear_number=1)
-    assert world.checkpoint.replays.pending(KEY)
-    world.expire_leases()
-
-
-def test_a_published_replay_is_answered_though_its_run_is_gone(world: World, diary: Path) -> None:
-    """A run that was deleted answers nothing: its attempt would stay unfinished, and retention before its batch."""
-    world.options["min_batches_to_retain"] = 2
-    replay_that_dies_before_its_answer(world)
-    before = world.files()
-    assert world.janitor(dry_run=True).of("clear answered") == ["live/0 attempt 2"]
-    assert world.files() == before
-    assert world.janitor().of("clear answered") == ["live/0 attempt 2"]
-    assert lines(diary)[-1] == "diary finished live/0 2"
-    assert world.checkpoint.replays.pending(KEY) == []
-    assert world.checkpoint.leases.unfinished() == []
-    assert world.janitor().actions == []
-    for number in (1, 2, 3):
-        world.land(number + 1)
-        world.run(number)
-    assert world.checkpoint.offset_log.ids() == [2, 3]
-
-
-def test_a_replay_that_the_janitor_answered_is_done_for_its_run(world: World) -> None:
-    replay_that_dies_before_its_answer(world)
-    world.janitor()
-    summary = world.run(0, clear_number=1, try_number=2)
-    assert summary is not None
-    assert (summary.epoch, summary.rows_out) == (2, 1)
-    assert world.checkpoint.attempts.latest_epoch(KEY) == 3, "the janitor's fence; nothing ran again"
 
 
 def test_a_hook_that_nobody_could_call_is_called_and_the_commit_stands(world: World, diary: Path) -> None:

@@ -73,6 +73,11 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
     if isinstance(step, Copy):
         _check_copy(step, store, told)
     elif isinstance(step, (DropOutput, DropStage)):
+        identity = checkpoint.identity()
+        if isinstance(step, DropStage) and step.checkpoint not in ("", identity.query_id if identity else ""):
+            raise MaintenanceError(
+                f"the stage of {step.what} is checkpoint {step.checkpoint!r:.100}'s, and not this one's."
+            )
         recorded = Recorded(checkpoint)
         if not any(step.sink == sink.to_dict() for sink in recorded.usable()):
             raise MaintenanceError(
