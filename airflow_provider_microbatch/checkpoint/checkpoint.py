@@ -9,6 +9,7 @@
 | ``microbatch/intervals/<lane>`` | data intervals that had their run |
 | ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
 | ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
+| ``microbatch/retained/<lane>/<N>-<name>`` | retention, or compaction, is at what is older than N |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
@@ -40,6 +41,7 @@ from airflow_provider_microbatch.checkpoint.codec import (
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
@@ -96,6 +98,7 @@ class Checkpoint:
         self.attempts = Attempts(store.scoped("attempts"))
         self.definitions = Definitions(store.scoped("microbatch/pipelines"))
         self.deliveries = Deliveries(store.scoped("hooks"))
+        self.horizons = Horizons(store.scoped("microbatch/retained"))
         self.leases = Leases(store.scoped("leases"))
         self.marks = Marks(store.scoped("marks"))
         self.intervals = IntervalRuns(store.scoped("microbatch/intervals"))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.horizons import PACKED, REMOVED
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_of
 from airflow_provider_microbatch.sinks import Sink
@@ -29,18 +31,61 @@ def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
 
     :return: what was moved, or would be, in words.
     """
-    done = []
+    done: list[str] = []
+    command = _newest_command(checkpoint)
+    if command is None:
+        return done
     for lane in map(checkpoint.lane, checkpoint.lanes()):
         newest = lane.commit_log.latest_id()
         if newest is None:
             continue
         before = newest - FILES_KEPT + 1
-        for entries in (lane.offset_log, lane.commit_log):
-            could = sum(last - first + 1 for first, last in entries.compactable(before))
-            moved = could if dry_run else entries.compact(before)
-            if moved:
-                done.append(f"{moved} entries of {entries.location}")
+        logs = (lane.offset_log, lane.commit_log)
+        could = {entries: sum(last - first + 1 for first, last in entries.compactable(before)) for entries in logs}
+        wanted = not dry_run and any(could.values())
+        with _announced(checkpoint, lane.name, before, PACKED, command=command, wanted=wanted) as goes_on:
+            moved = could if dry_run else {entries: entries.compact(before) for entries in logs if goes_on}
+        if goes_on or not (dry_run or any(could.values())):
+            checkpoint.horizons.passed(lane.name, before, PACKED)
+        done += [f"{count} entries of {entries.location}" for entries, count in moved.items() if count]
     return done
+
+
+@contextmanager
+def _announced(
+    checkpoint: Checkpoint, lane: str, before: int, doing: str, *, command: int, wanted: bool
+) -> Iterator[bool]:
+    """While the block runs every command knows that entries below ``before`` go.
+
+    :param doing: ``REMOVED`` or ``PACKED``.
+    :param command: number of the newest command before anybody looked what goes.
+    :param wanted: false to announce nothing.
+    :return: whether they may go: no command has been at the checkpoint since.
+    """
+    if not wanted:
+        yield False
+        return
+    name = checkpoint.horizons.announce(lane, before, doing)
+    # After it is said: a command that began before that is seen here, one that begins later sees it. Not taken back by
+    # who dies in between: it may only sleep, and go on.
+    goes_on = _newest_command(checkpoint) == command
+    if not goes_on:
+        log.info("A command has changed the logs: what is old in lane %s is left to the next time", lane)
+    try:
+        yield goes_on
+    except MicroBatchError:
+        with suppress(CheckpointError):
+            checkpoint.horizons.forget(lane, name)
+        raise
+    checkpoint.horizons.forget(lane, name)
+
+
+def _newest_command(checkpoint: Checkpoint) -> int | None:
+    """The number of the newest command; None while it is at the checkpoint."""
+    try:
+        return checkpoint.maintenance.check_none()
+    except MaintenanceError:
+        return None
 
 
 def retained(checkpoint: Checkpoint, lane: str) -> int | None:
@@ -65,6 +110,12 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     newest = logs.commit_log.latest_id()
     if kept is None or newest is None or newest < kept:
         return []
+    command = _newest_command(checkpoint)
+    if command is None:
+        return []
+    # Once more, after that. Commits may be there whose offsets are gone: the last offsets are the position.
+    ends = [entries.latest_id() for entries in (logs.offset_log, logs.commit_log)]
+    newest = min(-1 if end is None else end for end in ends)
     before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])
     waiting = next((key.id for key in _asked_for(checkpoint, lane, below=before)), None)
     if waiting is not None:
@@ -83,14 +134,16 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     stale = [number for number in checkpoint.attempts.epochs.ids(lane) if number < before]
     if not old and not stale:
         return []
-    if not dry_run:
-        logs.offset_log.purge(before)
-        logs.commit_log.purge(before)
-        key = BatchKey(lane, before)
-        checkpoint.replays.purge(key)
-        checkpoint.deliveries.purge(key)
-        checkpoint.attempts.purge(key)
-    return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"]
+    with _announced(checkpoint, lane, before, REMOVED, command=command, wanted=not dry_run) as goes_on:
+        if goes_on:
+            logs.offset_log.purge(before)
+            logs.commit_log.purge(before)
+            key = BatchKey(lane, before)
+            checkpoint.replays.purge(key)
+            checkpoint.deliveries.purge(key)
+            checkpoint.attempts.purge(key)
+            checkpoint.horizons.passed(lane, before, REMOVED, PACKED)
+    return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"] if goes_on or dry_run else []
 
 
 def find_held(checkpoint: Checkpoint) -> list[Finding]:

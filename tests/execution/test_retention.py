@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,20 @@ from airflow_provider_microbatch.checkpoint import log as log_module
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.segments import Segments
+from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import TransformError
+from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, MaintenanceError, TransformError
+from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.retention import retained
-from tests.execution.maintaining import filled
-from tests.execution.world import CODE, KEY, World, run_identity
+from airflow_provider_microbatch.execution.retention import apply_retention, retained
+from tests.execution.maintaining import applied, filled, rewind, rows
+from tests.execution.sleepers import Sleep, applied_or_refused, killed
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary
 from tests.support.inline_engine import InlineEngine
 
@@ -198,3 +205,150 @@ def test_a_run_has_a_lease_before_it_looks_at_the_definition(world: World, monke
     monkeypatch.setattr(Definitions, "put", put)
     world.run(0)
     assert leases == [[(KEY, 1)]] * 2
+
+
+def grown(tmp_path: Path) -> World:
+    """Eight batches, all kept until now; of the ninth's commit on three are."""
+    world = filled(World(tmp_path), 8)
+    world.options["min_batches_to_retain"] = 3
+    world.land(8)
+    return world
+
+
+def goes_on(world: World) -> None:
+    """Nothing is lost or doubled, however often the pipeline runs from here."""
+    for number in range(20, 28):
+        world.run(number)
+    assert rows(world) == list(range(9))
+    assert len(world.checkpoint.offset_log.ids()) >= 2
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("by", ["a commit", "the janitor"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(MetadataLog, "purge"), (retention, "oldest_aside")],
+    ids=["about to remove", "after its look"],
+)
+def test_a_retention_that_sleeps_while_somebody_rewinds_leaves_the_log_whole(
+    tmp_path: Path, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, by: str
+) -> None:
+    world = grown(tmp_path)
+    if by == "the janitor":
+        with monkeypatch.context() as patch:
+            patch.setattr(execution_module, "apply_retention", lambda *_, **__: [])
+            world.run(8)
+
+    def rewound_meanwhile() -> None:
+        world.expire_leases()
+        applied_or_refused(world, rewind(3))
+
+    sleep.before(owner, name, rewound_meanwhile)
+    with suppress(BrokenLogError):  # its own batch may be what was rewound
+        world.run(8) if by == "a commit" else world.janitor()
+    goes_on(world)
+
+
+def test_a_rewind_that_begins_while_retention_is_at_the_log_goes_no_further_back_than_that(
+    tmp_path: Path, sleep: Sleep
+) -> None:
+    world = grown(tmp_path)
+    said = []
+
+    def rewinds() -> None:
+        world.expire_leases()
+        with pytest.raises(MaintenanceError, match="removes what is older than batch 6") as refused:
+            applied(world, rewind(6))
+        said.append(str(refused.value))
+        applied(world, rewind(7))
+
+    sleep.before(MetadataLog, "purge", rewinds)
+    with suppress(BrokenLogError):
+        world.run(8)
+    assert "Rewind to 7 or later" in said[0]
+    assert world.checkpoint.offset_log.ids() == [6, 7]
+    goes_on(world)
+
+
+def test_a_retention_that_was_killed_is_finished_by_the_next_and_leaves_no_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = grown(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "purge", killed)
+        with pytest.raises(Killed):
+            world.run(8)
+    folder = tmp_path / "checkpoint" / "microbatch" / "retained" / "live"
+    assert len(list(folder.iterdir())) == 1
+    world.expire_leases()
+    with pytest.raises(MaintenanceError, match="microbatch janitor"):
+        applied(world, rewind(3))
+    world.janitor()
+    assert world.checkpoint.offset_log.ids() == [6, 7, 8]
+    assert list(folder.iterdir()) == []
+
+
+def test_retention_says_what_it_removes_only_where_there_is_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, min_batches_to_retain=3)
+    monkeypatch.setattr(Horizons, "announce", killed)
+    filled(world, 3)
+    with pytest.raises(Killed):
+        filled(world, 4)
+
+
+def test_a_compaction_that_sleeps_while_somebody_rewinds_packs_nothing_that_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleep: Sleep
+) -> None:
+    monkeypatch.setattr(log_module, "SEGMENT_SIZE", 2)
+    monkeypatch.setattr(retention, "FILES_KEPT", 2)
+    world = filled(World(tmp_path), 9)
+
+    def rewound_meanwhile() -> None:
+        applied_or_refused(world, rewind(4))
+
+    sleep.before(Segments, "put", rewound_meanwhile, lambda _, entries: min(entries) == 4)
+    world.janitor()
+    goes_on(world)
+    folder = tmp_path / "checkpoint" / "microbatch" / "retained" / "live"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_compaction_that_was_killed_is_finished_by_the_next_and_leaves_no_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "SEGMENT_SIZE", 2)
+    monkeypatch.setattr(retention, "FILES_KEPT", 2)
+    world = filled(World(tmp_path), 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Horizons, "forget", killed)
+        with pytest.raises(Killed):
+            world.janitor()
+    assert world.checkpoint.horizons.highest("live") == 3
+    world.janitor()
+    assert world.checkpoint.horizons.highest("live") == 0
+
+
+def test_retention_that_cannot_remove_anything_stands_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = grown(tmp_path)
+
+    def fails(*_: object) -> int:
+        raise CheckpointError("the disk is read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "purge", fails)
+        with pytest.raises(CheckpointError):
+            world.run(8)
+    assert world.checkpoint.horizons.highest("live") == 0
+
+
+def test_commits_without_offsets_do_not_have_retention_empty_the_offset_log(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 8)
+    world.options["min_batches_to_retain"] = 3
+    for number in range(4, 8):
+        (tmp_path / "checkpoint" / "offsets" / str(number)).unlink()
+    apply_retention(world.checkpoint, kept=3)
+    assert world.checkpoint.offset_log.ids() == [1, 2, 3]

@@ -9,9 +9,34 @@ AT_ONCE = "tests/execution/test_at_once.py"
 BROKEN = "tests/execution/test_broken_checkpoint.py"
 RACES = "tests/checkpoint/test_log_races.py"
 REWIND = "tests/execution/test_rewind.py"
+RETENTION = "tests/execution/test_retention.py"
 RELATION = "tests/checkpoint/test_relation.py"
 
 MUTATIONS = [
+    Mutation(
+        name="retention does not look whether a command came before its word",
+        why="what it has looked at was rewound, and it empties the log: the position is lost",
+        file="execution/retention.py",
+        old="    goes_on = _newest_command(checkpoint) == command\n",
+        new="    goes_on = True\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a rewind does not look what retention is removing",
+        why="the log is emptied behind it: the position is lost",
+        file="execution/maintenance/rewind.py",
+        old="            self._check_kept()\n",
+        new="",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="retention goes by the commits alone",
+        why="where offsets are gone the last ones, the position, go too",
+        file="execution/retention.py",
+        old="    newest = min(-1 if end is None else end for end in ends)\n",
+        new="    newest = ends[1] or 0\n",
+        tests=(RETENTION,),
+    ),
     Mutation(
         name="a folder that went while it was open is not opened again",
         why="of runs that begin at once one fails: its folder is the other maker's by now",

@@ -11,6 +11,9 @@ _METADATA = "metadata"
 _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", _METADATA})
 """Who is alive there, what was done there; and ``metadata``, which comes last."""
 
+_GOING = "microbatch/retained/"
+"""What somebody was about to remove there."""
+
 
 def copy_checkpoint(source: Store, target: Store) -> None:
     """Copy what is not there yet, ``metadata`` last: half a copy is refused by everybody, Spark too.
@@ -19,7 +22,8 @@ def copy_checkpoint(source: Store, target: Store) -> None:
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
     for path in [path for name in sorted(names) for path in files_below(source, name)]:
-        _copy(source, target, path)
+        if not path.startswith(_GOING):
+            _copy(source, target, path)
     _copy(source, target, _METADATA)
 
 

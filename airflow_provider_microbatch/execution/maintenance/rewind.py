@@ -57,6 +57,7 @@ class _Rewind:
         if not later and not self._damaged:
             return self._drafting.plan()
         if later:
+            self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
@@ -151,6 +152,16 @@ class _Rewind:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
+            )
+
+    def _check_kept(self) -> None:
+        """Retention may be at it: what it has announced it removes, whenever it wakes up."""
+        before, where = self._checkpoint.horizons.highest(self._name), self._lane.offset_log.location
+        if self._to <= before and before > 0:
+            raise MaintenanceError(
+                f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
+                f"packs it, at this moment. Rewind to {before + 1} or later; or, if it was killed, have `microbatch "
+                f"janitor {self._drafting.store.location}` finish that, and look again."
             )
 
     def _check_files(self, first: int) -> None:
