@@ -10,6 +10,8 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import TOP
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.execution.maintenance.steps import DropStage, step_to_dict
+from tests.execution.maintaining import filled
 from tests.execution.world import World
 
 OUT: dict[str, dict[str, Any]] = {
@@ -83,3 +85,30 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
     assert f"{record} has steps that are not done from a record" in told
     assert "Removing it gives its steps up" in told
     assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before
+
+
+def test_a_record_drops_no_stage_of_another_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever writes a checkpoint can name any table there, and reads in it whose batches are at work."""
+    victim, world = World(tmp_path / "victim"), World(tmp_path / "own")
+    victim.land(0)
+    attempt = victim.staged()
+    filled(world, 1)
+    sink = victim.pipeline.sink
+    arguments = {**world.pipeline.to_dict()["arguments"], "sink": sink.to_dict()}
+    world.checkpoint.definitions.put({**world.pipeline.to_dict(), "arguments": arguments})
+    step = DropStage(
+        key="live/0",
+        epoch=attempt.epoch,
+        checkpoint=victim.checkpoint_id,
+        sink=sink.to_dict(),
+        where=sink.location(),
+        why="",
+    )
+    record = world.root / "checkpoint" / "maintenance" / "1"
+    record.parent.mkdir(exist_ok=True)
+    steps = [step_to_dict(step)]
+    record.write_bytes(encode_record({"command": "repair", "by": "me", "started_ms": 0, "steps": steps}))
+    world.expire_leases()
+    assert main(["repair", str(world.root / "checkpoint")]) != 0
+    assert "and not this one's" in capsys.readouterr().err
+    assert victim.stages() == ["live/0 attempt 1"]

@@ -377,3 +377,19 @@ def test_killed_anywhere_around_the_commit_it_is_cleaned_by_the_next_run(
     world.run(1, try_number=2)
     world.run(2)
     assert (world.table(), left(world)) == ({0: [0], 1: [1]}, [])
+
+
+def test_files_stay_due_while_their_folder_is_away(world: World) -> None:
+    """As where its file system is not mounted: what nobody has looked at is not cleaned."""
+    switch(world, "delete")
+    world.land(0)
+    execution = world.execution
+    manifest = execution.publish(world.staged(0))
+    landing, away = world.landing(), world.root / "away"
+    landing.rename(away)
+    landing.mkdir()
+    execution.commit(key=manifest.key, manifest=manifest, run=run_identity(0))
+    landing.rmdir()
+    away.rename(landing)
+    batches(world, 1)
+    assert left(world) == []

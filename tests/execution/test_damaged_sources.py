@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.source_check import check_sources
+from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, filled, planned, rewind, rows
@@ -99,3 +100,16 @@ def test_other_lanes_have_read_of_the_same_log(tmp_path: Path) -> None:
     assert "start a new checkpoint and a new table" in finding.repair
     with pytest.raises(MaintenanceError, match="other lanes"):
         planned(world, rewind(-1, allow_skip=True))
+
+
+def test_of_what_a_batch_says_to_have_read_after_the_end_of_the_log_one_entry_is_named(world: World) -> None:
+    """Its offset may be any number: `check` would go through all of them."""
+    source = world.sources["orders"].open(
+        SourceContext(
+            name="orders",
+            log=world.checkpoint.source_log("orders"),
+            state=world.checkpoint.source_state("orders"),
+            clock_ms=lambda: 0,
+        )
+    )
+    assert len(list(source.damaged('{"logOffset":50}'))) == 1

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     DefinitionError,
     IntervalError,
@@ -22,7 +24,7 @@ from airflow_provider_microbatch.sources.file_open import OpenFileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, rewind
-from tests.execution.world import run_identity
+from tests.execution.world import CODE, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -215,6 +217,24 @@ def test_check_says_nothing_of_batches_that_somebody_is_at_or_will_be(tmp_path: 
     world.execution.plan(run_identity(0))
     world.land_at(1.5, 2)
     [planned] = world.work(hour(1)).plan(backfill_run(1))
-    world.checkpoint.leases.begin(planned.key, 1, seconds=60)
-    world.checkpoint.attempts.epochs.take(planned.key, lambda _: {})
+    execution = world.work(hour(1)).execution(planned.key)
+    attempt = execution.open_attempt(key=planned.key, run=backfill_run(1), code=CODE, engine=InlineEngine())
     assert find_left(world.checkpoint) == []
+    world.expire_leases()
+    assert find_left(world.checkpoint) != []
+    execution.keep(attempt, seconds=60)
+    assert find_left(world.checkpoint) == [], "its stage waits for audits"
+
+
+def test_check_goes_on_where_a_lease_is_torn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    with pytest.raises(TransformError):
+        world.backfill(hour(0), 1, InlineEngine(transform=lambda _: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.checkpoint.leases.begin(BatchKey.parse(key(0)), 1, seconds=60)
+    (world.root / "checkpoint/attempts" / key(0) / "1.end").unlink()
+    for lease in (world.root / "checkpoint/leases").rglob("*-*-*-*"):
+        if lease.is_file():
+            lease.write_text("")
+    assert main(["check", str(world.root / "checkpoint")]) in (0, 1)
+    assert "checks" not in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -155,12 +156,14 @@ def test_a_folder_that_is_no_lane_is_passed_over(world: World, folder: str) -> N
     """Whoever made it: the janitor and every run would stop there."""
     made = world.root / "checkpoint" / folder / "a b" / "0"
     world.staged()
-    made.parent.mkdir(parents=True)
-    made.with_name("0-1-1").write_text("x")
+    made.mkdir(parents=True)
+    for file in (made / "1", made.with_name("0-1-1")):
+        file.write_text("x")
     world.expire_leases()
     assert world.janitor().of("attempt ended") == ["live/0 attempt 1"]
     world.run(1)
     assert world.table() == {0: [1]}
+    assert main(["repair", str(world.root / "checkpoint")]) == 0
 
 
 @pytest.mark.parametrize("seconds", ["1e999", "1" + "0" * 400, "-1"])

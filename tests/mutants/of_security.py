@@ -21,6 +21,14 @@ REFUSALS = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
     Mutation(
+        name="a record drops the stage of another checkpoint",
+        why="whoever writes a checkpoint takes the work of another pipeline away",
+        file="execution/maintenance/stored_steps.py",
+        old="        if isinstance(step, DropStage) and step.checkpoint not in",
+        new="        if False and step.checkpoint not in",
+        tests=("tests/cli/test_hostile_record.py",),
+    ),
+    Mutation(
         name="any text is a tag",
         why="a handle with the tag '/opt/airflow/dags' has that folder removed; an empty one ends every process",
         file="engines/processes.py",
