@@ -25,6 +25,9 @@ class FencedBy(StrEnum):
     REWOUND = "rewound"
     """The batch of this number was given up, and the one that has the number next begins after this epoch."""
 
+    TAKEN_BACK = "taken back"
+    """The plan of the batch was made while a command was at the checkpoint, and goes."""
+
     COMMAND = "maintenance"
     """A command put it in place of an entry that was torn or missing."""
 

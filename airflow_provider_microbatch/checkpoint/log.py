@@ -111,7 +111,11 @@ class MetadataLog(Generic[E]):
 
     def take_back(self, batch_id: int, entry: E) -> None:
         """Remove what this process has just added, because it should not have been; what is another's stays."""
-        if self._store.get(str(batch_id)) == self._encode(entry):
+        self.remove(batch_id, self._encode(entry))
+
+    def remove(self, batch_id: int, data: bytes) -> None:
+        """Remove an entry, as long as it is a file of its own with these bytes."""
+        if self._store.get(str(batch_id)) == data:
             self._store.delete(str(batch_id))
 
     def _is_stray(self, batch_id: int) -> bool:

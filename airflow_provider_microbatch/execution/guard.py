@@ -15,6 +15,7 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.position import check_not_taken_back
 from airflow_provider_microbatch.execution.replay import request_replay
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
@@ -100,7 +101,9 @@ def look(
     planned = planner.load(key.id)
     commit = checkpoint.lane(key.lane).commit_log.get(key.id)
     request = None
-    if commit is not None:
+    if commit is None:
+        check_not_taken_back(checkpoint, planned.identity)
+    else:
         request = request_replay(
             checkpoint=checkpoint,
             sources=planner.sources,

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
-from airflow_provider_microbatch.exceptions import ConcurrentPlanError, MaintenanceError
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import ConcurrentPlanError, CorruptEntryError, MaintenanceError
 
 Offsets = Mapping[str, Offset | None]
+
+_PLAN = "plan"
+"""Where the fence of a plan that is taken back has the plan's digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +92,77 @@ def take_back_if_late(checkpoint: Checkpoint, lane: Lane, batch_id: int, entry: 
     :raises MaintenanceError: if a command is changing the checkpoint now.
     :raises ConcurrentPlanError: if one has changed it.
     """
-    log = lane.offset_log
     try:
-        if checkpoint.maintenance.check_none() != newest:
-            raise ConcurrentPlanError(
-                f"batch {batch_id} of {checkpoint.location} was planned while a command changed the log. It was taken "
-                "back; the next run plans what comes next."
-            )
-    except (MaintenanceError, ConcurrentPlanError):
-        log.take_back(batch_id, entry)
+        changed = checkpoint.maintenance.check_none() != newest
+    except MaintenanceError:
+        _take_back(checkpoint, lane, BatchKey(lane.name, batch_id), entry)
         raise
+    if changed and _take_back(checkpoint, lane, BatchKey(lane.name, batch_id), entry):
+        raise _taken_back(checkpoint, batch_id)
+    if changed:
+        raise ConcurrentPlanError(
+            f"batch {batch_id} of {checkpoint.location} was planned while a command changed the log, and another run "
+            "has gone on from it. Nothing more was done here."
+        )
+
+
+def check_not_taken_back(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
+    """See that a planned batch is nobody's to take back. If it is, it is taken back here: its planner may be dead.
+
+    Called after a look at the newest epoch, by who begins an attempt under the one after that and no other: so either
+    that attempt is on record before the fence, and the plan stays, or the fence is seen here.
+
+    :raises ConcurrentPlanError: if the plan is taken back.
+    """
+    for epoch in reversed(checkpoint.attempts.epochs.all(batch.key)):
+        attempt = _readable(checkpoint, batch.key, epoch)
+        if attempt is None:
+            continue
+        if is_fence_by(attempt, FencedBy.TAKEN_BACK) and attempt.handle.get(_PLAN) == batch.digest:
+            log = checkpoint.lane(batch.key.lane).offset_log
+            read = log.read(batch.key.id)
+            if read is not None and checkpoint.batch(batch.key, *read) == batch:
+                log.remove(batch.key.id, read[1])
+            raise _taken_back(checkpoint, batch.key.id)
+        if attempt.identity == batch:
+            return  # none is made of a plan that is taken back
+
+
+def _take_back(checkpoint: Checkpoint, lane: Lane, key: BatchKey, entry: OffsetEntry) -> bool:
+    """Remove the plan unless somebody has gone on from it, whose output or entries would be nobody's then. Fenced
+    first: from then on no attempt at it begins, and who dies here leaves the rest to whoever comes next.
+
+    :return: whether the plan is gone.
+    """
+    attempts, batch = checkpoint.attempts, checkpoint.batch(key, entry, lane.offset_log.encoded(entry))
+    while True:
+        epoch = attempts.latest_epoch(key) + 1
+        made = (_readable(checkpoint, key, earlier) for earlier in reversed(attempts.epochs.all(key)))
+        newest = lane.commit_log.latest_id()
+        if (newest is not None and newest >= key.id) or any(one is not None and one.identity == batch for one in made):
+            return False
+        fencing = fence(key, epoch, by=FencedBy.TAKEN_BACK, started_ms=entry.batch_timestamp_ms)
+        if attempts.take_exactly(replace(fencing, handle={**fencing.handle, _PLAN: batch.digest})):
+            break
+    why = "the plan was taken back: a command was at the checkpoint while it was made"
+    attempts.end(key, epoch, AttemptEnd(state="canceled", error=why, ended_ms=entry.batch_timestamp_ms))
+    lane.offset_log.take_back(key.id, entry)
+    return True
+
+
+def _taken_back(checkpoint: Checkpoint, batch_id: int) -> ConcurrentPlanError:
+    return ConcurrentPlanError(
+        f"batch {batch_id} of {checkpoint.location} was planned while a command changed the log. It was taken back; "
+        "the next run plans what comes next."
+    )
+
+
+def _readable(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Attempt | None:
+    """The attempt; None for a torn entry, whose process does not go on from anything either."""
+    try:
+        return checkpoint.attempts.get(key, epoch)
+    except CorruptEntryError:
+        return None
 
 
 def metadata_text(entry: OffsetEntry) -> str:

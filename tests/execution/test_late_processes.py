@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
@@ -24,6 +25,7 @@ from airflow_provider_microbatch.execution import plan as plan_module
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
+from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from tests.execution.intervals import IntervalWorld, hour
@@ -36,7 +38,7 @@ from tests.execution.sleepers import (
     rewound,
     to_the_first,
 )
-from tests.execution.world import Killed, World, run_identity
+from tests.execution.world import KEY, Killed, World, run_identity
 
 
 @pytest.fixture
@@ -260,3 +262,84 @@ def test_a_commit_that_others_have_built_on_stays_whoever_is_at_the_checkpoint_w
     world.run(4)
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3], 5: [1]}
     assert verify_all(world.checkpoint) == []
+
+
+@pytest.fixture
+def overtaken(world: World, sleep: Sleep) -> World:
+    """Batches 0 and 1 are committed. The plan of run 2 sleeps before its entry is put, while a command that does
+    nothing to the log begins and ends."""
+    filled(world, 2)
+    world.land(2)
+    world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=1)
+
+    def withdrawn() -> None:
+        world.expire_leases()
+        applied(world, lambda drafting: plan_withdraw_clear(drafting, KEY))
+
+    sleep.before(MetadataLog, "add", withdrawn, of_log("offsets", 2))
+    return world
+
+
+def another_run(world: World, goes: str) -> None:
+    if goes == "opened":
+        world.staged(3)
+        world.expire_leases()
+        return
+    world.run(3)
+    if goes == "two batches":
+        world.land(4)
+        world.run(4)
+
+
+def nothing_is_lost_of(world: World) -> None:
+    world.land(5)
+    for number in range(5, 8):
+        world.run(number)
+    assert {*rows(world)} >= {0, 1, 2, 5}
+    assert len(rows(world)) == len({*rows(world)})
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("goes", ["opened", "committed", "two batches"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(plan_module, "take_back_if_late"), (Attempts, "take_exactly")],
+    ids=["before its look", "before its fence"],
+)
+def test_a_late_plan_that_another_run_has_gone_on_from_stays(
+    overtaken: World, sleep: Sleep, goes: str, owner: object, name: str
+) -> None:
+    sleep.before(owner, name, lambda: another_run(overtaken, goes))
+    with pytest.raises(ConcurrentPlanError, match="another run has gone on from it"):
+        overtaken.run(2)
+    assert 2 in overtaken.checkpoint.offset_log.ids()
+    nothing_is_lost_of(overtaken)
+
+
+def test_a_plan_that_is_being_taken_back_is_run_by_nobody(overtaken: World, sleep: Sleep) -> None:
+    said = []
+
+    def another() -> None:
+        with pytest.raises(ConcurrentPlanError) as refused:
+            overtaken.run(3)
+        said.append(str(refused.value))
+
+    sleep.before(MetadataLog, "take_back", another, of_log("offsets", 2))
+    with pytest.raises(ConcurrentPlanError):
+        overtaken.run(2)
+    assert "was taken back" in said[0]
+    assert overtaken.checkpoint.offset_log.ids() == [0, 1]
+    nothing_is_lost_of(overtaken)
+
+
+def test_a_plan_whose_planner_died_while_it_took_it_back_is_taken_back_by_the_next_run(
+    overtaken: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "take_back", killed)
+        with pytest.raises(Killed):
+            overtaken.run(2)
+    with pytest.raises(ConcurrentPlanError):
+        overtaken.run(3)
+    assert overtaken.checkpoint.offset_log.ids() == [0, 1]
+    nothing_is_lost_of(overtaken)
