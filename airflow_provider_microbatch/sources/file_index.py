@@ -11,7 +11,7 @@ The bytes, integers little-endian:
 
 | part | what |
 | --- | --- |
-| header | magic, first and last log id, count of files, newest mtime (ms), digest of entry ``last``, count of blocks |
+| header | magic, first, last log id, files, newest mtime (ms; live lane), digest of entry ``last``, block count |
 | table | size and CRC-32 of each block, then the CRC-32 of header and table |
 | blocks | 257 offsets into the block, one for each value of a byte of the fingerprint; then the fingerprints, sorted |
 
@@ -35,7 +35,8 @@ from itertools import accumulate
 SIZE = 16
 """Bytes of a fingerprint."""
 
-_MAGIC = b"mbseen1\n"
+_MAGIC = b"mbseen2\n"
+"""Of another version, or an older one, whose newest mtime counted every lane's files: made again from the log."""
 _HEADER = struct.Struct("<8sqqqq16sI")
 _TABLE_ENTRY = struct.Struct("<II")
 _CRC = struct.Struct("<I")
@@ -73,7 +74,8 @@ class Span:
 
     :param first: lowest log id.
     :param last: highest log id.
-    :param newest_ms: the highest mtime of a file, milliseconds since the epoch; None if it is not known.
+    :param newest_ms: the highest mtime of a file of the live lane, milliseconds since the epoch; None if it is not
+        known.
     :param seal: digest of entry ``last``: a log that was restored from a backup and went another way has another one.
     """
 

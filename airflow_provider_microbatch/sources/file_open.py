@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file_left_out import LeftOut
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ORDER, ListingOrder
@@ -383,8 +384,8 @@ class OpenFileSource(OpenSource):
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
         walk = None if order is None else order.walk()
         unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
-        batch, early = NextBatch(self._limits(limit)), list[str]()
-        for found in self._candidates(unseen, None if walk is None else walk.start):
+        batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
+        for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
                 walk.meet(found.path)
             if settled(found):
@@ -392,12 +393,8 @@ class OpenFileSource(OpenSource):
             else:
                 batch.leave(found.path)
                 if found.mtime_ns // 1_000_000 > began_ms:
-                    early.append(found.path)
-        if early:
-            log.warning(
-                "source %r: %s file(s) were changed in the future, by their mtime, and are held back until then "
-                "(min_file_age): %s", self._name, len(early), ", ".join(map(repr, sorted(early)[:5])),
-            )  # fmt: skip
+                    left_out.early(found.path)
+        left_out.warn()
         files = batch.files()
         for file in files:
             self._check_readable(file.path)
@@ -414,15 +411,20 @@ class OpenFileSource(OpenSource):
         """Files that may be planned now, in no order."""
         return filter(self._settled(), self._candidates(self._seen.unseen, start))
 
-    def _candidates(self, wanted: Unseen, start: str | None) -> Iterator[FoundFile]:
+    def _candidates(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
         """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
-        file whose time lies in the future would make all that come after it too old for good."""
+        file whose time lies in the future would make all that come after it too old for good.
+
+        :param left_out: is told of those that never may.
+        """
         source, oldest_ms = self._source, None
         if source.max_file_age is not None and self._seen.newest_ms is not None:
             oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
         for found in self._listed(wanted, start):
             if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
                 yield found
+            elif left_out is not None:
+                left_out.old(found.path)
 
     def _settled(self) -> Callable[[FoundFile], bool]:
         """Whether a file has been quiet for long enough, as of now, to be whole."""

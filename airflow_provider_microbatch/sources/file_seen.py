@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.handover import INDEX
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file_index import (
@@ -82,7 +83,8 @@ class SeenFiles:
 
     @property
     def newest_ms(self) -> int | None:
-        """The highest mtime (milliseconds since the epoch) of a planned file; None if there is none."""
+        """The highest mtime (milliseconds since the epoch) of a file that the live lane planned; None if there is none.
+        What a backfill takes from its interval says nothing of how far the live lane has come."""
         return self._newest_ms
 
     def unseen(self, paths: Sequence[str]) -> list[str]:
@@ -233,7 +235,8 @@ class SeenFiles:
     def _take(self, number: int, files: Iterable[PlannedFile]) -> None:
         for file in files:
             self._recent.add(fingerprint(file.path))
-            self._note_time(file.timestamp_ms)
+            if file.lane == LIVE:
+                self._note_time(file.timestamp_ms)
         self._latest = number
         if len(self._recent) >= _IN_MEMORY:
             span = Span(self._recent_first, number, self._newest_ms, bytes(16))

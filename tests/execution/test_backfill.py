@@ -414,3 +414,16 @@ def test_the_lane_is_named_after_the_interval() -> None:
 
 def _killed(**_: object) -> OffsetEntry:
     raise EngineError("killed")
+
+
+def test_what_a_backfill_takes_makes_nothing_too_old_for_the_live_lane(tmp_path: Path) -> None:
+    """The live runs were paused, and somebody backfills yesterday first: their backlog is older than that."""
+    world = IntervalWorld(tmp_path)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", max_file_age=3600)}
+    world.land_at(1, 1)
+    world.run(0)
+    for when, number in ((1.5, 2), (1.8, 3), (10.5, 4)):
+        world.land_at(when, number)
+    world.backfill(hour(10), 1)
+    world.run(1)
+    assert world.ids() == [1, 2, 3, 4]

@@ -87,6 +87,17 @@ def test_max_file_age_counts_from_the_newest_planned_file_and_spares_the_first_b
     assert world.names(source.read(position, source.latest_offset(position))) == ["recent.json"]
 
 
+def test_files_that_max_file_age_leaves_out_are_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else tells of them: no log has them, and no count."""
+    world.land("newest.json", age=1_000)
+    source = world.open(max_file_age=100)
+    position = source.latest_offset(None)
+    world.land("late.json", age=1_200)
+    source.latest_offset(position)
+    assert "1 file(s) are older than max_file_age allows and are never read" in caplog.text
+    assert "late.json" in caplog.text
+
+
 def test_a_planned_file_of_the_future_makes_nothing_too_old_that_is_not(world: World) -> None:
     world.land("future.json", age=-1_000_000)
     source = world.open(max_file_age=100)

@@ -1,0 +1,60 @@
+"""What a plan leaves out of what it has listed: said in the task's log, since nothing else of it is on record."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+
+_NAMED = 5
+"""So many files a warning names."""
+
+
+@dataclass
+class _Some:
+    """How many, and the first few of them."""
+
+    count: int = 0
+    paths: list[str] = field(default_factory=list)
+
+    def add(self, path: str) -> None:
+        self.count += 1
+        if len(self.paths) < _NAMED:
+            self.paths.append(path)
+
+    def __str__(self) -> str:
+        return ", ".join(map(repr, self.paths))
+
+
+class LeftOut:
+    """Counts the files of one listing that are left out although nobody has read them.
+
+    :param source: its name, for messages.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._early = _Some()
+        self._old = _Some()
+
+    def early(self, path: str) -> None:
+        """A file whose mtime lies in the future."""
+        self._early.add(path)
+
+    def old(self, path: str) -> None:
+        """A file that is older than ``max_file_age`` allows."""
+        self._old.add(path)
+
+    def warn(self) -> None:
+        """Say what there is."""
+        if self._early.count:
+            log.warning(
+                "source %r: %s file(s) were changed in the future, by their mtime, and are held back until then "
+                "(min_file_age): %s", self._source, self._early.count, self._early,
+            )  # fmt: skip
+        if self._old.count:
+            log.warning(
+                "source %r: %s file(s) are older than max_file_age allows and are never read: %s",
+                self._source, self._old.count, self._old,
+            )  # fmt: skip
