@@ -166,6 +166,10 @@ class Pipeline(Definition):
         target: object = self.target_seconds
         if target is not None and (not isinstance(target, (int, float)) or isinstance(target, bool) or not target > 0):
             raise DefinitionError(f"{where}: target_seconds must be None or a number above 0, not {target!r}.")
+        for name, source in self.sources.items():
+            refused = None if target is None or is_read_back() else source.refuses_limits
+            if refused is not None:
+                raise DefinitionError(f"{where}: target_seconds limits source {name!r}: {refused}. Leave out one.")
         if self.on_failure not in ("fail", "set_aside"):
             raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
         for name, after in (

@@ -80,6 +80,11 @@ class Source(Definition, ABC):
         """The source in the surroundings of one checkpoint. Touches nothing yet."""
 
     @property
+    def refuses_limits(self) -> str | None:
+        """Why no limit may be put on how much a batch takes of the source, in words; None if one may."""
+        return None
+
+    @property
     def gives_up(self) -> bool:
         """Whether what is committed may be gone from the source afterwards."""
         return False

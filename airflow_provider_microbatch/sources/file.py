@@ -121,11 +121,8 @@ class FileSource(Source):
         if self.file_name_pattern is not None:
             for one in expand_braces(self.file_name_pattern):
                 component_regex(one)
-        if self.max_file_age is not None and self.latest_first and (self.max_files or self.max_bytes):
-            raise DefinitionError(
-                f"{where}: max_file_age with latest_first and a limit would drop the older files for good. "
-                "Leave out one of the three."
-            )
+        if self.refuses_limits is not None and (self.max_files or self.max_bytes):
+            raise DefinitionError(f"{where}: {self.refuses_limits}. Leave out one of the three.")
         if self.ordered and self.bounded:
             raise DefinitionError(f"{where}: a bounded source lists once, so ordered means nothing. Leave out one.")
         if self.full_listing_seconds is not None and not self.ordered:
@@ -138,6 +135,12 @@ class FileSource(Source):
         from airflow_provider_microbatch.sources.file_open import OpenFileSource
 
         return OpenFileSource(self, context)
+
+    @property
+    def refuses_limits(self) -> str | None:
+        if self.max_file_age is None or not self.latest_first:
+            return None
+        return "max_file_age with latest_first and a limit would drop the older files for good"
 
     @property
     def gives_up(self) -> bool:

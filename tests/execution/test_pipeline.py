@@ -157,3 +157,16 @@ def test_sources_that_share_nothing_may_be_cleaned(
     other = FileSource(second, clean_source="delete", **others)
     written(one, other)
     written(other, one)
+
+
+def test_a_size_that_follows_the_rate_is_a_limit_too(tmp_path: Path) -> None:
+    """With it the newest file alone would be read, and make the rest too old for good."""
+    source = FileSource(str(tmp_path / "landing"), schema="id long", latest_first=True, max_file_age=3600)
+    with pytest.raises(DefinitionError, match="target_seconds limits source 'orders': max_file_age with latest_first"):
+        Pipeline(
+            "orders",
+            checkpoint=str(tmp_path / "checkpoint"),
+            sources={"orders": source},
+            sink=FileSink(str(tmp_path / "lake")),
+            target_seconds=60,
+        )
