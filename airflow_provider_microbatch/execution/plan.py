@@ -36,6 +36,7 @@ from airflow_provider_microbatch.execution.position import (
 )
 from airflow_provider_microbatch.execution.source_names import check_names
 from airflow_provider_microbatch.execution.table_place import check_there
+from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 
@@ -114,9 +115,11 @@ class Planner:
 
         :raises MaintenanceError: if a command is.
         :raises CheckpointError: as :meth:`check_identity`.
+        :raises SinkError: if readers could not read what is written now together with what is there.
         """
         self._newest_command = self._checkpoint.maintenance.check_none()
         self.check_identity()
+        check_shape(self._checkpoint, self._pipeline.sink)
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""

@@ -153,6 +153,11 @@ class Sink(Definition, ABC):
         does not. Asked at each plan."""
         return None
 
+    def unlike(self, before: Sink) -> str | None:
+        """Why readers could not read what this sink writes together with what ``before`` has written, in words; None if
+        they can, or if it is another table."""
+        return None
+
     def batches(self, lane: str) -> list[int]:
         """Ids of the lane that something is published under, whosever it is, ascending.
 

@@ -94,6 +94,8 @@ class FileSink(Sink):
         for column in self.partition_by:
             if not isinstance(column, str) or not column:
                 raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
+            if column.startswith("."):
+                raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
             if column.casefold() in RESERVED_COLUMNS:
                 raise DefinitionError(f"{where}: partition_by: {column!r} is a folder of ours; rename the column.")
         check_options(self.options, where=where)
@@ -170,6 +172,15 @@ class FileSink(Sink):
             # rename last through a power cut.
             sync(target.parent)
         return own
+
+    def unlike(self, before: Sink) -> str | None:
+        if not isinstance(before, FileSink) or before.root != self.root:
+            return None
+        for what in ("format", "partition_by"):
+            old, new = getattr(before, what), getattr(self, what)
+            if old != new:
+                return f"the table {self.root} has batches that were written with {what}={old!r}, not {new!r}."
+        return None
 
     def seems_away(self) -> str | None:
         return away(self.root, STAGING)

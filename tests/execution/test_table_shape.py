@@ -1,0 +1,70 @@
+"""A table that is written in another form from now on: refused before anything is planned, with the ways on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.maintaining import filled, rows
+from tests.execution.world import World
+
+
+def write(world: World, *, path: Path | None = None, **options: Any) -> None:
+    """The definition of the DAG from now on."""
+    world.options["sink"] = FileSink(str(path or world.lake), **{"format": "json", **options})
+
+
+@pytest.mark.parametrize("options", [{"format": "csv"}, {"partition_by": ["day"]}], ids=["format", "partition_by"])
+def test_what_readers_could_not_read_together_is_not_planned(tmp_path: Path, options: dict[str, Any]) -> None:
+    world = filled(World(tmp_path), 2)
+    world.land(2)
+    write(world, **options)
+    with pytest.raises(SinkError, match=f"was|were written with {next(iter(options))}="):
+        world.run(2)
+    assert world.checkpoint.offset_log.ids() == [0, 1]
+    with pytest.raises(SinkError, match="Readers of"):
+        world.run(1, clear_number=1)
+    write(world)
+    world.run(2)
+    assert rows(world) == [0, 1, 2]
+
+
+def test_nor_is_a_batch_continued_that_was_planned_before(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    world.land(2)
+    world.staged(2)
+    world.expire_leases()
+    write(world, format="csv")
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(2, try_number=2)
+    write(world)
+    world.run(2, try_number=3)
+    assert rows(world) == [0, 1, 2]
+
+
+def test_the_ways_on_that_the_error_names_lead_on(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    write(world, options={"compression": "gzip"})
+    world.land(2)
+    world.run(2)
+    write(world, path=tmp_path / "other", format="csv")
+    world.land(3)
+    assert world.run(3) is not None, "another table"
+    world = filled(World(tmp_path / "second"), 2)
+    write(world, format="csv")
+    with pytest.raises(SinkError, match="rewind"):
+        world.run(2)
+    world.expire_leases()
+    assert main(["rewind", str(world.root / "checkpoint"), "--to", "-1", "--drop-output"]) == 0
+    assert world.run(2) is not None
+    assert world.published() is not None
+
+
+def test_a_partition_column_whose_folders_spark_hides_is_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"'\.day': Spark reads no folder"):
+        FileSink("/lake", partition_by=(".day",))
