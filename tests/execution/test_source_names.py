@@ -21,7 +21,7 @@ from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Pla
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
-from tests.execution.maintaining import Make, applied, killed_at, rewind
+from tests.execution.maintaining import Make, applied, filled, killed_at, rewind
 from tests.execution.world import World, run_identity
 
 
@@ -214,3 +214,13 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["add-source", location, "refunds"]) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert world.run(1) is None
+
+
+def test_a_name_of_before_a_rename_is_no_new_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every run would refuse it: older entries mean another source by it."""
+    world = filled(World(tmp_path), 1)
+    location = str(world.root / "checkpoint")
+    world.expire_leases()
+    assert main(["rename-source", location, "orders", "sales"]) == 0
+    assert main(["add-source", location, "orders"]) == 2
+    assert "was renamed to 'sales'" in capsys.readouterr().err

@@ -15,6 +15,46 @@ CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
     Mutation(
+        name="what a backfill takes makes files of the live lane too old",
+        why="the backlog of a paused pipeline is never read",
+        file="sources/file_seen.py",
+        old="            if file.lane == LIVE:\n",
+        new="            if True:\n",
+        tests=("tests/execution/test_backfill.py",),
+    ),
+    Mutation(
+        name="files that are too old are left out without a word",
+        why="nobody finds out that rows are in no table",
+        file="sources/file_open.py",
+        old="        left_out.warn()\n",
+        new="",
+        tests=("tests/sources/test_file_planning.py",),
+    ),
+    Mutation(
+        name="a size that follows the rate is no limit",
+        why="with latest_first and max_file_age all but the newest file are never read",
+        file="execution/pipeline.py",
+        old="            refused = None if target is None or",
+        new="            refused = None if True or",
+        tests=("tests/execution/test_pipeline.py",),
+    ),
+    Mutation(
+        name="a table is written in another form",
+        why="no reader can read it any more, and check says that nothing is wrong",
+        file="execution/plan.py",
+        old="        check_shape(self._checkpoint, self._pipeline.sink)\n",
+        new="",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
+        name="a name that was renamed is a new source",
+        why="the command says that all is well, and every run is refused",
+        file="execution/maintenance/rename_source.py",
+        old="    if name in names.former():\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_source_names.py",),
+    ),
+    Mutation(
         name="a plan that died after its source log is made anew",
         why="files that were planned are skipped",
         file="sources/file_open.py",

@@ -49,8 +49,17 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
 
 def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
     """The plan after which ``name`` is known to be a new source, whatever other one has vanished: it begins at its
-    beginning."""
+    beginning.
+
+    :raises MaintenanceError: if older entries mean another source by it.
+    """
     check_name(name, what="source")
+    names = drafting.checkpoint.names
+    if name in names.former():
+        raise MaintenanceError(
+            f"source {name!r} of {drafting.checkpoint.location} was renamed to {names.of(name)!r}, which its older "
+            "entries mean by it. Use a name that was never used."
+        )
     if drafting.checkpoint.names.is_new(name) or _known(drafting).get(name):
         return drafting.plan()
     drafting.write(f"{NEW}/{name}", encode_record(drafting.trail), f"source {name!r} is new: all it has is read")
