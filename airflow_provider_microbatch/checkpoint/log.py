@@ -91,18 +91,19 @@ class MetadataLog(Generic[E]):
 
         :return: False if there was one; it is left as it is.
         """
-        if not self._store.put_if_absent(str(batch_id), self._encode(entry)):
+        data = self._encode(entry)
+        if not self._store.put_if_absent(str(batch_id), data):
             return False
         # Compaction and retention remove the oldest first: where the one before is a file of its own, neither of them
         # has been here.
         follows = batch_id > 0 and self.has(batch_id - 1)
         if not follows and self.is_compacted(batch_id):
             # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
-            self._store.delete(str(batch_id))
+            self.remove(batch_id, data)
             return False
         if not follows and self._is_stray(batch_id):
             # So did this one, and retention has removed the number meanwhile, with those around it.
-            self._store.delete(str(batch_id))
+            self.remove(batch_id, data)
             return False
         self._seen = max(self._seen, batch_id)
         if batch_id % HINT_EVERY == 0 and batch_id > 0:
@@ -115,8 +116,7 @@ class MetadataLog(Generic[E]):
 
     def remove(self, batch_id: int, data: bytes) -> None:
         """Remove an entry, as long as it is a file of its own with these bytes."""
-        if self._store.get(str(batch_id)) == data:
-            self._store.delete(str(batch_id))
+        self._store.delete_if(str(batch_id), data)
 
     def _is_stray(self, batch_id: int) -> bool:
         """Whether the log goes on elsewhere: an entry that was put as its end follows the one before it."""

@@ -141,6 +141,35 @@ class PosixStore(Store):
             raise self._explained(error, "delete", path) from error
         return True
 
+    def delete_if(self, path: str, data: bytes) -> bool:
+        """Remove the file at ``path`` if it holds ``data``. By its name alone nobody could say which file goes: it is
+        moved to a hidden name first, looked at there, and linked back if another one had come.
+
+        :raises CheckpointError: if it is a link or no file, or a folder on the way is a link.
+        """
+        above, name = _split(path)
+        aside = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with self._open(above) as folder:
+                if not _holds(folder, name, data):
+                    return False
+                folder.move(name, folder, aside)
+                if _holds(folder, aside, data):
+                    folder.remove(aside)
+                    folder.remove(_checksum(name))
+                    folder.sync()
+                    return True
+                # Of two that others have put here at this moment the later one stays; the other keeps its hidden name.
+                with contextlib.suppress(FileExistsError):
+                    folder.link(aside, name)
+                    folder.remove(aside)
+                folder.sync()
+                return False
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise self._explained(error, "delete", path) from error
+
     def delete_many(self, paths: Iterable[str]) -> None:
         """Remove entries of one folder, which is synced once, after the last."""
         targets = [_split(path) for path in paths]
@@ -225,6 +254,11 @@ class PosixStore(Store):
 
     def _explained(self, error: OSError, doing: str, path: str = "") -> CheckpointError:
         return explained(error, f"{doing} {self._root / path} of checkpoint {self.location}")
+
+
+def _holds(folder: Folder, name: str, data: bytes) -> bool:
+    with folder.file(name) as file:
+        return file.read(len(data) + 1) == data
 
 
 def _split(path: str) -> tuple[Sequence[str], str]:

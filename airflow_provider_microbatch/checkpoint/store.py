@@ -60,6 +60,16 @@ class Store(Protocol):
     def delete(self, path: str) -> bool:
         """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
 
+    def delete_if(self, path: str, data: bytes) -> bool:
+        """Remove the entry at ``path`` if it is ``data``, and nothing else: what has come in its place since somebody
+        looked, or comes at this moment, stays.
+
+        A store that can compare and remove at once does so; this looks just before.
+
+        :return: False if nothing, or something else, was there.
+        """
+        return self.get(path) == data and self.delete(path)
+
     def delete_many(self, paths: Iterable[str]) -> None:
         """Remove entries of one folder, in this order. A crash in between leaves the later ones."""
         for path in paths:

@@ -189,3 +189,50 @@ def test_a_folder_that_its_other_maker_replaces_while_it_is_open_is_opened_again
     assert store.put_if_absent("commits/0", b"entry")
     assert replaced
     assert store.get("commits/0") == b"entry"
+
+
+def test_an_entry_that_comes_just_before_the_removal_of_another_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = PosixStore(tmp_path), Folder.move
+    store.put_if_absent("offsets/0", b"old")
+
+    def move(*given: Any) -> None:
+        store.delete("offsets/0")
+        store.put_if_absent("offsets/0", b"new")
+        real(*given)
+
+    monkeypatch.setattr(Folder, "move", move)
+    assert store.delete_if("offsets/0", b"old") is False
+    assert store.get("offsets/0") == b"new"
+    assert [path.name for path in (tmp_path / "offsets").iterdir()] == ["0"]
+
+
+def test_of_two_entries_that_come_just_then_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, move, link = PosixStore(tmp_path), Folder.move, Folder.link
+    store.put_if_absent("offsets/0", b"old")
+
+    def slow_move(*given: Any) -> None:
+        store.delete("offsets/0")
+        store.put_if_absent("offsets/0", b"new")
+        move(*given)
+        monkeypatch.setattr(Folder, "link", slow_link)
+
+    def slow_link(*given: Any) -> None:
+        monkeypatch.setattr(Folder, "link", link)
+        store.put_if_absent("offsets/0", b"newer")
+        link(*given)
+
+    monkeypatch.setattr(Folder, "move", slow_move)
+    assert store.delete_if("offsets/0", b"old") is False
+    assert sorted(path.read_bytes() for path in (tmp_path / "offsets").iterdir()) == [b"new", b"newer"]
+    assert store.get("offsets/0") == b"newer"
+
+
+def test_a_removal_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(any((tmp_path / "offsets").iterdir())))
+    assert store.delete_if("offsets/0", b"old") is True
+    assert synced == [False]

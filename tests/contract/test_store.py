@@ -89,6 +89,16 @@ def test_many_are_deleted_at_once_and_missing_ones_do_not_matter(store: Store) -
     assert sorted(store.list("offsets")) == ["1", "3"]
 
 
+def test_an_entry_is_deleted_only_if_it_is_the_one_that_is_meant(store: Store) -> None:
+    store.put_if_absent("offsets/0", b"x")
+    assert store.delete_if("offsets/0", b"y") is False
+    assert store.get("offsets/0") == b"x"
+    assert store.delete_if("offsets/0", b"x") is True
+    assert store.delete_if("offsets/0", b"x") is False
+    assert store.list("offsets") == []
+    assert store.put_if_absent("offsets/0", b"again") is True
+
+
 def test_delete_leaves_a_folder_that_holds_something(store: Store) -> None:
     store.put_if_absent("attempts/live/0/1", b"x")
     store.delete("attempts/live/0")
@@ -105,7 +115,12 @@ def test_a_scope_is_the_same_store_from_within(store: Store) -> None:
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../b", "a//b", "./a", "a/", ".hidden", "a/.b", "a\0b"])
 def test_paths_that_leave_the_store_or_hide_in_it_are_refused(store: Store, path: str) -> None:
-    for call in (lambda: store.put_if_absent(path, b"x"), lambda: store.get(path), lambda: store.delete(path)):
+    for call in (
+        lambda: store.put_if_absent(path, b"x"),
+        lambda: store.get(path),
+        lambda: store.delete(path),
+        lambda: store.delete_if(path, b"x"),
+    ):
         with pytest.raises(CheckpointError, match="path of a checkpoint"):
             call()
 

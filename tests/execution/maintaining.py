@@ -101,6 +101,7 @@ def killed_at(moment: int, action: Callable[[], object]) -> bool:
     with (
         mock.patch.object(PosixStore, "put_if_absent", dying(PosixStore.put_if_absent)),
         mock.patch.object(PosixStore, "delete", dying(PosixStore.delete)),
+        mock.patch.object(PosixStore, "delete_if", dying(PosixStore.delete_if)),
         mock.patch.object(FileSink, "withdraw", dying(FileSink.withdraw)),
     ):
         try:

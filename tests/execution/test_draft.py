@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.execution.maintenance.draft import Draft
 
 PATHS = ("metadata", "offsets/0", "offsets/1", "lanes/a/offsets/0")
 FOLDERS = ("", "offsets", "lanes", "lanes/a", "lanes/a/offsets", "nothing")
 changes = st.lists(
-    st.tuples(st.sampled_from(["put", "delete"]), st.sampled_from(PATHS), st.binary(max_size=2)), max_size=8
+    st.tuples(st.sampled_from(["put", "delete", "delete if"]), st.sampled_from(PATHS), st.binary(max_size=2)),
+    max_size=8,
 )
+
+
+def change(store: Store, name: str, path: str, data: bytes) -> bool:
+    if name == "put":
+        return store.put_if_absent(path, data)
+    return store.delete(path) if name == "delete" else store.delete_if(path, data)
 
 
 @settings(max_examples=60, deadline=None)
@@ -27,16 +35,13 @@ def test_it_answers_as_the_store_would(
         real, below = open_store(f"{folder}/real"), open_store(f"{folder}/below")
         for name, path, data in before:
             for store in (real, below):
-                store.put_if_absent(path, data) if name == "put" else store.delete(path)
+                change(store, name, path, data)
         files = {path: path.read_bytes() for path in Path(folder, "below").rglob("*") if path.is_file()}
         draft = Draft(below)
         for name, path, data in drafted:
             top, _, rest = path.rpartition("/")
             seen = draft.scoped(top) if top else draft
-            if name == "put":
-                assert seen.put_if_absent(rest, data) == real.put_if_absent(path, data)
-            else:
-                assert seen.delete(rest) == real.delete(path)
+            assert change(seen, name, rest, data) == change(real, name, path, data)
         for path in PATHS:
             assert draft.get(path) == real.get(path)
             assert (draft.modified_ms(path) is None) == (real.modified_ms(path) is None)

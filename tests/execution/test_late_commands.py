@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
@@ -264,3 +265,26 @@ def test_of_two_commands_that_begin_at_once_one_begins(world: World, monkeypatch
     found = log.unfinished()
     assert found is not None
     assert (found.number, found.command) == (1, "first")
+
+
+@pytest.mark.parametrize("path", ["offsets/2", "commits/2", "offsets/1"])
+def test_a_command_that_sleeps_before_it_removes_a_file_leaves_the_next_life_of_its_batch_alone(
+    world: World, sleep: Sleep, path: str
+) -> None:
+    filled(world, 3)
+
+    def finished_by_another() -> None:
+        expire(world)
+        applied(world, rewind(0))
+        for number in (3, 4):
+            world.run(number)
+
+    sleep.before(
+        PosixStore, "delete_if", finished_by_another, lambda store, name, _: f"{store.location}/{name}".endswith(path)
+    )
+    applied_or_refused(world, rewind(0))
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2]
+    world.land(9)
+    world.run(9)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [9]}
+    assert verify_all(world.checkpoint) == []

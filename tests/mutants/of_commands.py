@@ -87,6 +87,22 @@ MUTATIONS = [
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
+        name="a command that slept removes whatever has the name by then",
+        why="a committed batch of the next life is in no plan, or a planned one is lost",
+        file="execution/maintenance/steps.py",
+        old="        if data is not None and planned:\n            store.delete_if(self.path, data)\n",
+        new="        if data is not None and planned:\n            store.delete(self.path)\n",
+        tests=(LATE_COMMANDS,),
+    ),
+    Mutation(
+        name="what is removed was compared just before",
+        why="the entry that has come at that moment goes in its place",
+        file="checkpoint/posix.py",
+        old="                if _holds(folder, aside, data):\n",
+        new="                if True:\n",
+        tests=("tests/checkpoint/test_posix.py",),
+    ),
+    Mutation(
         name="a late plan is taken back from under who has gone on from it",
         why="a committed batch is in no plan: the pipeline stands still, and no repair mends it",
         file="execution/position.py",

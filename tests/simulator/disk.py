@@ -121,13 +121,21 @@ class DiskStore(Store):
             if (entry := entries.get(prefix + name)) is None or entry.listed_ms <= now
         ]
 
+    def delete_if(self, path: str, data: bytes) -> bool:
+        return self._delete(path, data)
+
     def delete(self, path: str) -> bool:
+        return self._delete(path, None)
+
+    def _delete(self, path: str, data: bytes | None) -> bool:
+        """:param data: what it has to be; None for anything."""
         full = self._at("delete", path)
         lost = self._world.answer_lost()
         self._refuse(READ_ONLY, doing=f"delete {full}")
         if lost == "not done":
             raise CheckpointError(f"no answer to the removal of {full}")
-        done = self._world.disk.remove(full)
+        found = self._world.disk.entries.get(full)
+        done = (data is None or (found is not None and found.data == data)) and self._world.disk.remove(full)
         if lost:
             raise CheckpointError(f"no answer to the removal of {full}")
         return done

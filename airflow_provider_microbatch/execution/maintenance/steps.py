@@ -31,13 +31,17 @@ def digest(data: bytes) -> str:
 
 
 def _move(store: Store, path: str, target: str) -> bool:
-    """Copy first, then delete: killed in between, the file is there twice and never gone. False if it is not there."""
+    """Copy first, then delete: killed in between, the file is there twice and never gone. False if it is not there.
+
+    Whoever moves a file may sleep before it deletes, until another has finished the command: what has the name by then
+    is of the next life, and stays.
+    """
     data = store.get(path)
     if data is None:
         return False
     if not store.put_if_absent(target, data) and store.get(target) != data:
         raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
-    store.delete(path)
+    store.delete_if(path, data)
     return True
 
 
@@ -79,8 +83,8 @@ class SetAside:
         elif digest(moved) != self.sha256:
             raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
         # With the copy there and other bytes in its old place, this step and the one after it were done before.
-        if planned:
-            store.delete(self.path)
+        if data is not None and planned:
+            store.delete_if(self.path, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +151,7 @@ class Write:
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
         # After the put: who takes that back looks once more for what goes on from it, so one of the two sees the other.
         if self.after and store.get(self.after) is None:
-            store.delete(self.path)
+            store.delete_if(self.path, data)
             raise MaintenanceError(f"{store.location}/{self.after} was taken back since the plan was made.")
 
 
