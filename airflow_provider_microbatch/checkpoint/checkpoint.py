@@ -12,6 +12,7 @@
 | ``microbatch/retained/<lane>/<N>-<name>`` | retention, or compaction, is at what is older than N |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
+| ``microbatch/tables/<sha256>`` | by which id a table is known again |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
 | ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
@@ -45,6 +46,7 @@ from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog, numbers
@@ -105,6 +107,7 @@ class Checkpoint:
         self.maintenance = MaintenanceLog(store.scoped("maintenance"))
         self.names = SourceNames(store)
         self.replays = Replays(store.scoped("replays"))
+        self.tables = KnownTables(store.scoped("microbatch/tables"))
 
     @property
     def location(self) -> str:

@@ -41,6 +41,7 @@ from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
+from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.runtime.job import Job, Transform
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 
@@ -239,7 +240,7 @@ class Execution:
         :raises EngineError: if anything else made the job fail.
         """
         pipeline = self.pipeline
-        pipeline.sink.make_ready()
+        make_ready(self.checkpoint, pipeline.sink)
         begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=pipeline.sink, live=pipeline.hooks)
         try:
             engine.start(attempt.handle, job, code)

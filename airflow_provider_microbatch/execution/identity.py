@@ -32,6 +32,7 @@ def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | No
     older = attempt is not None and attempt.identity is None
     return ExpectedBatch(
         identity=batch,
+        tables=checkpoint.tables,
         recognise=lambda found: _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=batch.planned_ms),
         staged_as=attempt.batch if attempt is not None and older else None,
     )
@@ -39,7 +40,11 @@ def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | No
 
 def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
     """The place of a batch that is not planned yet: nothing that is there counts, unless it was adopted."""
-    return ExpectedBatch(identity=checkpoint.batch(key), recognise=lambda found: _adopted(checkpoint, found))
+    return ExpectedBatch(
+        identity=checkpoint.batch(key),
+        tables=checkpoint.tables,
+        recognise=lambda found: _adopted(checkpoint, found),
+    )
 
 
 def expected_on_record(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
@@ -56,7 +61,7 @@ def expected_on_record(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
         by_attempt = attempt is not None and attempt.identity is not None and attempt.identity == found.identity
         return found if by_attempt else _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=0)
 
-    return ExpectedBatch(identity=checkpoint.batch(key), recognise=on_record)
+    return ExpectedBatch(identity=checkpoint.batch(key), tables=checkpoint.tables, recognise=on_record)
 
 
 def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:

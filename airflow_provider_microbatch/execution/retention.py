@@ -236,13 +236,15 @@ def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, 
 
 
 def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> bool:
-    """Whether the janitor has nothing to look for in the sink any more. Of one that cannot be loaded here nobody knows,
-    so that its definition stays."""
+    """Whether the janitor has nothing to look for in the sink any more. Of one that cannot be loaded here, or is away,
+    nobody knows, so that its definition stays."""
     if recorded is None:
         return True
     try:
         sink = Sink.from_dict(recorded)
     except DefinitionError:
+        return False
+    if sink.seems_away(checkpoint.tables) is not None:
         return False
     identity = checkpoint.identity()
     own = identity.query_id if identity is not None else ""

@@ -87,22 +87,17 @@ def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Itera
         by_hand = commit.set_aside and not commit.failure
         if by_hand or is_aside(checkpoint, key, commit):
             return  # nothing of it is in the table, and the log says so
-        foreign: ForeignBatchError | None = None
+        told: SinkError | None = None
         for sink in sinks:
             try:
                 if sink.contains(expected(checkpoint, batch)) is not None:
                     return
-            except ForeignBatchError as error:
-                foreign = error
-    except SinkError as error:
-        yield Finding(
-            kind="table", where=lane.commit_log.where(key.id), message=str(error), repair=_back(checkpoint, key)
-        )
-        return
+            except SinkError as error:
+                told = error  # it may be in another one
     except CheckpointError:
         return  # the logs' own findings tell it
     tables = " nor in ".join(sink.location() for sink in sinks)
-    message = str(foreign) if foreign else f"batch {key} is committed and not in {tables}: its rows are missing."
+    message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=_back(checkpoint, key))
 
 

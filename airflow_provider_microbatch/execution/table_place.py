@@ -1,4 +1,8 @@
-"""Whether the table is where it was: a pipeline's sink may have another address now, or a table's folder be away."""
+"""Whether the table is where it was: a pipeline's sink may have another address now, or a table's folder be away.
+
+A sink looks by itself for a table that the checkpoint knows by an id (``checkpoint.tables``): whoever asks it or writes
+to it gives it what is known. Here is what is looked at as long as no id is on record, and how one comes there.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,41 @@ def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
 
     :raises SinkError: if it seems so.
     """
-    away = sink.seems_away()
-    if away is None:
-        return
+    away = sink.seems_away(checkpoint.tables)
+    key = None if away is None else next(_newest(checkpoint, sink), None)
+    if key is not None:
+        raise SinkError(f"batch {key} is committed, and {away}")
+
+
+def make_ready(checkpoint: Checkpoint, sink: Sink) -> None:
+    """:meth:`Sink.make_ready`. The table of a checkpoint of before ids is known by one as soon as it has shown the
+    newest batch that was published there.
+
+    :raises SinkError: if the table is away, or cannot be written.
+    """
+    check_there(checkpoint, sink)
+    sink.make_ready(checkpoint.tables, is_there=lambda: _is_there(checkpoint, sink))
+
+
+def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
+    newest = list(_newest(checkpoint, sink))
+    try:
+        return not newest or any(sink.contains(expected_on_record(checkpoint, key)) is not None for key in newest)
+    except SinkError:
+        return False
+
+
+def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
+    """The newest batch of each lane that was published, if it was to the sink's address."""
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).commit_log
-        number = log.latest_id()
-        commit = None if number is None else log.get(number)
-        if number is None or commit is None or commit.epoch is None or commit.set_aside:
-            continue
-        key = BatchKey(lane, number)
-        if any(other.location() == sink.location() for other in _sinks(checkpoint, key)):
-            raise SinkError(f"batch {key} is committed, and {away}")
+        for number in reversed(log.ids()):
+            commit, key = log.get(number), BatchKey(lane, number)
+            if commit is None or commit.epoch is None or commit.set_aside:
+                continue  # nothing of it was published
+            if any(other.location() == sink.location() for other in _sinks(checkpoint, key)):
+                yield key
+            break
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:

@@ -8,11 +8,12 @@ another checkpoint, another pipeline or another plan put at a batch's place is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
@@ -48,11 +49,16 @@ class Sink(Definition, ABC):
         """Job status hooks that the sink needs; the pipeline tells them before its own."""
         return ()
 
-    def make_ready(self) -> None:
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Make what must be there before Spark writes a stage, so that nobody else sees it. Idempotent; called before
         each attempt. A sink whose stages nobody could see anyway has nothing to do.
 
-        :raises SinkError: if it cannot be made.
+        A table that can be away (its file system is not mounted) without anybody seeing it gets an id, and the
+        checkpoint has it on record from then on, so that each method that is given ``tables`` can look for it.
+
+        :param tables: what the checkpoint knows of its tables.
+        :param is_there: whether it is certain that the table is there; asked where it is not known by an id yet.
+        :raises SinkError: if it cannot be made, or if the table is away.
         """
 
     @abstractmethod
@@ -73,6 +79,8 @@ class Sink(Definition, ABC):
         """Is the batch in? The manifest of what is published, or None.
 
         :raises ForeignBatchError: if something else is at its place.
+        :raises SinkError: if the table is away: nobody knows then. So do :meth:`publish`, :meth:`replace` and
+            :meth:`withdraw`.
         """
 
     @abstractmethod
@@ -148,7 +156,7 @@ class Sink(Definition, ABC):
         """Whether :meth:`contains` needs no Spark, and no server."""
         return True
 
-    def seems_away(self) -> str | None:
+    def seems_away(self, tables: KnownTables) -> str | None:
         """Why the table looks as if it were away, as a file system that is not mounted is, and what to do; None if it
         does not. Asked at each plan."""
         return None
@@ -158,9 +166,10 @@ class Sink(Definition, ABC):
         they can, or if it is another table."""
         return None
 
-    def batches(self, lane: str) -> list[int]:
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
         """Ids of the lane that something is published under, whosever it is, ascending.
 
-        :raises SinkError: if the sink cannot list them.
+        :param tables: what the checkpoint knows of its tables.
+        :raises SinkError: if the sink cannot list them, or is away.
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")

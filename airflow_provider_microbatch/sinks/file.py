@@ -6,6 +6,7 @@
     <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
     <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  put out by a replay; kept for its readers
     <path>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1      a file: tells the Spark of attempt 1 to end
+    <path>/_table_id/<id>                                    a file: by it the table is known again
 
 Spark, pyarrow and Hive skip folders that begin with an underscore, so they never see a stage. Publishing is one rename
 of a stage that is complete and on disk. ``<checkpoint>`` is the id of the one whose attempt it is, so that of two that
@@ -21,7 +22,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError, PublishConflictError, SinkError
@@ -47,6 +49,7 @@ from airflow_provider_microbatch.sinks.file_posix import (
     write_mark,
 )
 from airflow_provider_microbatch.sinks.file_report import check_files, read_error, read_manifest
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +108,13 @@ class FileSink(Sink):
         """The table's folder."""
         return Path(_local_path(self.path))
 
+    @property
+    def folder(self) -> TableFolder:
+        """The same, as one that may be away."""
+        return TableFolder(self.root, STAGING)
+
     def location(self) -> str:
-        return f"file://{self.root}"
+        return self.folder.location
 
     def check(self) -> None:
         where = f"the table {self.root} cannot be written"
@@ -123,10 +131,11 @@ class FileSink(Sink):
         except OSError as error:
             raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
 
-    def make_ready(self) -> None:
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
         as they are: published, they are as readable as the table is."""
         with _reporting("make ready", self.root):
+            self.folder.make_known(tables, is_there=is_there)
             make_folders(self.root)
             check_no_link(self.root, self.root / STAGING)
             make_private_folder(self.root / STAGING)
@@ -159,6 +168,7 @@ class FileSink(Sink):
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         key, target = batch.key, self._target_path(batch.key)
         with _reporting("look for", key):
+            self.folder.check(batch.tables)
             if not os.path.lexists(target):
                 return None
             found = read_manifest(target, key)
@@ -182,10 +192,16 @@ class FileSink(Sink):
                 return f"the table {self.root} has batches that were written with {what}={old!r}, not {new!r}."
         return None
 
-    def seems_away(self) -> str | None:
-        return away(self.root, STAGING)
+    def seems_away(self, tables: KnownTables) -> str | None:
+        return self.folder.seems_away(tables)
 
-    def batches(self, lane: str) -> list[int]:
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        with _reporting("list", self.root):
+            self.folder.check(tables)
+            return self.published_ids(lane)
+
+    def published_ids(self, lane: str) -> list[int]:
+        """The same, of the folder as it is."""
         with _reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
@@ -274,6 +290,8 @@ class FileSink(Sink):
 
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
         path = self._fence_path(batch, epoch)
+        if self.folder.is_empty():
+            return  # no Spark has anything to write here, and the place where a table is to be mounted stays as it is
         with _reporting("fence an attempt of", batch.key):
             check_no_link(self.root, path.parent)
             make_folders(path.parent)
@@ -399,24 +417,6 @@ class FileSink(Sink):
         check_no_link(self.root, path)
         with locked(path):
             yield
-
-
-def away(folder: Path, own: str) -> str | None:
-    """What to say of a table's folder that is missing or empty; None if something is in it.
-
-    :param own: a folder that this package makes there before anything is published.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            if next(entries, None) is not None:
-                return None
-        what = "empty"
-    except OSError:
-        what = "not there"
-    return (
-        f"the table {folder} is {what}: its file system may not be mounted. Nothing is planned until it is back. If it "
-        f"was emptied on purpose, make the folder {folder / own}; to bring a batch back, clear its task then."
-    )
 
 
 def check_options(options: Mapping[str, str], *, where: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 
 
@@ -44,11 +45,13 @@ class ExpectedBatch:
     """A batch as its checkpoint asks a sink for it: what is at its place counts only if it bears this identity.
 
     :param identity: of the batch.
+    :param tables: what the checkpoint knows of its tables: of one that is away, what is not there tells nothing.
     :param recognise: asked about output of another identity, or of none: the manifest as which it counts, or None.
     :param staged_as: how the attempt that is to be published is known, if by less than the identity: one of before.
     """
 
     identity: BatchIdentity
+    tables: KnownTables
     recognise: Callable[[Manifest], Manifest | None] = _none
     staged_as: BatchIdentity | None = None
 
@@ -121,16 +124,17 @@ class ExpectedBatch:
         return f"Ways on: {'; '.join(ways)}."
 
 
-def only(found: Manifest, *, checkpoint: str) -> ExpectedBatch:
+def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:
     """The output that was looked at, whosever it is: what a plan that a person has seen takes out.
 
     :param checkpoint: id of the one that takes it out, and keeps it for a while.
+    :param tables: what that one knows of its tables.
     """
 
     def same(other: Manifest) -> Manifest | None:
         return other if other.identity == found.identity else None
 
-    return ExpectedBatch(identity=BatchIdentity.at(found.key, checkpoint=checkpoint), recognise=same)
+    return ExpectedBatch(identity=BatchIdentity.at(found.key, checkpoint=checkpoint), tables=tables, recognise=same)
 
 
 def as_adopted(found: Manifest) -> Manifest:

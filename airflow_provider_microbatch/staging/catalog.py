@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
@@ -70,9 +71,10 @@ class Catalog(Definition, ABC):
         """The stage table's folder."""
         return Path(self.runtime_stage(stage).report.removeprefix("file://"))
 
-    def make_ready(self, table: Table) -> None:
-        """Make what must be there before a stage table of ``table`` is; see :meth:`Sink.make_ready`. Not where the
-        published table is read from where its stage was written: its readers must get there."""
+    def make_ready(self, table: Table, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        """Make what must be there before a stage table of ``table`` is; see :meth:`Sink.make_ready`. No private folder
+        where the published table is read from where its stage was written: its readers must get there."""
+        self.files(table).folder.make_known(tables, is_there=is_there)
 
     @abstractmethod
     def create_table(self, stage: StageTable) -> None:
@@ -111,9 +113,9 @@ class Catalog(Definition, ABC):
     def batches(self, table: Table, lane: str) -> list[int]:
         """Ids of the lane that something is in the table under, whosever it is, ascending."""
 
-    def seems_away(self, table: Table) -> str | None:
+    def seems_away(self, table: Table, tables: KnownTables) -> str | None:
         """See :meth:`~airflow_provider_microbatch.sinks.Sink.seems_away`."""
-        return None
+        return self.files(table).seems_away(tables)
 
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
         """Take a batch out of the table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""

@@ -64,7 +64,7 @@ class FolderOfBatches:
 
     def batches(self, lane: str) -> list[int]:
         """Ids of the lane that there are folders of."""
-        return self.files.batches(lane)
+        return self.files.published_ids(lane)
 
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """One rename, or one exchange."""

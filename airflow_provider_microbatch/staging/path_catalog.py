@@ -7,11 +7,13 @@ folder is made by Spark when it writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
@@ -45,8 +47,8 @@ class PathCatalog(Catalog):
         with reporting(f"look at table {table.name}"):
             return self._kind(table).admits(batch)
 
-    def make_ready(self, table: Table) -> None:
-        self.files(table).make_ready()
+    def make_ready(self, table: Table, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        self.files(table).make_ready(tables, is_there=is_there)
 
     def create_table(self, stage: StageTable) -> None:
         mark, folder = self._mark(stage), self.folder(stage)
@@ -78,9 +80,6 @@ class PathCatalog(Catalog):
     def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
         with reporting(f"look for batch {batch.key}"):
             return self._kind(table).published(batch)
-
-    def seems_away(self, table: Table) -> str | None:
-        return self.files(table).seems_away()
 
     def batches(self, table: Table, lane: str) -> list[int]:
         with reporting(f"list table {table.name}"):

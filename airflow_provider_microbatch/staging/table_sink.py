@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
@@ -85,8 +86,8 @@ class TableSink(Sink):
     def admits(self, batch: BatchIdentity) -> bool:
         return self.catalog.admits(self.definition, batch)
 
-    def make_ready(self) -> None:
-        self.catalog.make_ready(self.definition)
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        self.catalog.make_ready(self.definition, tables, is_there=is_there)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         return self.catalog.runtime_stage(self._stage(batch, epoch))
@@ -98,6 +99,7 @@ class TableSink(Sink):
         return self.catalog.failure(self._stage(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        self._check_there(batch.tables)
         return self.catalog.published(self.definition, batch)
 
     @property
@@ -108,16 +110,19 @@ class TableSink(Sink):
     def is_cheap_to_ask(self) -> bool:
         return self.catalog.is_cheap_to_ask
 
-    def seems_away(self) -> str | None:
-        return self.catalog.seems_away(self.definition)
+    def seems_away(self, tables: KnownTables) -> str | None:
+        return self.catalog.seems_away(self.definition, tables)
 
-    def batches(self, lane: str) -> list[int]:
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        self._check_there(tables)
         return self.catalog.batches(self.definition, lane)
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        self._check_there(batch.tables)
         return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=False)
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        self._check_there(batch.tables)
         return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=True)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
@@ -131,6 +136,7 @@ class TableSink(Sink):
         return files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        self._check_there(batch.tables)
         return self.catalog.withdraw(self.definition, batch, epoch)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
@@ -138,6 +144,9 @@ class TableSink(Sink):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         return self.catalog.stages(self.definition, checkpoint)
+
+    def _check_there(self, tables: KnownTables) -> None:
+        self.catalog.files(self.definition).folder.check(tables)
 
     def _stage(self, batch: BatchIdentity, epoch: int) -> StageTable:
         return self.catalog.create_stage_table(self.definition, batch, epoch)

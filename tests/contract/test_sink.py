@@ -18,7 +18,7 @@ from airflow_provider_microbatch.sinks.manifest import as_adopted
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.contract.registered import registered
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, write_stage
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
 from tests.staging.stages import write_stage_table
 
 
@@ -186,7 +186,9 @@ def foreign(request: pytest.FixtureRequest) -> BatchIdentity:
 def theirs(kind: Kind, sink: Sink, foreign: BatchIdentity, epoch: int = 1) -> ExpectedBatch:
     """Published under the same number by somebody else."""
     kind.write_stage(sink, epoch, batch=foreign)
-    known = ExpectedBatch(identity=foreign, recognise=lambda found: found if found.identity is None else None)
+    known = ExpectedBatch(
+        identity=foreign, tables=NOTHING_KNOWN, recognise=lambda found: found if found.identity is None else None
+    )
     sink.publish(known, epoch)
     return known
 
@@ -207,8 +209,8 @@ def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
     assert found is not None
     assert found.epoch == 1
     assert (KEY, 2) in sink.stages(CHECKPOINT)
-    assert sink.batches("live") == [7]
-    assert sink.batches("backfill") == []
+    assert sink.batches("live", NOTHING_KNOWN) == [7]
+    assert sink.batches("backfill", NOTHING_KNOWN) == []
 
 
 def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: Sink, foreign: BatchIdentity) -> None:
@@ -235,7 +237,7 @@ def test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every
     kind: Kind, sink: Sink, foreign: BatchIdentity
 ) -> None:
     theirs(kind, sink, foreign, epoch=5)
-    adopting = ExpectedBatch(identity=BATCH, recognise=as_adopted)
+    adopting = ExpectedBatch(identity=BATCH, tables=NOTHING_KNOWN, recognise=as_adopted)
     found = sink.contains(adopting)
     assert found is not None
     assert found.epoch == 0

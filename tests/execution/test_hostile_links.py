@@ -15,6 +15,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_hostile_checkpoint import janitor, rewrite
 from tests.execution.world import World
+from tests.sinks.stages import NOTHING_KNOWN
 
 OWN = "d8c6b07e-6f0b-4d6a-9d93-6f3b4f2b8c11"
 BATCH = BatchIdentity.at(BatchKey("live", 1), checkpoint=OWN)
@@ -63,6 +64,7 @@ def test_a_fence_is_not_written_into_a_folder_behind_a_link(sink: FileSink, vict
 
 
 def test_the_text_of_a_fence_is_none_that_a_checkpoint_says(sink: FileSink) -> None:
+    (sink.root / "_staging").mkdir(parents=True)
     sink.fence(BATCH, 1, by="import os; os.system('id')")
     (mark,) = (sink.root / "_fenced").rglob("batch_id=*")
     assert mark.read_text() == "a later attempt has taken this one's place\n"
@@ -134,4 +136,4 @@ def test_a_lock_is_not_made_behind_a_link(tmp_path: Path, victim: Path, place: s
 def test_a_table_whose_door_is_a_link_is_refused(sink: FileSink, victim: Path) -> None:
     link(sink.root / "_staging", victim)
     with pytest.raises(SinkError, match="a link in place of a folder of the table"):
-        sink.make_ready()
+        sink.make_ready(NOTHING_KNOWN, is_there=lambda: False)

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import World
+from tests.sinks.stages import NOTHING_KNOWN
 
 GONE = "acme_gone:Sink"
 ASKED = rf"The sink of \S+/pipelines/{{name}} cannot be used from here: '{GONE}' was not loaded"
@@ -87,7 +88,7 @@ def test_what_a_user_must_not_write_is_read_back_all_the_same(
     read = Definition.from_dict(with_options(definition, name, value))
     assert getattr(read, name) == value
     if isinstance(read, Sink):
-        read.batches("live")
+        read.batches("live", NOTHING_KNOWN)
     changes: Any = {name: value}
     with pytest.raises(DefinitionError):
         dataclasses.replace(definition, **changes)  # type: ignore[type-var]

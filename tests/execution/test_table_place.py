@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied
-from tests.execution.world import World
+from tests.execution.maintaining import applied, filled, rewind, rows
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -51,6 +53,197 @@ def test_a_table_that_was_emptied_on_purpose_goes_on(world: World) -> None:
     Path(told).mkdir(parents=True)
     world.run(2)
     assert world.table() == {2: [2]}
+
+
+def away(world: World) -> Path:
+    """The table's file system is taken away: what is left is the place where it is mounted. Returns where it is."""
+    kept = world.lake.rename(world.root / "kept")
+    world.lake.mkdir()
+    return kept
+
+
+def back(world: World, kept: Path) -> None:
+    """It is mounted again, over whatever was written there."""
+    world.lake.rename(world.root / "hidden")
+    kept.rename(world.lake)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
+def test_a_planned_batch_is_not_run_into_the_place_of_a_table_that_is_away(world: World, known: bool) -> None:
+    with pytest.raises(Killed):
+        world.run(2, InlineEngine(before_stage=kill))
+    world.expire_leases()
+    if not known:
+        forget(world)
+    kept, retry = away(world), InlineEngine()
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(2, retry, try_number=2)
+    assert retry.jobs == []
+    back(world, kept)
+    world.run(2, try_number=3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_clear_is_not_answered_in_the_place_of_a_table_that_is_away(world: World) -> None:
+    kept, replay = away(world), InlineEngine(transform=lambda _: [{"id": 100}])
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(0, replay, clear_number=1)
+    assert replay.jobs == []
+    back(world, kept)
+    world.run(0, replay, clear_number=1, try_number=2)
+    assert world.table() == {0: [100], 1: [1]}
+
+
+def test_what_a_job_wrote_after_the_table_went_away_is_not_published(world: World) -> None:
+    kept: list[Path] = []
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(2, InlineEngine(before_stage=lambda _: kept.append(away(world))))
+    assert world.checkpoint.commit_log.ids() == [0, 1]
+    back(world, *kept)
+    world.run(2, try_number=2)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_an_exchange_of_mounts_is_not_taken_for_the_table(world: World) -> None:
+    other = World(world.root / "other")
+    other.land(7)
+    other.run(0)
+    kept = world.lake.rename(world.root / "kept")
+    other.lake.rename(world.lake)
+    with pytest.raises(SinkError, match="another one is in its place"):
+        world.run(2)
+    back(world, kept)
+    world.run(2)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
+def test_a_batch_that_is_set_aside_tells_nothing_of_the_table(tmp_path: Path, known: bool) -> None:
+    world = filled(World(tmp_path, on_failure="set_aside", set_aside_after=1), 2)
+    world.land(2)
+
+    def fail(_: object) -> list[dict[str, int]]:
+        raise ValueError("a bad batch")
+
+    with pytest.raises(BatchSetAsideError):
+        world.run(2, InlineEngine(transform=fail))
+    if not known:
+        forget(world)
+    world.land(3)
+    kept = away(world)
+    with pytest.raises(SinkError, match=r"batch live/1 is committed, and .* may not be mounted"):
+        world.run(3)
+    assert list(world.lake.iterdir()) == []
+    back(world, kept)
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 3: [3]}
+
+
+def test_the_janitor_leaves_nothing_in_the_place_of_a_table_that_is_away(world: World) -> None:
+    forget(world)
+    run, engine = run_identity(0, clear_number=1), InlineEngine()
+    found = world.execution.look(KEY, run, engine_of=lambda name: engine)
+    world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=engine, look=found)
+    world.expire_leases()
+    away(world)
+    world.janitor()
+    assert list(world.lake.iterdir()) == []
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(2)
+
+
+@pytest.mark.parametrize("drop_output", [True, False], ids=["drop output", "keep output"])
+def test_a_rewind_does_not_take_a_table_that_is_away_for_an_empty_one(world: World, drop_output: bool) -> None:
+    kept = away(world)
+    before = world.files()
+    with pytest.raises(SinkError, match="may not be mounted"):
+        applied(world, rewind(0, drop_output=drop_output))
+    assert world.files() == before
+    back(world, kept)
+    applied(world, rewind(0))
+    world.run(3)
+    world.run(4)
+    assert rows(world) == [0, 1, 2]
+
+
+def test_a_table_of_before_ids_is_known_by_one_once_it_has_shown_its_newest_batch(world: World) -> None:
+    forget(world)
+    (world.lake / "lane=live" / "batch_id=1").rename(world.root / "removed by hand")
+    world.run(2)
+    assert known_tables(world) == []
+    world.land(3)
+    world.run(3)
+    assert [path.name for path in (world.lake / "_table_id").iterdir()] == known_tables(world)
+    assert len(known_tables(world)) == 1
+
+
+def test_pipelines_that_write_one_table_share_its_id(world: World) -> None:
+    other = World(world.root / "other", name="returns")
+    other.lake = world.lake
+    with pytest.raises(ForeignBatchError):
+        filled(other, 1)
+    applied(other, lambda drafting: plan_start_behind(drafting, allow_reread=False))
+    other.run(1)
+    assert known_tables(other) == known_tables(world)
+    assert len(known_tables(other)) == 1
+
+
+def test_a_table_that_was_moved_is_known_where_it_is_now(world: World) -> None:
+    moved = world.lake.rename(world.root / "moved")
+    world.options["sink"] = FileSink(str(moved), format="json")
+    world.run(2)
+    applied(world, rewind(1))
+    world.run(2)
+    world.land(3)
+    with pytest.raises(Killed):
+        world.run(3, InlineEngine(before_stage=kill))
+    world.expire_leases()
+    applied(world, rewind(2, drop_output=False))
+    assert len(known_tables(world)) == 2
+    assert len(set(known_tables(world))) == 1
+
+
+def known_tables(world: World) -> list[str]:
+    """Ids of the tables that the checkpoint has on record."""
+    folder = world.root / "checkpoint" / "microbatch" / "tables"
+    return [json.loads(path.read_text().splitlines()[1])["id"] for path in folder.glob("*")]
+
+
+def forget(world: World) -> None:
+    """As a version of before ids has left it."""
+    shutil.rmtree(world.root / "checkpoint" / "microbatch" / "tables")
+    shutil.rmtree(world.lake / "_table_id")
+
+
+def kill(_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("mode", ["append", "create_or_replace"])
+def test_a_table_of_a_path_catalog_that_is_away_is_not_written_by_a_retry(tmp_path: Path, mode: str) -> None:
+    tables = tmp_path / "tables"
+    world = World(tmp_path, sink=TableSink(PathCatalog(str(tables)), "sales.orders", format="json", mode=mode))
+    filled(world, 2).land(2)
+    with pytest.raises(Killed):
+        world.run(2, InlineEngine(before_stage=kill))
+    world.expire_leases()
+    kept, retry = tables.rename(tmp_path / "kept"), InlineEngine()
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(2, retry, try_number=2)
+    assert retry.jobs == []
+    assert not tables.exists()
+    kept.rename(tables)
+    assert world.run(2, try_number=3) is not None
+
+
+@pytest.mark.parametrize("mode", ["append", "create_or_replace"])
+def test_nor_by_a_job_that_is_there_when_it_goes_away(tmp_path: Path, mode: str) -> None:
+    tables, kept = tmp_path / "tables", tmp_path / "kept"
+    world = World(tmp_path, sink=TableSink(PathCatalog(str(tables)), "sales.orders", format="json", mode=mode))
+    filled(world, 2).land(2)
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(2, InlineEngine(before_stage=lambda _: tables.rename(kept)))
+    assert world.checkpoint.commit_log.ids() == [0, 1]
 
 
 def test_so_it_is_with_tables_of_a_path_catalog_and_with_intervals(tmp_path: Path) -> None:

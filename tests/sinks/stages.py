@@ -7,10 +7,14 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 
 CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)
+NOTHING_KNOWN = KnownTables(PosixStore("/nowhere"))
+"""Of a checkpoint that has no id of a table on record."""
 
 
 def batch_of(key: BatchKey = KEY, **changes: str) -> BatchIdentity:
@@ -23,7 +27,7 @@ def batch_of(key: BatchKey = KEY, **changes: str) -> BatchIdentity:
 
 def expect(key: BatchKey = KEY, **changes: str) -> ExpectedBatch:
     """As its checkpoint asks for it."""
-    return ExpectedBatch(identity=batch_of(key, **changes))
+    return ExpectedBatch(identity=batch_of(key, **changes), tables=NOTHING_KNOWN)
 
 
 BATCH = batch_of()

@@ -11,8 +11,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -51,10 +52,17 @@ class Recorded:
         :raises SinkError: if the sink cannot tell.
         """
         batch = expected_on_record(self._checkpoint, key)
+        unknown: SinkError | None = None
         for sink in self.usable():
-            manifest = found_in(sink, batch)
+            try:
+                manifest = found_in(sink, batch)
+            except SinkError as error:
+                unknown = error  # it may be in another one
+                continue
             if manifest is not None:
                 return Published(manifest=manifest, sink=sink)
+        if unknown is not None:
+            raise unknown
         may_be_in = self._definitions_of(key)
         self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)
         return None
@@ -64,7 +72,7 @@ class Recorded:
 
         :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
         """
-        return _at(key, self.sinks())
+        return _at(key, self.sinks(), self._checkpoint.tables)
 
     def of_another_life(self, key: BatchKey) -> Published | None:
         """What this checkpoint published under the number by a plan that it does not know any more: it was restored
@@ -72,7 +80,7 @@ class Recorded:
         own = self._checkpoint.identity()
         # Attempts may be on record that the logs know nothing of: of a backup's files these alone were put back.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
-        for found in _at(key, self.usable()):
+        for found in _at(key, self.usable(), self._checkpoint.tables):
             made = found.manifest.identity
             if made is not None and own is not None and made.checkpoint == own.query_id:
                 return None if is_planned and self.published(key) is not None else found
@@ -83,7 +91,7 @@ class Recorded:
 
         :raises SinkError: if a sink cannot tell.
         """
-        return sorted({number for sink in self.usable() for number in sink.batches(lane)})
+        return sorted({number for sink in self.usable() for number in sink.batches(lane, self._checkpoint.tables)})
 
     def sinks(self) -> list[Sink]:
         """All sinks of the checkpoint, each once.
@@ -200,8 +208,8 @@ class Recorded:
         return next((found["arguments"] for found in left if found is not None), {})
 
 
-def _at(key: BatchKey, sinks: Sequence[Sink]) -> list[Published]:
-    anything = ExpectedBatch(identity=BatchIdentity.at(key), recognise=lambda found: found)
+def _at(key: BatchKey, sinks: Sequence[Sink], tables: KnownTables) -> list[Published]:
+    anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found)
     found = [(sink.contains(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 

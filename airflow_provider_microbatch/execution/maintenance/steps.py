@@ -276,8 +276,9 @@ class DropOutput:
         """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
         identity = None if self.identity is None else BatchIdentity.from_dict(self.identity)
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
-        owner = Checkpoint(store).identity()
-        taken = only(seen, checkpoint=owner.query_id if owner is not None else "")
+        checkpoint = Checkpoint(store)
+        owner = checkpoint.identity()
+        taken = only(seen, checkpoint=owner.query_id if owner is not None else "", tables=checkpoint.tables)
         sink = Sink.from_dict(self.sink)
         found = sink.contains(taken)
         if found is not None:

@@ -1,0 +1,64 @@
+"""By which id a checkpoint knows each of its tables again.
+
+A folder whose file system is not mounted looks like a table that is empty. Whether it is empty tells nothing, since
+this package makes folders there itself; so a table has an id, and a checkpoint has on record which one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.store import Store
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def is_table_id(text: object) -> bool:
+    """Whether the text can be the id of a table. It is the name of a file there, so it is no path."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+class KnownTables:
+    """Files ``<sha256 of the table's address>``. An entry is never changed, so it is read once.
+
+    :param store: scoped to ``microbatch/tables``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[str, str] = {}
+
+    def get(self, location: str) -> str | None:
+        """The id of the table at that address; None if it is not on record: it never was demonstrably there.
+
+        :raises CorruptEntryError: if the entry cannot be read.
+        """
+        if location not in self._read:
+            found = self._entry(hashlib.sha256(location.encode("utf-8", "surrogatepass")).hexdigest())
+            if found is None:
+                return None
+            self._read[location] = found[1]
+        return self._read[location]
+
+    def put(self, location: str, table_id: str) -> None:
+        """Put it on record, unless an id is: then that one stays."""
+        name = hashlib.sha256(location.encode("utf-8", "surrogatepass")).hexdigest()
+        self._store.put_if_absent(name, encode_record({"location": location, "id": table_id}))
+
+    def locations(self, table_id: str) -> list[str]:
+        """All addresses that the table was known at: more than one if it was moved."""
+        found = [self._entry(name) for name in sorted(self._store.list(""))]
+        return [entry[0] for entry in found if entry is not None and entry[1] == table_id]
+
+    def _entry(self, name: str) -> tuple[str, str] | None:
+        data = self._store.get(name)
+        if data is None:
+            return None
+        where = f"{self._store.location}/{name}"
+        values = decode_record(data, where=where)
+        location, table_id = values.get("location"), values.get("id")
+        if not isinstance(location, str) or not is_table_id(table_id):
+            corrupt(where, "not what it should be: it lacks location or id")
+        return location, str(table_id)

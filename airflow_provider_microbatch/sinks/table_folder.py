@@ -1,0 +1,112 @@
+"""Whether a table's folder is the table, or only the place where its file system is to be mounted.
+
+::
+
+    <path>/_table_id/<id>      a small file: this folder is the table of that id
+
+It is made with the first attempt and never cleaned; the checkpoint has the id on record, and what writes there, or
+concludes from what is not there, looks for it first. Pipelines that write one table share its id. It goes where the
+table goes: a table that was moved, or restored from a backup, has it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables, is_table_id
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file_posix import check_no_link, make_folders, sync, write_mark
+
+_FOLDER = "_table_id"
+_TOLD = "by the name of this file pipelines know that this folder is their table\n"
+
+
+@dataclass(frozen=True)
+class TableFolder:
+    """:param root: the table's folder.
+    :param own: a folder that this package makes there before anything is published.
+    """
+
+    root: Path
+    own: str
+
+    @property
+    def location(self) -> str:
+        """By which a checkpoint has its id on record."""
+        return f"file://{self.root}"
+
+    def check(self, tables: KnownTables) -> None:
+        """See that the table is here, as far as that is known.
+
+        :param tables: what the checkpoint knows.
+        :raises SinkError: if it is not.
+        """
+        away = self._away(tables)
+        if away is not None:
+            raise SinkError(away)
+
+    def seems_away(self, tables: KnownTables) -> str | None:
+        """Why the table is away, or seems so while it has no id on record, and what to do; None if it does not."""
+        if tables.get(self.location) is not None:
+            return self._away(tables)
+        if not self.is_empty():
+            return None
+        return (
+            f"the table {self.root} is empty or not there: its file system may not be mounted. Nothing is planned "
+            f"until it is back. If it was emptied on purpose, make the folder {self.root / self.own}; to bring a batch "
+            "back, clear its task then."
+        )
+
+    def is_empty(self) -> bool:
+        """Whether nothing is in the folder, or there is none."""
+        try:
+            with os.scandir(self.root) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return True
+
+    def make_known(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        """Have the checkpoint know the table by its id from now on; see :meth:`Sink.make_ready`.
+
+        The id comes first: if it is still seen after the table was found to be there, it is the table that has it.
+        """
+        self.check(tables)
+        if tables.get(self.location) is not None:
+            return
+        table_id = self._id()
+        if is_there() and self._shows(table_id):
+            tables.put(self.location, table_id)
+
+    def _away(self, tables: KnownTables) -> str | None:
+        table_id = tables.get(self.location)
+        if table_id is None or self._shows(table_id):
+            return None
+        # It was moved, and the pipeline with it: then what is not here is known not to be.
+        others = [TableFolder(Path(other.removeprefix("file://")), self.own) for other in tables.locations(table_id)]
+        if any(other._shows(table_id) for other in others):
+            return None
+        return (
+            f"the table {self.root} is away, or another one is in its place: its file system may not be mounted. "
+            "Nothing is written there until it is back. If it was emptied on purpose, make the folder "
+            f"{self.root / _FOLDER / table_id}; to bring a batch back, clear its task then."
+        )
+
+    def _shows(self, table_id: str) -> bool:
+        return os.path.lexists(self.root / _FOLDER / table_id)
+
+    def _id(self) -> str:
+        """The id that the table has, else a new one; durable on return."""
+        folder = self.root / _FOLDER
+        check_no_link(self.root, folder)
+        make_folders(folder)
+        found = sorted(path.name for path in folder.iterdir() if is_table_id(path.name))
+        if found:
+            return found[0]
+        made = uuid.uuid4().hex
+        write_mark(folder / made, _TOLD)
+        sync(folder)
+        return made
