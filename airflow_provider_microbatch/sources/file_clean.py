@@ -17,6 +17,9 @@ from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
 
+_FAR = 16
+"""An entry of the source log that is so many behind is looked at again once in so many entries, not at each commit."""
+
 
 class Cleaner:
     """Archives or deletes the files of entries that are due.
@@ -141,7 +144,11 @@ def _committed(
             start, end = log_id(one.start), log_id(one.end)
             if position is None:
                 position = end
-                numbers = {number for number in numbers if number <= position}
+                # One file that cannot be cleaned would have every commit read the logs back to its batch.
+                looks_back = start // _FAR != end // _FAR
+                numbers = {number for number in numbers if number <= position and (looks_back or end - number < _FAR)}
+                if not numbers:
+                    break
             over = {number for number in numbers if min(start, end) < number <= max(start, end)}
             found |= over if one.is_read else set()
             numbers -= over

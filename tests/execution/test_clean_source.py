@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.ending import Ending
@@ -392,4 +393,30 @@ def test_files_stay_due_while_their_folder_is_away(world: World) -> None:
     landing.rmdir()
     away.rename(landing)
     batches(world, 1)
+    assert left(world) == []
+
+
+def test_a_file_that_cannot_be_archived_costs_later_commits_little_and_goes_when_it_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, real = 0, PosixStore.get
+
+    def get(store: PosixStore, path: str) -> bytes | None:
+        nonlocal reads
+        reads += 1
+        return real(store, path)
+
+    switch(world, "archive")
+    (world.root / "archive").mkdir()
+    (world.root / "archive" / "000000.json").write_text("there already")
+    monkeypatch.setattr(PosixStore, "get", get)
+    counts = []
+    for number in range(48):
+        reads = 0
+        batches(world, number)
+        counts.append(reads)
+    assert counts[45] < 2 * counts[2]
+    assert left(world) == ["0"]
+    (world.root / "archive" / "000000.json").unlink()
+    batches(world, *range(48, 66))
     assert left(world) == []

@@ -309,3 +309,12 @@ def test_the_plan_is_made_without_touching_anything(world: World) -> None:
     before = world.files()
     assert planned(world, plan_repair).steps
     assert world.files() == before
+
+
+def test_a_number_that_nobody_has_counted_to_is_told_and_not_filled_up_to(world: World) -> None:
+    """A file may have any number for its name: repair would write for hours."""
+    stray = world.root / "checkpoint/attempts/live/1/99999999"
+    stray.write_text("x")
+    plan = planned(world, plan_repair)
+    assert str(stray) in plan.problems[0].where
+    assert len(plan.steps) < 10

@@ -15,6 +15,22 @@ CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
     Mutation(
+        name="a source that cannot be cleaned is looked for at each commit",
+        why="every commit reads the logs back to the batch of one file that stands in its own way",
+        file="sources/file_clean.py",
+        old="number <= position and (looks_back or end - number < _FAR)",
+        new="number <= position",
+        tests=("tests/execution/test_clean_source.py",),
+    ),
+    Mutation(
+        name="what is far behind is never cleaned",
+        why="a file that was in the way once stays for good",
+        file="sources/file_clean.py",
+        old="(looks_back or end - number < _FAR)",
+        new="(end - number < _FAR)",
+        tests=("tests/execution/test_clean_source.py",),
+    ),
+    Mutation(
         name="what a backfill takes makes files of the live lane too old",
         why="the backlog of a paused pipeline is never read",
         file="sources/file_seen.py",

@@ -18,6 +18,9 @@ from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import End, Fence
 from airflow_provider_microbatch.execution.replay import answers
 
+_MOST_MISSING = 1_000
+"""So many epochs of a batch are replaced at most: a file may have any number for its name."""
+
 
 def repair_attempts(drafting: Drafting) -> None:
     """Every epoch can be read, and every attempt without an end has a lease, by which the janitor finds it."""
@@ -142,7 +145,16 @@ def _mend(
         for number in epochs_of().ids(lane):
             key = BatchKey(lane, number)
             epochs = epochs_of()
-            for epoch in range(1, max([*epochs.all(key), *epochs.ends(key)], default=0) + 1):
+            there = {*epochs.all(key), *epochs.ends(key)}
+            highest = max(there, default=0)
+            if highest - len(there) > _MOST_MISSING:
+                drafting.problem(
+                    epochs.where(key, highest),
+                    f"its number is {highest}, and there are {len(there)} entries: nobody has counted so far.",
+                    "Look who wrote it. If nobody needs it, remove it, and repair again.",
+                )
+                continue
+            for epoch in range(1, highest + 1):
                 path = f"{folder}/{key}/{epoch}"
                 ended = drafting.store.get(f"{path}.end")
                 if ended is not None and not _is_record(ended):
