@@ -16,7 +16,7 @@
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
 | ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
-| ``maintenance/<n>``, ``….end`` | what was changed by ``microbatch repair`` and the like |
+| ``maintenance/<n>``, ``….decided``, ``….end`` | what was changed by ``microbatch repair`` and the like |
 | ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``adopted/<lane>/<id>`` | output of another checkpoint that counts as the batch's |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,6 +44,9 @@ class MaintenanceLog:
     """Files ``<n>``, ``<n>.decided`` and ``<n>.end``. An entry without an end keeps every run from planning: the
     checkpoint is half changed. It holds all its steps, so that the next command finishes what a killed one began.
 
+    A number that any of the three has is never given out again, also where somebody has removed the entry: what is left
+    of it would count for the next command.
+
     :param store: scoped to ``maintenance``.
     """
 
@@ -72,9 +76,14 @@ class MaintenanceLog:
         return self._newest()[1]
 
     def _newest(self) -> tuple[int, Maintenance | None]:
+        number, is_open = self._last()
+        return number, self._get(number) if is_open else None
+
+    def _last(self) -> tuple[int, bool]:
+        """The number of the newest command, 0 for none; and whether it has not ended."""
         names = set(self._store.list(""))
-        number = max(numbers(list(names)), default=0)
-        return number, None if number == 0 or f"{number}{_END}" in names else self._get(number)
+        number = max(numbers([name.removesuffix(_END).removesuffix(_DECIDED) for name in names]), default=0)
+        return number, str(number) in names and f"{number}{_END}" not in names
 
     def in_progress(self) -> str | None:
         """The command that is at the checkpoint and alive, or None.
@@ -112,13 +121,14 @@ class MaintenanceLog:
         :param steps: whether they are to be done, if nobody has decided yet.
         :return: whether they are done.
         """
-        path = f"{number}{_DECIDED}"
-        entry = decode_record(self._store.get(str(number)) or b"", where=self.where(number))
-        if not entry.get("waits"):
+        path, entry = f"{number}{_DECIDED}", self._store.get(str(number)) or b""
+        if not decode_record(entry, where=self.where(number)).get("waits"):
             return True  # of a version that decided nothing
-        self._store.put_if_absent(path, encode_record({"steps": steps}))
-        data = self._store.get(path)
-        return data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("steps") is True
+        own = hashlib.sha256(entry).hexdigest()
+        self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
+        decided = decode_record(self._store.get(path) or b"", where=f"{self._store.location}/{path}")
+        # An older version names no entry. What was decided of another entry of this number says nothing of this one.
+        return decided.get("steps") is True and decided.get("entry", own) == own
 
     def end(self, number: int, *, outcome: str, ended_ms: int) -> None:
         """Let everybody in again.
@@ -128,6 +138,25 @@ class MaintenanceLog:
         self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
         self._leases.forget(_lease(number), 1)
 
+    def give_up(self, *, by: str, ended_ms: int) -> int | None:
+        """End the command that was killed, as it is: nobody does the rest of its steps. Its entry need not be readable.
+
+        :param by: user and host.
+        :return: its number; None if there is none.
+        :raises MaintenanceError: if it still counts as alive.
+        """
+        number, is_open = self._last()
+        if not is_open:
+            return None
+        seconds = self.held_seconds(number)
+        if seconds > 0:
+            raise MaintenanceError(
+                f"the command of {self.where(number)} is alive. Wait until it has ended; if it was killed, run this "
+                f"again in {seconds:.0f} s."
+            )
+        self.end(number, outcome=f"given up by {by}", ended_ms=ended_ms)
+        return number
+
     def has_ended(self, number: int) -> bool:
         """Whether the command has ended, whoever said so."""
         return self._store.get(f"{number}{_END}") is not None
@@ -135,7 +164,8 @@ class MaintenanceLog:
     def changed_ms(self) -> int | None:
         """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not
         ended, when it began."""
-        number = max(self._numbers(), default=0)
+        names = self._store.list("")
+        number = max(numbers([name.removesuffix(_END) for name in names]), default=0)
         if number == 0:
             return None
         ended = self._store.get(f"{number}{_END}")
@@ -154,9 +184,6 @@ class MaintenanceLog:
     def where(self, number: int) -> str:
         """Address of an entry, for messages."""
         return f"{self._store.location}/{number}"
-
-    def _numbers(self) -> list[int]:
-        return numbers(self._store.list(""))
 
     def _get(self, number: int) -> Maintenance:
         where = self.where(number)

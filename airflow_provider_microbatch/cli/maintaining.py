@@ -31,6 +31,7 @@ def maintain(
     make: Callable[[Drafting], Plan],
     dry_run: bool,
     told: Collection[str] = (),
+    give_up: bool = False,
 ) -> int:
     """Print the plan and, unless it is a dry run, apply it.
 
@@ -39,6 +40,7 @@ def maintain(
     :param command: as it was typed, without the location.
     :param make: makes the plan; called again before it is applied.
     :param told: locations beside the checkpoint's that the user has named.
+    :param give_up: give up what a killed command has left, instead of finishing it.
     :return: exit status: 0, or 1 if something is left that the command cannot mend.
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
@@ -48,6 +50,9 @@ def maintain(
     def plan() -> Plan:
         return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))
 
+    ended = applier.give_up(by=by) if give_up and not dry_run else None
+    if ended is not None and not arguments.json:
+        print(f"{ended} is given up: none of its steps is done any more. What it has done by then stays.")
     left = applier.unfinished()
     if left is not None and dry_run:
         return _show_unfinished(arguments, left, store, applier.steps_of(left))

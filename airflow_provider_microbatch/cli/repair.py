@@ -14,6 +14,9 @@ HELP = "mend torn and missing entries without losing or doubling a row; exit sta
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
+    parser.add_argument(
+        "--give-up", action="store_true", help="before that: do none of the steps that a killed command has left"
+    )
     add_dry_run(parser)
 
 
@@ -24,4 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
     :raises MicroBatchError: if it is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
-    return maintain(arguments, store=store, command=NAME, make=plan_repair, dry_run=arguments.dry_run)
+    return maintain(
+        arguments,
+        store=store,
+        command=NAME,
+        make=plan_repair,
+        dry_run=arguments.dry_run,
+        give_up=arguments.give_up,
+    )

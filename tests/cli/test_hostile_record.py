@@ -83,7 +83,7 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
     assert main(["repair", str(tmp_path / "checkpoint"), *dry_run]) != 0
     told = capsys.readouterr().err
     assert f"{record} has steps that are not done from a record" in told
-    assert "Removing it gives its steps up" in told
+    assert "--give-up` gives its steps up" in told
     assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before
 
 

@@ -208,3 +208,28 @@ def test_a_command_that_was_killed_before_its_first_step_is_given_up_and_named(
     assert "`microbatch rewind --to 0 --drop-output`" in out
     assert "killed before its first step: nothing of it was done" in out
     assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_command_that_cannot_be_finished_is_given_up_at_the_word_of_a_person(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = world.pipeline.checkpoint
+    assert killed_at(16, lambda: microbatch(capsys, "rewind", location, "--to", 1, "--drop-output"))
+    assert microbatch(capsys, "repair", location, "--give-up")[0] == 2
+    expire(world)
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up", "--dry-run")
+    assert status == 0
+    assert world.checkpoint.maintenance.unfinished() is not None
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up")
+    assert status == 0
+    assert "`microbatch rewind --to 1 --drop-output`" in out
+    assert "is given up" in out
+    assert world.checkpoint.maintenance.unfinished() is None
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up")
+    assert (status, out) == (0, f"{location}: nothing to do\n")
+    status, out, _ = microbatch(capsys, "check", location)
+    assert status == 1, "its output was taken out, and its entries were not moved away"
+    assert "live/2" in out
+    assert microbatch(capsys, "rewind", location, "--to", 1, "--drop-output")[0] == 0
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}

@@ -11,9 +11,13 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
-from airflow_provider_microbatch.exceptions import EngineError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, EngineError, MaintenanceError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.execution.maintenance.apply import Applier
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
+from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, SetAside
 from tests.execution.maintaining import (
     Make,
     applied,
@@ -26,7 +30,8 @@ from tests.execution.maintaining import (
     rewind,
     rows,
 )
-from tests.execution.world import CODE, World, run_identity
+from tests.execution.sleepers import Sleep, killed
+from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -163,9 +168,13 @@ def test_what_cannot_be_finished_says_how_to_go_on(world: World) -> None:
     expire(world)
     (world.root / "checkpoint" / "commits" / "1").write_bytes(b"somebody was here")
     with pytest.raises(
-        MaintenanceError, match=r"stopped half way[\s\S]*commits/1 was changed[\s\S]*remove \S+/maintenance/1"
+        MaintenanceError, match=r"stopped half way[\s\S]*commits/1 was changed[\s\S]*repair \S+ --give-up"
     ):
         applied(world, plan_repair)
+    expire(world)
+    applier(world).give_up(by="me@here")
+    assert world.checkpoint.maintenance.unfinished() is None
+    assert '"outcome":"given up by me@here"' in (world.root / "checkpoint" / "maintenance" / "1.end").read_text()
 
 
 def test_what_was_done_is_on_record(world: World) -> None:
@@ -183,3 +192,93 @@ def test_what_is_set_aside_is_kept(world: World) -> None:
     [folder] = (world.root / "checkpoint" / "repaired").iterdir()
     kept = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert kept == {name: before[name] for name in ("offsets/2", "commits/2")}
+
+
+def test_a_command_that_is_alive_is_not_given_up(world: World) -> None:
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    with pytest.raises(MaintenanceError, match="Wait until it has ended"):
+        applier(world).give_up(by="me@here")
+    assert world.checkpoint.maintenance.unfinished() is not None
+
+
+def test_a_command_whose_record_is_torn_is_given_up_all_the_same(world: World) -> None:
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    expire(world)
+    (world.root / "checkpoint" / "maintenance" / "1").write_bytes(b"")
+    with pytest.raises(CorruptEntryError):
+        applied(world, plan_repair)
+    applier(world).give_up(by="me@here")
+    assert world.checkpoint.maintenance.check_none() == 1
+
+
+@pytest.mark.parametrize("left", ["1.decided", "1.end"])
+def test_a_command_whose_record_somebody_has_removed_keeps_its_number(
+    world: World, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.root / "checkpoint" / "maintenance"
+    if left == "1.end":
+        applied(world, rewind(1))
+        (folder / "1.decided").unlink()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Applier, "_do", killed)
+            with pytest.raises(Killed):
+                applied(world, rewind(1))
+    (folder / "1").unlink()
+    assert (folder / left).exists()
+    expire(world)
+    world.run(3)
+    shown = planned(world, rewind(0))
+
+    def dies() -> Plan:
+        raise Killed
+
+    with pytest.raises(Killed):
+        applier(world).apply(dies, by="me@here", shown=shown)
+    left_behind = world.checkpoint.maintenance.unfinished()
+    assert left_behind is not None
+    assert left_behind.number == 2
+    assert world.checkpoint.maintenance.changed_ms() is not None
+    with pytest.raises(MaintenanceError, match="is being changed by"):
+        world.run(4)
+    expire(world)
+    before = world.checkpoint.offset_log.ids()
+    finishing = applier(world)
+    assert finishing.finish() is None, "it was killed before it had compared its plan"
+    assert finishing.given_up is not None
+    assert world.checkpoint.offset_log.ids() == before
+
+
+def test_what_was_decided_of_one_record_is_not_decided_of_another(world: World) -> None:
+    log = world.checkpoint.maintenance
+    log.begin(command="first", by="me@here", started_ms=1, steps=[])
+    assert log.allow(1, steps=True)
+    record = world.root / "checkpoint" / "maintenance" / "1"
+    record.write_bytes(record.read_bytes().replace(b"first", b"other"))
+    assert not log.allow(1, steps=True)
+
+
+def test_a_command_that_was_finished_by_another_gives_no_advice_how_to_finish_it(world: World, sleep: Sleep) -> None:
+    def finished_by_another() -> None:
+        expire(world)
+        applied(world, rewind(0))
+
+    sleep.before(DropOutput, "apply", finished_by_another)
+    with pytest.raises(MaintenanceError, match="finished by another") as said:
+        applied(world, rewind(0))
+    assert "half way" not in str(said.value)
+    assert "give-up" not in str(said.value)
+
+
+def test_a_step_that_fails_because_another_has_finished_the_command_says_so(world: World, sleep: Sleep) -> None:
+    def finished_by_another() -> None:
+        expire(world)
+        applied(world, rewind(0))
+        for number in (3, 4):
+            world.run(number)
+        shutil.rmtree(world.root / "checkpoint" / "repaired")
+
+    sleep.before(SetAside, "apply", finished_by_another, lambda step, store: not isinstance(store, Draft))
+    with pytest.raises(MaintenanceError, match="finished by another") as said:
+        applied(world, rewind(0))
+    assert "half way" not in str(said.value)

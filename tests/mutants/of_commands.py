@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 WHOSE = "tests/execution/test_whose_batch.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
+MAINTENANCE = "tests/execution/test_maintenance.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 
@@ -16,7 +17,7 @@ MUTATIONS = [
         why="of two that begin at once both go on, and one stops half way for good",
         file="checkpoint/maintenance.py",
         old="        number = self.check_none() + 1\n",
-        new="        self.check_none()\n        number = max(self._numbers(), default=0) + 1\n",
+        new="        self.check_none()\n        number = self._last()[0] + 1\n",
         tests=(LATE_COMMANDS,),
     ),
     Mutation(
@@ -31,8 +32,8 @@ MUTATIONS = [
         name="a command that was taken for dead goes on",
         why="its steps are done to the next life of its batches",
         file="execution/maintenance/apply.py",
-        old="                if maintenance.has_ended(begun.number):\n",
-        new="                if False:\n",
+        old="                over = maintenance.has_ended(begun.number)\n",
+        new="                over = False\n",
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
@@ -101,6 +102,30 @@ MUTATIONS = [
         old="                if _holds(folder, aside, data):\n",
         new="                if True:\n",
         tests=("tests/checkpoint/test_posix.py",),
+    ),
+    Mutation(
+        name="the number of a command whose record was removed is given out again",
+        why="what was decided of it is taken for the next one's, which is done to a log that has gone on",
+        file="checkpoint/maintenance.py",
+        old="numbers([name.removesuffix(_END).removesuffix(_DECIDED) for name in names])",
+        new="numbers(list(names))",
+        tests=(MAINTENANCE,),
+    ),
+    Mutation(
+        name="what was decided holds for whatever entry has the number",
+        why="a plan that was never compared is done to a log that has gone on",
+        file="checkpoint/maintenance.py",
+        old=' and decided.get("entry", own) == own',
+        new="",
+        tests=(MAINTENANCE,),
+    ),
+    Mutation(
+        name="who was finished by another is told how to finish it",
+        why="who follows that removes the record of a command, and a run commits while the next one is at its steps",
+        file="execution/maintenance/apply.py",
+        old="                if self._has_ended(begun):\n",
+        new="                if False:\n",
+        tests=(MAINTENANCE,),
     ),
     Mutation(
         name="a late plan is taken back from under who has gone on from it",
@@ -246,8 +271,8 @@ MUTATIONS = [
         name="a command that has done nothing stops half way for good",
         why="a plan that came between keeps every run from beginning",
         file="execution/maintenance/apply.py",
-        old="            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
-        new="            if False:\n",
+        old="                if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
+        new="                if False:\n",
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.store import Store
-from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.site import alive
@@ -77,6 +78,25 @@ class Applier:
         self._do(left, steps)
         return left
 
+    def give_up(self, *, by: str) -> str | None:
+        """Give up what a killed command left, at the word of a person: none of its steps is done any more, and runs
+        begin again.
+
+        :param by: user and host.
+        :return: which command that was; None if there was none.
+        :raises MaintenanceError: if it is alive.
+        """
+        maintenance = self._checkpoint.maintenance
+        try:
+            left = maintenance.unfinished()
+        except CorruptEntryError:
+            left = None
+        number = maintenance.give_up(by=by, ended_ms=self._clock_ms())
+        if number is None:
+            return None
+        told = f"`microbatch {left.command}` (by {left.by})" if left is not None and left.number == number else None
+        return told or f"the command of {maintenance.where(number)}"
+
     def steps_of(self, left: Maintenance) -> tuple[Step, ...]:
         """The steps of what a killed command left. :raises MaintenanceError: if they are not done from a record."""
         return read_steps(left, self._store, told=self._told)
@@ -111,27 +131,41 @@ class Applier:
 
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
-        done = 0
-        try:
-            for step in steps:
-                if maintenance.has_ended(begun.number):
-                    # Taken for dead while it slept, and finished by another. What came since is not its own.
-                    raise MaintenanceError(f"`microbatch {begun.command}` was taken for dead, and finished by another.")
-                maintenance.hold(begun.number)
-                log.info("%s: %s (%s)", step.kind, step.what, step.why)
-                step.apply(self._store)
-                done += 1
-        except MicroBatchError as error:
-            if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
-                # A run that had looked before the marker was there has planned at that moment. It owns the file.
-                maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
-                raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
-            raise MaintenanceError(
-                f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend it "
-                f"and run any of these commands again. To give the rest of its steps up, remove "
-                f"{maintenance.where(begun.number)}, and look with `microbatch check`."
-            ) from error
+        for done, step in enumerate(steps):
+            try:
+                # Taken for dead while it slept, it may have been finished by another. What came since is not its own.
+                over = maintenance.has_ended(begun.number)
+                if not over:
+                    maintenance.hold(begun.number)
+                    log.info("%s: %s (%s)", step.kind, step.what, step.why)
+                    step.apply(self._store)
+            except MicroBatchError as error:
+                if self._has_ended(begun):
+                    raise self._finished_by_another(begun) from error
+                if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
+                    # A run that had looked before the marker was there has planned at that moment. It owns the file.
+                    maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+                    raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
+                raise MaintenanceError(
+                    f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend "
+                    "it and run any of these commands again. To give the rest of its steps up: `microbatch repair "
+                    f"{self._store.location} --give-up`."
+                ) from error
+            if over:
+                raise self._finished_by_another(begun)
         maintenance.end(begun.number, outcome="applied", ended_ms=self._clock_ms())
+
+    def _has_ended(self, begun: Maintenance) -> bool:
+        """Whether it is known to have ended; the checkpoint may be out of reach."""
+        with suppress(MicroBatchError):
+            return self._checkpoint.maintenance.has_ended(begun.number)
+        return False
+
+    def _finished_by_another(self, begun: Maintenance) -> MaintenanceError:
+        return MaintenanceError(
+            f"`microbatch {begun.command}` was taken for dead, and finished by another, or given up. `microbatch check "
+            f"{self._store.location}` tells how the checkpoint is now."
+        )
 
     def _check_nobody_alive(self) -> None:
         found = alive(self._checkpoint, self._engine_of)

@@ -48,8 +48,8 @@ def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tup
         where = checkpoint.maintenance.where(left.number)
         raise MaintenanceError(
             f"{where} has steps that are not done from a record: {error} Nothing was done. If `microbatch "
-            f"{left.command}` is yours, run it again as it was typed; if not, look who wrote that file. Removing it "
-            "gives its steps up; look with `microbatch check` then."
+            f"{left.command}` is yours, run it again as it was typed; if not, look who wrote that file. `microbatch "
+            f"repair {store.location} --give-up` gives its steps up."
         ) from error
     return steps
 
@@ -65,7 +65,7 @@ def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None
         raise MaintenanceError(
             f"`microbatch {left.command}` (by {left.by}) was killed, and takes batch {dropped[0].key} out of "
             f"{dropped[0].where!r:.200}: type it again, and it is finished first. If nobody typed it, look who wrote "
-            f"its record, maintenance/{left.number}; removing that gives its steps up."
+            f"its record, maintenance/{left.number}; `microbatch repair --give-up` gives its steps up."
         )
 
 
