@@ -213,7 +213,8 @@ def asks(world: World) -> str | None:
     subject = _subject(world)
     if subject.kept is not None or subject.intrudes_on is not None or subject.renamed is not None:
         return None
-    if subject.options.plan == "interval" or world.disk.trouble or world.cluster.unreachable:
+    # Where the table is away the sensor fires, and the task says so.
+    if subject.options.plan == "interval" or subject.is_away or world.disk.trouble or world.cluster.unreachable:
         return None
     if subject.checkpoint().maintenance.unfinished() is not None:
         return None

@@ -106,6 +106,28 @@ def disk_well(world: World) -> str | None:
     return "the disk is well again"
 
 
+@move("the table is away", weight=2)
+def table_away(world: World) -> str | None:
+    """As where its file system is not mounted. A checkpoint that never had a batch there cannot know."""
+    subject = world.random.choice(list(world.subjects.values()))
+    may_be = not subject.is_away and subject.kept is None and len(world.subjects) == 1
+    if not may_be or not subject.table() or subject.checkpoint().commit_log.latest_id() is None:
+        return None
+    subject.is_away = True
+    subject.system.take_away()
+    return f"the table of {subject.name} is away"
+
+
+@move("the table is back", weight=6, always=True)
+def table_back(world: World) -> str | None:
+    for subject in world.subjects.values():
+        if subject.is_away and subject.system.bring_back():
+            subject.is_away = False
+            world.touched = True
+            return f"the table of {subject.name} is back"
+    return None
+
+
 @move("the cluster cannot be asked", weight=2)
 def cluster_unreachable(world: World) -> str | None:
     world.cluster.unreachable = True

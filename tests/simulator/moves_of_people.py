@@ -27,6 +27,7 @@ def _may_be_exchanged(world: World, subject: Subject) -> bool:
     checkpoint = subject.checkpoint()
     return (
         subject.kept is None
+        and not subject.is_away
         and subject.intrudes_on is None
         and subject.options.plan == "live"
         and subject.renamed is None

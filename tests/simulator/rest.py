@@ -74,6 +74,7 @@ def heal(world: World) -> None:
     world.cluster.next.clear()
     for _, found in world.cluster.alive():
         found.hangs = found.lies_dead = False
+    MOVES["the table is back"].happen(world)
     for subject in world.subjects.values():
         if subject.kept is not None:
             MOVES["the checkpoint is put back"].happen(world)

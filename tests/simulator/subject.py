@@ -118,6 +118,8 @@ class Subject:
         """Of its checkpoint, at some time."""
         self.kept: dict[str, Entry] | None = None
         """Its checkpoint, while an older or a new one is in its place."""
+        self.is_away = False
+        """Whether its table is away."""
         self.version = 0
         """Of its code; every clear runs the newest."""
         for source in sources:

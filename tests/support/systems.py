@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,14 @@ class System(Protocol):
         """Units that a source which cleans has not given up yet."""
 
     def published(self) -> Mapping[BatchKey, list[Row]]:
-        """What a reader of the table finds, by batch."""
+        """What a reader of the table finds, by batch; where it is away, what he will find when it is back."""
+
+    def take_away(self) -> None:
+        """The table is away, as where its file system is not mounted: who looks finds nothing, who writes writes
+        elsewhere, and it is gone when the table is back."""
+
+    def bring_back(self) -> bool:
+        """The table is back; False if it was not away."""
 
     def execute(self, job: Job, *, version: int) -> Iterator[str]:
         """What an engine does for a job, step by step; each row gets the code's ``version``.
@@ -169,11 +177,27 @@ class FilesOnPosix:
 
     def published(self) -> Mapping[BatchKey, list[Row]]:
         found = {}
-        for folder in (self._root / "lake").glob("lane=*/batch_id=*"):
+        lake = self._away if self._away.exists() else self._root / "lake"
+        for folder in lake.glob("lane=*/batch_id=*"):
             lane, number = (part.partition("=")[2] for part in (folder.parent.name, folder.name))
             lines = [line for path in folder.glob("part-*") for line in path.read_text().splitlines()]
             found[BatchKey(lane, int(number))] = [json.loads(line) for line in lines]
         return found
+
+    @property
+    def _away(self) -> Path:
+        return self._root / "lake that is away"
+
+    def take_away(self) -> None:
+        (self._root / "lake").rename(self._away)
+        (self._root / "lake").mkdir()
+
+    def bring_back(self) -> bool:
+        if not self._away.exists():
+            return False
+        shutil.rmtree(self._root / "lake")
+        self._away.rename(self._root / "lake")
+        return True
 
     def execute(self, job: Job, *, version: int) -> Iterator[str]:
         yield "read"
