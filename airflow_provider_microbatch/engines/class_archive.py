@@ -33,7 +33,8 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_posix import locked, sync
+from airflow_provider_microbatch.sinks.file_lock import locked
+from airflow_provider_microbatch.sinks.file_posix import sync
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             (folder / _CONF).mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(folder / "lock"))
+            held.enter_context(locked(folder / "lock", seconds=_TIMEOUT))
         except OSError as error:
             raise EngineError(f"{folder} cannot be made: {error}.") from error
         yield

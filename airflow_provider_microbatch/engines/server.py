@@ -38,7 +38,7 @@ from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
 from airflow_provider_microbatch.runtime.session import BOOT, boot_id
 from airflow_provider_microbatch.settings import is_private
-from airflow_provider_microbatch.sinks.file_posix import locked
+from airflow_provider_microbatch.sinks.file_lock import locked
 
 CONNECTION = "connection.json"
 CONN_ID = "spark_connect_default"
@@ -335,7 +335,7 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(folder):
             raise EngineError(f"{folder} must be this user's alone, as tokens lie in it: chmod 700 {folder}, or --dir")
-        with locked(folder / "lock"):
+        with locked(folder / "lock", seconds=2 * _START_SECONDS):
             yield
     except OSError as error:
         raise EngineError(f"the engine's folder {folder} cannot be used: {error}.") from error

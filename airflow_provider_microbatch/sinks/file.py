@@ -38,10 +38,10 @@ from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks.file_lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file_posix import (
     check_no_link,
     exchange,
-    locked,
     make_folders,
     rename_new,
     sync,
@@ -332,14 +332,14 @@ class FileSink(Sink):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         root = _of_checkpoint(self.root / STAGING, checkpoint)
+        with _reporting("list the stages of", self.root):
+            names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
         found = set()
-        for path in root.glob("lane=*/batch_id=*/attempt=*"):
-            match = _STAGE.fullmatch(path.relative_to(root).as_posix())
-            if match:
-                try:
-                    found.add((BatchKey(match["lane"], int(match["id"])), int(match["epoch"])))
-                except DefinitionError:
-                    continue  # a folder that somebody else put there
+        for match in filter(None, map(_STAGE.fullmatch, names)):
+            try:
+                found.add((BatchKey(match["lane"], int(match["id"])), int(match["epoch"])))
+            except (DefinitionError, ValueError):
+                continue  # a folder that somebody else put there
         return sorted(found)
 
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
@@ -415,7 +415,7 @@ class FileSink(Sink):
         """One lock for all who would change what readers see of the batch, whosever they are."""
         path = self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
         check_no_link(self.root, path)
-        with locked(path):
+        with locked(path, seconds=TABLE_SECONDS):
             yield
 
 

@@ -1,15 +1,13 @@
-"""What publishing needs of a POSIX file system: a rename that never replaces, an exchange, a lock, and durability."""
+"""What publishing needs of a POSIX file system: a rename that never replaces, an exchange, and durability."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
-import fcntl
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 _AT_FDCWD = -100
@@ -81,20 +79,6 @@ def exchange(one: Path, other: Path) -> bool:
             return False
         raise
     return True
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``. The kernel frees it when its holder dies, so it is never stale. The file stays:
-    two holders could otherwise lock two files of one name.
-
-    :raises OSError: if it is a link.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    with os.fdopen(os.open(path, flags, 0o666), "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def sync(path: Path) -> None:

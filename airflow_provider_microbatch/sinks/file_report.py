@@ -13,6 +13,12 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.file_reading import LARGEST, read_regular
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What text that is none of ours can raise: brackets without end, numbers of any size."""
+
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
@@ -33,7 +39,9 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
         epoch, batch_id = int(result["epoch"]), int(result["batchId"])
         told = result.get("identity")
         identity = BatchIdentity.from_dict(told) if told else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if identity is not None and not 0 <= identity.planned_ms < _YEAR_10000_MS:
+            raise ValueError(f"planned at {identity.planned_ms} ms")
+    except _UNREADABLE as error:
         raise SinkError(
             f"{folder / MANIFEST} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
             f"look at {folder} and move it away if it is not needed."
@@ -46,9 +54,10 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
 def read_error(folder: Path) -> Mapping[str, Any] | None:
     """The failure in ``folder``; None if there is none, or none that can be read: it is only told, never acted upon."""
     try:
-        return next(_lines(folder / ERROR), None)
-    except ValueError:
+        found = next(_lines(folder / ERROR), None)
+    except _UNREADABLE:
         return None
+    return found if isinstance(found, dict) else None
 
 
 def read_schema(folder: Path) -> Mapping[str, Any] | None:
@@ -56,7 +65,7 @@ def read_schema(folder: Path) -> Mapping[str, Any] | None:
     not told."""
     try:
         return next(_lines(folder / SCHEMA), None)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise SinkError(f"{folder / SCHEMA} cannot be read: {error}. Run the batch again.") from error
 
 
@@ -95,9 +104,17 @@ def _is_data(name: str) -> bool:
 
 def _lines(folder: Path) -> Iterator[Any]:
     """JSON objects of the finished files in a folder that Spark wrote."""
-    if not folder.is_dir():
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
         return
-    for path in sorted(folder.glob("part-*")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line:
-                yield json.loads(line)
+    try:
+        left = LARGEST
+        with os.scandir(descriptor) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.startswith("part-"))
+        for name in names:
+            data = read_regular(name, dir_fd=descriptor, largest=left)
+            left -= len(data)
+            yield from (json.loads(line) for line in data.decode("utf-8").splitlines() if line)
+    finally:
+        os.close(descriptor)

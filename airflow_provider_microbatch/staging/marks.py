@@ -13,9 +13,13 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
 from airflow_provider_microbatch.sinks.file_posix import make_folders, sync
+from airflow_provider_microbatch.sinks.file_reading import read_regular
 
 TABLE = "_table.json"
 """In a table's folder: what it is, and who made it. Readers skip names that begin with an underscore."""
+
+
+_LARGEST = 16 * 1024 * 1024
 
 
 def put_mark(path: Path, mark: Mapping[str, Any]) -> bool:
@@ -42,8 +46,8 @@ def put_mark(path: Path, mark: Mapping[str, Any]) -> bool:
 def read_mark(path: Path) -> dict[str, Any] | None:
     """The mark; None if there is none, or none of ours."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = json.loads(read_regular(path, largest=_LARGEST).decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -87,11 +87,12 @@ class PathCatalog(Catalog):
 
     def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
         staging = self.files(table).root / "_staging" / checkpoint
-        marks = [
-            Owner.from_dict(read_mark(path))
-            for path in staging.glob("lane=*/batch_id=*/attempt=*.table")
-            if _MARK.fullmatch(path.relative_to(staging).as_posix())
-        ]
+        with reporting(f"list the stages of table {table.name}"):
+            marks = [
+                Owner.from_dict(read_mark(path))
+                for path in staging.glob("lane=*/batch_id=*/attempt=*.table")
+                if _MARK.fullmatch(path.relative_to(staging).as_posix())
+            ]
         own = [owner for owner in marks if owner and (owner.pipeline, owner.checkpoint) == (table.pipeline, checkpoint)]
         return sorted((owner.key, owner.epoch) for owner in own)
 

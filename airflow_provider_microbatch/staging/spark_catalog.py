@@ -20,7 +20,8 @@ from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_posix import locked, sync_tree
+from airflow_provider_microbatch.sinks.file_lock import locked
+from airflow_provider_microbatch.sinks.file_posix import sync_tree
 from airflow_provider_microbatch.sinks.file_report import check_files, read_manifest
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, remove_mark, reporting
@@ -38,6 +39,10 @@ from airflow_provider_microbatch.staging.statements import StatementError, State
 
 _UNKNOWN = "columns_are_told_by_the_query STRING"
 """A metastore has no table without a column. This one stands for those that are not known before the query has run."""
+
+
+_LOCK_SECONDS = 600.0
+"""Who holds the lock waits for statements, and first for those that its last holder left running."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,7 @@ class SparkCatalog(Catalog):
         """
         root = self.files(table).root
         steps = StatementSteps(self.statements, root / "_statements")
-        with locked(root / "_publish.lock"):
+        with locked(root / "_publish.lock", seconds=_LOCK_SECONDS):
             steps.end_all()
             yield Metastore(self.statements, table.namespace, steps)
 

@@ -19,9 +19,9 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file_lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file_posix import (
     exchange,
-    locked,
     make_folders,
     rename_new,
     sync,
@@ -90,7 +90,7 @@ class WholeFolder:
 
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """One rename where there is no table, one exchange where there is."""
-        with locked(self.files.root / "publish.lock"):
+        with locked(self.files.root / "publish.lock", seconds=TABLE_SECONDS):
             found = self.published(batch)
             if found is not None and found.epoch > stage.epoch and replay:
                 raise PublishConflictError(
@@ -107,7 +107,7 @@ class WholeFolder:
     def drop(self, stage: StageTable) -> None:
         """Remove the stage's files. The lock keeps it from the moment in which a publish has just put the table that
         was there before into the stage's place."""
-        with locked(self.files.root / "publish.lock"):
+        with locked(self.files.root / "publish.lock", seconds=TABLE_SECONDS):
             self._keep_displaced(stage)
             self.files.drop_stage(stage.batch, stage.epoch)
 

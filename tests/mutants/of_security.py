@@ -10,6 +10,7 @@ MASKING = "tests/runtime/test_masking.py"
 REGISTRY = "tests/package/test_registry.py"
 CHECKPOINT = "tests/execution/test_hostile_checkpoint.py"
 LINKS = "tests/execution/test_hostile_links.py"
+HOSTILE_FILES = "tests/sinks/test_hostile_files.py"
 POSIX = "tests/checkpoint/test_posix.py"
 EXCHANGED = "tests/checkpoint/test_posix_exchanged.py"
 NO_FILE = "tests/checkpoint/test_posix_no_file.py"
@@ -107,6 +108,70 @@ MUTATIONS = [
         old="    return {key: value for key, value in conf.items() if key.startswith(SQL)}\n",
         new="    return dict(conf)\n",
         tests=(MASKING,),
+    ),
+    Mutation(
+        name="a lock is waited for for ever",
+        why="whoever may read the lock file stops janitor and commands",
+        file="sinks/file_lock.py",
+        old="            if left <= 0:\n",
+        new="            if left <= -3600:\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="a lock file can be opened by all",
+        why="whoever may read it can lock it, and stop janitor and commands",
+        file="sinks/file_lock.py",
+        old="            os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode) & settings().file_mode)\n",
+        new="            pass\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="a manifest is read from whatever there is",
+        why="a FIFO among its parts stops janitor, tasks and commands for ever",
+        file="sinks/file_reading.py",
+        old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC\n",
+        new="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="a manifest is read through a link",
+        why="who can write in a table has any file of this user shown in a message",
+        file="sinks/file_reading.py",
+        old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC\n",
+        new="_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="a manifest may be of any size",
+        why="one without end takes the memory of janitor, tasks and commands",
+        file="sinks/file_reading.py",
+        old="    if len(data) > largest:\n",
+        new="    if len(data) > largest + (1 << 40):\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="brackets without end are no error of the sink",
+        why="one changed manifest ends the whole janitor for its checkpoint",
+        file="sinks/file_report.py",
+        old="OverflowError, RecursionError)\n",
+        new="OverflowError)\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="an infinite number is no error of the sink",
+        why="one changed manifest ends the whole janitor for its checkpoint",
+        file="sinks/file_report.py",
+        old="OverflowError, RecursionError)\n",
+        new="RecursionError)\n",
+        tests=(HOSTILE_FILES,),
+    ),
+    Mutation(
+        name="stages that cannot be listed are no error of the sink",
+        why="one table that cannot be read ends the whole janitor for its checkpoint",
+        file="sinks/file.py",
+        old='        with _reporting("list the stages of", self.root):\n',
+        new="        if True:\n",
+        tests=(HOSTILE_FILES,),
     ),
     Mutation(
         name="the door to the stages stays open",

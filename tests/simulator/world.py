@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 from collections import Counter
@@ -139,7 +138,8 @@ class World:
         return DiskStore(self, location.removeprefix("/disk/") + "/")
 
     def flock(self, file: Any, operation: int) -> None:
-        """A lock of a file is its holder's until the file is closed, or the holder is dead."""
+        """A lock of a file is its holder's until the file is closed, or the holder is dead. Who tries for it without
+        waiting would try again: here it gets the lock when it is free, as nobody's patience ends in a world."""
         current = self.processes.current
         inode = os.fstat(file.fileno() if hasattr(file, "fileno") else file).st_ino
 
@@ -148,7 +148,5 @@ class World:
             return holder is None or holder.gone or held.closed
 
         if current is not None and not is_free():
-            if operation & fcntl.LOCK_NB:
-                raise BlockingIOError("locked")
             self.processes.wait("lock of a file", is_free)
         self._locks[inode] = (current, file)

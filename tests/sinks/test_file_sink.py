@@ -16,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import file, file_posix
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file_lock import locked
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, folder_of, write_stage
 
 
@@ -300,7 +301,7 @@ def test_a_replay_waits_for_the_lock_of_another(sink: FileSink) -> None:
         sink.replace(EXPECTED, 2)
         done.set()
 
-    with file_posix.locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock"):
+    with locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock", seconds=1):
         thread = threading.Thread(target=replay)
         thread.start()
         assert not done.wait(0.3)
