@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
-from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
@@ -20,6 +20,9 @@ from airflow_provider_microbatch.execution.replay import request_replay
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
 log = logging.getLogger(__name__)
+
+_MOST_MISSED = 1_000
+"""Attempts of one batch that a restored backup may not know: each is put on record."""
 
 GoesOn = Callable[[RunIdentity], bool]
 """Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
@@ -146,7 +149,16 @@ def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, 
     number would take its output for his own, and answer a replay with it.
 
     :return: the last epoch that this run has put on record.
+    :raises SinkError: if it is more than any backup can have missed.
     """
+    if published - newest > _MOST_MISSED:
+        lane = "" if key.lane == LIVE else f" --lane {key.lane}"
+        raise SinkError(
+            f"batch {key} in the table says that it is of attempt {published}; this checkpoint has {newest} on record. "
+            "No backup is as old as that: somebody has changed its manifest. Look at the batch's folder. To make it "
+            f"anew, move it away and clear the batch's task, or have `microbatch rewind {checkpoint.location} --to "
+            f"{key.id - 1} --drop-output{lane}` take it and all later batches out."
+        )
     for epoch in range(newest + 1, published + 1):
         unknown = fence(key, epoch, by=FencedBy.RESTORED, started_ms=now_ms)
         if not checkpoint.attempts.take_exactly(unknown):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import file, file_reading, file_report
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -186,3 +187,16 @@ def test_a_mark_of_a_catalog_is_read_from_a_file_alone(tmp_path: Path) -> None:
     mark.unlink()
     mark.write_text("[" * 100_000)
     assert sink.stages(CHECKPOINT) == []
+
+
+def test_an_epoch_that_nobody_can_have_reached_is_refused(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    (part,) = (world.lake / "lane=live" / "batch_id=1" / "_manifest").glob("part-*")
+    lines = [json.loads(line) for line in part.read_text().splitlines()]
+    for line in lines:
+        if "result" in line:
+            line["result"]["epoch"] = 10**12
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SinkError, match=r"attempt 1000000000000; this checkpoint has 1 on record"):
+        within(20, lambda: world.run(1, clear_number=1))
+    assert world.checkpoint.attempts.latest_epoch(BatchKey("live", 1)) == 1
