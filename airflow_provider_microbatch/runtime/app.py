@@ -82,21 +82,27 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             sources=frames,
             spark=spark,
         )
-        with watch.phase("transform"):
-            frame = _transform(job, batch)
-            returned = time.monotonic()
-            _check_columns(job, frame)
-        for count in counts.values():
-            count.spoil(since=returned)
-        rows_out = RowCount()
-        with watch.phase("write"), failing_as("write"):
-            log.info("writing the stage %s", job.stage.report)
-            counted = rows_out.on(frame)
-            listing = _load(job.stage.writer)(counted, job.stage.arguments)
-            for count in (rows_out, *counts.values()):
-                count.written(counted)
-    written = rows_out.get()
-    rows_in = {name: count.get(patience=1.0) for name, count in counts.items()}
+        listing: DataFrame | list[str] | None = None
+        written: int | None = 0
+        if job.sources and not frames:
+            _check_nothing(job)
+        else:
+            with watch.phase("transform"):
+                frame = _transform(job, batch)
+                returned = time.monotonic()
+                _check_columns(job, frame)
+            for count in counts.values():
+                count.spoil(since=returned)
+            rows_out = RowCount()
+            with watch.phase("write"), failing_as("write"):
+                log.info("writing the stage %s", job.stage.report)
+                counted = rows_out.on(frame)
+                listing = _load(job.stage.writer)(counted, job.stage.arguments)
+                for count in (rows_out, *counts.values()):
+                    count.written(counted)
+            written = rows_out.get()
+    rows_in: dict[str, int | None] = {name: 0 for name in job.sources if name not in counts}
+    rows_in |= {name: count.get(patience=1.0) for name, count in counts.items()}
     for name, count in counts.items():
         if rows_in[name] and count.empty():
             log.warning(
@@ -133,8 +139,12 @@ def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], d
         with failing_as("read", where=f"source {name!r}"):
             log.info("reading source %s%s", name, _files(read.arguments))
             found = _load(read.reader)(spark, read.arguments)
-            counts[name] = RowCount(found.columns)
-            frames[name] = counts[name].on(found.frame)
+            if found.absent is None:
+                counts[name] = RowCount(found.columns)
+                frames[name] = counts[name].on(found.frame)
+            else:
+                log.warning("source %s: %s", name, found.absent)
+                frames.absent[name] = found.absent
             if found.learned:
                 learned[name] = dict(found.learned)
             if found.told:
@@ -146,6 +156,17 @@ def _files(arguments: Mapping[str, Any]) -> str:
     groups = arguments.get("groups", [arguments])
     count = sum(len(group["paths"]) for group in groups if "paths" in group)
     return f", {count} files" if count else ""
+
+
+def _check_nothing(job: Job) -> None:
+    """No source has a frame, as if there were no data: the batch has no rows, and the transform nothing to be given."""
+    if job.stage.arguments.get("columns_of_result"):
+        raise BatchFailure(
+            "read",
+            f"table {job.stage.arguments['table']} is made of the result's columns, and the sources' files hold none. "
+            "Give the sink, or the source, a schema",
+        )
+    log.warning("no source has a frame: the transform is not called, and the batch has no rows")
 
 
 def _transform(job: Job, batch: Batch) -> DataFrame:

@@ -39,7 +39,8 @@ class Batch:
     :param epoch: the attempt; differs between tries, so rows must not depend on it.
     :param timestamp: the batch's time, aware, UTC, pinned in the offset log. Use it instead of the clock.
     :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new. A source
-        that has never had data and was given no schema has none: asking for its frame raises KeyError with the reason.
+        that has never had data, or only files that hold nothing, and was given no schema has none: asking for its frame
+        raises KeyError with the reason.
     :param spark: the session.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,14 @@ class ReadResult:
     :param learned: JSON values for the source's planning half, such as an inferred schema; it pins them.
     :param told: JSON values for the source's planning half: what was read; it compares them with what was to be read.
     :param columns: those of which a row that the schema fits has one. Rows in which all are null are counted.
+    :param absent: why the range has no frame for a transform, for people: it holds nothing, and no schema is known.
     """
 
     frame: DataFrame
     learned: Mapping[str, Any] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    absent: str | None = None
 
 
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
@@ -40,8 +42,10 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
         and ``base_path``, one set of partition columns a group) and ``left_out`` (planned files that were gone).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
-        or ``partitions`` when they were not known before and a file was read.
-    :raises ValueError: naming the source, for a schema that does not parse, or new partition columns.
+        or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
+        an inferred one without a column of the files' own would take all columns from every later batch.
+    :raises ValueError: naming the source, for a schema that does not parse, new partition columns, or rows of which no
+        column can be inferred.
     """
     declared = _declared(arguments)
     pinned = _struct(arguments.get("partitions_json"))
@@ -55,7 +59,13 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
             raise ValueError(f"source {arguments['name']!r}: no file to read and no schema. Give it a schema.")
         return ReadResult(frame=spark.createDataFrame([], known), told=told(arguments))
     if known is None or declared is None:
-        return ReadResult(frame=frame, learned={"schema": frame.schema.json()}, told=told(arguments))
+        if _own_columns(arguments, frame.columns) or _hold_a_column(spark, arguments):
+            return ReadResult(frame=frame, learned={"schema": frame.schema.json()}, told=told(arguments))
+        count = told(arguments)["files"]
+        absent = (
+            f"its {count} file(s) hold neither a column nor a row, and no schema is known yet: a later batch infers it."
+        )
+        return ReadResult(frame=frame, told=told(arguments), absent=absent)
     found = frame.schema
     added = [column for column in found.fields if column.name not in set(known.fieldNames())]
     if added and pinned is not None:
@@ -69,19 +79,40 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     return ReadResult(frame=ordered, learned=learned, told=told(arguments), columns=_filled(arguments, known))
 
 
+def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
+    """Whether files give a column that their folders give too; False if they are empty.
+
+    :raises ValueError: if there are rows, but nothing to infer a column from.
+    """
+    paths = [path for group in arguments["groups"] for path in group["paths"]]
+    without_folders = {"paths": paths, "base_path": None}
+    frame = _read_group(spark, arguments, without_folders, None)
+    if _own_columns({**arguments, "groups": [without_folders]}, frame.columns):
+        return True
+    if frame.limit(1).count():
+        raise ValueError(
+            f"source {arguments['name']!r}: {len(paths)} file(s) hold rows and no column that can be inferred (such as "
+            f"{{}}, or what is no {arguments['format']}): {', '.join(map(repr, paths[:5]))}. Mend them, or give the "
+            "source a schema: FileSource(…, schema='id long, …')."
+        )
+    return False
+
+
 def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Columns that come out of the text of a file: Spark reads what does not fit the schema as null, without a word."""
-    if arguments["format"] not in ("csv", "json"):
-        return ()
+    return _own_columns(arguments, schema.fieldNames()) if arguments["format"] in ("csv", "json") else ()
+
+
+def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Those that are neither of the folders nor where Spark puts the text that did not fit."""
     given = {key.lower(): value for key, value in arguments["options"].items()}
-    # Of the folders, and where Spark puts the text that did not fit.
     other = {str(given.get("columnnameofcorruptrecord", "_corrupt_record"))}
     for group in arguments["groups"]:
         if group["base_path"] is not None:
             parts = (part for path in group["paths"][:1] for part in path.removeprefix(group["base_path"]).split("/"))
             other.update(part.partition("=")[0] for part in parts if "=" in part)
     lowered = {name.lower() for name in other}
-    return tuple(name for name in schema.fieldNames() if name.lower() not in lowered)
+    return tuple(name for name in names if name.lower() not in lowered)
 
 
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Read:
 
     :param reader: ``module:function``; called as ``function(spark, arguments)``, returns a
         :class:`~airflow_provider_microbatch.runtime.files.ReadResult`-like object: ``frame`` (a DataFrame) and
-        ``learned`` (a dict of JSON values handed back to the source's planning half, or empty).
+        ``learned`` (a dict of JSON values handed back to the source's planning half, or empty) among others.
     :param arguments: JSON values.
     """
 

@@ -16,8 +16,8 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     """Write the rows of a batch as a stage table.
 
     :param frame: what the transform returned.
-    :param arguments: those of :func:`airflow_provider_microbatch.runtime.write.write`, and ``table`` (its name) and
-        ``schema`` (DDL, or None).
+    :param arguments: those of :func:`airflow_provider_microbatch.runtime.write.write`, and ``table`` (its name),
+        ``schema`` (DDL, or None) and ``columns_of_result`` (whether the table is made of the result's columns alone).
     :return: the listing of its files.
     :raises ValueError: if the rows do not fit the declared schema.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file_batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file_clean import Cleaner
 from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file_learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file_left_out import LeftOut
 from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
@@ -34,9 +34,6 @@ log = logging.getLogger(__name__)
 READER = "airflow_provider_microbatch.runtime.files:read"
 
 _BOUND = "bound"
-_SCHEMA = "schema"
-_PARTITIONS = "partitions"
-_LEARNED = (_SCHEMA, _PARTITIONS)
 _SELECTS = ("path", "recursive", "file_name_pattern", "max_file_age")
 
 
@@ -62,6 +59,7 @@ class OpenFileSource(OpenSource):
         self._being_read = context.being_read
         self._committed = context.committed
         self._cleaning = CleaningRecord(context.state)
+        self._learned = Learned(context.state)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
@@ -143,7 +141,7 @@ class OpenFileSource(OpenSource):
 
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
         """A range without files, of a source that has read none yet and is given no schema."""
-        known = self._source.schema is not None or self._state.get(_SCHEMA) is not None
+        known = self._source.schema is not None or self._learned.get(SCHEMA) is not None
         if known or (start != end and self._usable(start, end)):
             return None
         return (
@@ -154,15 +152,15 @@ class OpenFileSource(OpenSource):
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
         files = self._usable(start, end)
-        pinned = {name: data.decode() for name in _LEARNED if (data := self._state.get(name)) is not None}
+        pinned = self._learned.all()
         return Read(
             reader=READER,
             arguments={
                 "name": self._name,
                 "format": self._source.format,
                 "schema": self._source.schema,
-                "schema_json": None if self._source.schema is not None else pinned.get(_SCHEMA),
-                "partitions_json": pinned.get(_PARTITIONS),
+                "schema_json": None if self._source.schema is not None else pinned.get(SCHEMA),
+                "partitions_json": pinned.get(PARTITIONS),
                 "options": dict(self._source.options),
                 "groups": partition_groups(files, partitioned=not self._source.recursive),
                 "left_out": self._left_out(start, end, files),
@@ -192,12 +190,9 @@ class OpenFileSource(OpenSource):
 
         :raises SourceError: if another attempt has pinned something else.
         """
-        for name in _LEARNED:
+        for name in (SCHEMA, PARTITIONS):
             value = facts.get(name)
-            if value is None or self._state.put_if_absent(name, value.encode()):
-                continue
-            pinned = self._state.get(name)
-            if pinned is None or json.loads(pinned) != json.loads(value):
+            if value is not None and not self._learned.pin(name, value):
                 raise self._error(
                     f"another attempt inferred and pinned another schema ({name}). Run the batch again: "
                     "it will use the pinned one."

@@ -62,7 +62,12 @@ class Catalog(Definition, ABC):
         return dataclasses.replace(
             made,
             writer="airflow_provider_microbatch.runtime.tables:write",
-            arguments={**made.arguments, "table": stage.table.name, "schema": stage.table.schema},
+            arguments={
+                **made.arguments,
+                "table": stage.table.name,
+                "schema": stage.table.schema,
+                "columns_of_result": stage.table.mode != APPEND and stage.table.schema is None,
+            },
             # A table that is made as a whole has the query's columns and no others.
             reserved_columns=made.reserved_columns if stage.table.mode == APPEND else (),
         )

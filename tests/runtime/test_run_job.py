@@ -243,6 +243,59 @@ def test_a_source_without_a_frame_says_why_to_whoever_asks_for_it(spark: Any, si
     run_job(spark, make_job(sink, "ignores_its_input", [], epoch=2, sources={}, absent=absent))
 
 
+@pytest.mark.parametrize("function", [None, "keep", "raises"])
+def test_files_that_hold_nothing_make_a_batch_without_rows_and_pin_nothing(
+    spark: Any, sink: FileSink, tmp_path: Path, caplog: pytest.LogCaptureFixture, function: str | None
+) -> None:
+    (tmp_path / "0_SUCCESS").touch()
+    result = run_job(spark, make_job(sink, function, [str(tmp_path / "0_SUCCESS")], schema=None))
+    assert (result["numInputRows"], result["numOutputRows"]) == ({"orders": 0}, 0)
+    assert result["learned"] == {}
+    assert result["read"] == {"orders": {"files": 1, "left_out": []}}
+    assert sink.publish(EXPECTED, 1).files == {}
+    assert sink.contains(EXPECTED) is not None
+    assert "source orders: its 1 file(s) hold neither a column nor a row" in caplog.text
+    assert "the transform is not called" in caplog.text
+
+
+def test_rows_without_a_column_are_a_failure_of_the_read(spark: Any, sink: FileSink, tmp_path: Path) -> None:
+    (tmp_path / "braces.json").write_text("{}\n")
+    told = failure_of(spark, sink, "keep", [str(tmp_path / "braces.json")], schema=None)
+    assert told["origin"] == "read"
+    assert "braces.json" in told["error"]
+    assert "schema=" in told["error"]
+
+
+def test_a_source_whose_files_hold_nothing_has_no_frame_beside_one_that_has(
+    spark: Any, sink: FileSink, orders: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.json").touch()
+    sources = {
+        "orders": make_job(sink, None, [str(tmp_path / "empty.json")], schema=None).sources["orders"],
+        "refunds": make_job(sink, None, [orders]).sources["orders"],
+    }
+    told = failure_of(spark, sink, "keep", [], sources=sources)
+    assert told["origin"] == "transform"
+    assert "source 'orders' has no frame in this batch: its 1 file(s) hold neither" in told["error"]
+    result = run_job(spark, make_job(sink, "ignores_its_input", [], epoch=2, sources=sources))
+    assert (result["numInputRows"]["orders"], result["numOutputRows"]) == (0, 2)
+
+
+def test_a_table_that_is_made_of_the_results_columns_is_not_made_of_none(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").touch()
+    for schema in (None, "id long"):
+        sink = TableSink(PathCatalog(str(tmp_path / f"lake{schema is None}")), "orders", mode="create", schema=schema)
+        create_stage_table(sink, 1, batch=BATCH)
+        job = make_job(sink, "keep", [str(tmp_path / "empty.json")], schema=None)
+        if schema is None:
+            with pytest.raises(BatchFailure, match=r"table orders is made of the result's columns.*schema") as told:
+                run_job(spark, job)
+            assert told.value.origin == "read"
+        else:
+            run_job(spark, job)
+            assert sink.publish(EXPECTED, 1).files == {}
+
+
 @pytest.mark.parametrize(
     ("schema", "warning"),
     [("key long, text string", "3 of 3 rows have nothing in any column"), ("id long, note string", None)],

@@ -208,8 +208,30 @@ def test_no_schema_and_no_file_has_no_frame_and_asks_for_a_schema(world: World) 
     world.land("a.json")
     end = world.open(schema=None).latest_offset(None)
     assert world.open(schema=None).absent(None, end) is None
-    world.open(schema=None).learned({"schema": '{"type":"struct","fields":[]}'})
+    world.open(schema=None).learned({"schema": LEARNED})
     assert world.open(schema=None).absent(end, end) is None
+
+
+NO_FIELDS = '{"type":"struct","fields":[]}'
+LEARNED = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+
+
+def test_a_schema_without_fields_is_never_pinned(world: World) -> None:
+    world.open(schema=None).learned({"schema": NO_FIELDS})
+    assert world.state.get("schema") is None
+    world.open(schema=None).learned({"schema": LEARNED})
+    assert world.open(schema=None).read(None, None).arguments["schema_json"] == LEARNED
+
+
+def test_a_schema_without_fields_that_an_earlier_version_pinned_is_none(world: World) -> None:
+    assert world.state.put_if_absent("schema", NO_FIELDS.encode())
+    assert "Give it a schema" in (world.open(schema=None).absent(None, None) or "")
+    assert world.open(schema=None).read(None, None).arguments["schema_json"] is None
+    world.open(schema=None).learned({"schema": LEARNED})
+    world.open(schema=None).learned({"schema": LEARNED})
+    assert world.open(schema=None).read(None, None).arguments["schema_json"] == LEARNED
+    with pytest.raises(SourceError, match="pinned another schema"):
+        world.open(schema=None).learned({"schema": LEARNED.replace("long", "string")})
 
 
 STEPS = st.lists(

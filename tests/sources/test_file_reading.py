@@ -153,6 +153,39 @@ def test_an_inferred_schema_is_pinned_by_the_first_batch(world: World, spark: Sp
     assert empty.frame.count() == 0
 
 
+@pytest.mark.parametrize("name", ["a.json", "day=1/a.json"])
+def test_files_that_hold_nothing_teach_no_schema(world: World, spark: SparkSession, name: str) -> None:
+    world.land(name, "")
+    position, result = batch(spark, world.open(schema=None))
+    assert result.absent is not None
+    assert "1 file(s) hold neither a column nor a row" in result.absent
+    assert dict(result.learned) == {}
+    assert result.told["files"] == 1
+    world.land("day=2/b.json", '{"id": 1}')
+    _, result = batch(spark, world.open(schema=None), position)
+    assert result.absent is None
+    assert rows(result) == [(1, 2)]
+    # The first range again, as a replay has it.
+    assert read(spark, world.open(schema=None).read(None, position).arguments).frame.columns == ["id", "day"]
+
+
+def test_a_column_of_the_files_that_their_folders_have_too_is_one(world: World, spark: SparkSession) -> None:
+    world.land("day=1/a.json", '{"day": 1}')
+    _, result = batch(spark, world.open(schema=None))
+    assert rows(result) == [(1,)]
+    assert "schema" in result.learned
+
+
+@pytest.mark.parametrize("name", ["a.json", "day=1/a.json"])
+@pytest.mark.parametrize("text", ["{}\n", "this is no json\n"])
+def test_rows_without_a_column_name_their_files_and_ask_for_a_schema(
+    world: World, spark: SparkSession, name: str, text: str
+) -> None:
+    world.land(name, text)
+    with pytest.raises(ValueError, match=rf"source 'orders'.*rows and no column.*{name}.*schema="):
+        batch(spark, world.open(schema=None))
+
+
 def test_partition_columns_beyond_the_schema_keep_their_types(world: World, spark: SparkSession) -> None:
     world.land("day=1/a.json")
     source = world.open()
