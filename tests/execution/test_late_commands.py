@@ -38,6 +38,7 @@ from tests.execution.sleepers import (
     applied_or_refused,
     killed,
     late_attempt,
+    of_log,
     rewound,
     to_the_first,
 )
@@ -176,17 +177,22 @@ def test_a_rewind_that_was_taken_for_dead_leaves_the_next_life_of_its_batches_al
     assert verify_all(world.checkpoint) == []
 
 
-def test_a_command_that_was_taken_for_dead_does_no_further_step(world: World, sleep: Sleep) -> None:
+def test_a_command_that_was_taken_for_dead_does_no_further_step(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled(world, 3)
+    steps: list[int] = []
 
     def finished_by_another() -> None:
         expire(world)
         applied(world, rewind(0))
         world.run(3)
+        monkeypatch.setattr(MaintenanceLog, "hold", lambda _, number: steps.append(number))
 
     sleep.before(DropOutput, "apply", finished_by_another)
     with pytest.raises(MaintenanceError, match="finished by another"):
         applied(world, rewind(0))
+    assert steps == []
     for number in range(4, 7):
         world.run(number)
     assert rows(world) == [0, 1, 2]
@@ -287,4 +293,42 @@ def test_a_command_that_sleeps_before_it_removes_a_file_leaves_the_next_life_of_
     world.land(9)
     world.run(9)
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [9]}
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["of this version", "of one that had said that nothing came"])
+def test_a_commit_that_comes_after_the_last_step_of_a_rewind_that_was_killed_does_not_stop_who_finishes_it(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    attempt = late_attempt(world)
+    manifest = world.execution.publish(attempt)
+
+    def killed_before_its_end() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(MaintenanceLog, "end", killed)
+            with pytest.raises(Killed):
+                applied(world, rewind(1))
+
+    sleep.before(MetadataLog, "add", killed_before_its_end, of_log("commits", 2))
+    monkeypatch.setattr(commit_entry, "check_still_planned", killed)
+    with pytest.raises(Killed):
+        world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
+    left = world.checkpoint.maintenance.unfinished()
+    assert left is not None
+    if older:
+        [late] = [step["target"] for step in left.steps if step["step"] == SetAsideLate.kind]
+        path = world.root / "checkpoint" / late
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"nothing came\n")
+    monkeypatch.undo()
+    expire(world)
+    applied(world, rewind(1))
+    assert world.checkpoint.maintenance.unfinished() is None
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1]
+    [kept] = (
+        path for path in (world.root / "checkpoint" / "repaired").rglob("2.late*") if b"epoch" in path.read_bytes()
+    )
+    assert kept.name == ("2.late.2" if older else "2.late")
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(world.checkpoint) == []

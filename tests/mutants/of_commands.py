@@ -37,11 +37,11 @@ MUTATIONS = [
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
-        name="what may come late is looked for without a word",
+        name="what may come late is taken whoever has finished the command",
         why="a process that slept there takes the commit entry of the batch's next life away",
         file="execution/maintenance/steps.py",
-        old="            store.put_if_absent(self.target, _NOTHING_CAME)\n",
-        new="            pass\n",
+        old="        if data is None or not self._is_under_way(store):\n",
+        new="        if data is None:\n",
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
@@ -126,6 +126,14 @@ MUTATIONS = [
         old="                if self._has_ended(begun):\n",
         new="                if False:\n",
         tests=(MAINTENANCE,),
+    ),
+    Mutation(
+        name="what comes late is moved only where nothing came before",
+        why="a rewind that was killed before its end can never be finished, and no run begins",
+        file="execution/maintenance/steps.py",
+        old='            target = f"{self.target}.{others}"\n',
+        new='            raise MaintenanceError(f"{target} is taken by something else.")\n',
+        tests=(LATE_COMMANDS,),
     ),
     Mutation(
         name="a late plan is taken back from under who has gone on from it",

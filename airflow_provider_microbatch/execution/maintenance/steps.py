@@ -22,27 +22,24 @@ from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 
-_NOTHING_CAME = b"nothing came\n"
-
 
 def digest(data: bytes) -> str:
     """SHA-256, by which a step knows the bytes that it was planned for."""
     return hashlib.sha256(data).hexdigest()
 
 
-def _move(store: Store, path: str, target: str) -> bool:
-    """Copy first, then delete: killed in between, the file is there twice and never gone. False if it is not there.
+def _move(store: Store, path: str, target: str) -> None:
+    """Copy first, then delete: killed in between, the file is there twice and never gone.
 
     Whoever moves a file may sleep before it deletes, until another has finished the command: what has the name by then
     is of the next life, and stays.
     """
     data = store.get(path)
     if data is None:
-        return False
+        return
     if not store.put_if_absent(target, data) and store.get(target) != data:
         raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
     store.delete_if(path, data)
-    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +106,22 @@ class SetAsideLate:
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Move it, whatever it is; where nothing has come, say so at the target: the process may sleep here until
-        another has finished the command, and what is there then belongs to the batch's next life.
+        """Move it, whatever it is, and as often as something comes. The process may sleep here until another has
+        finished the command: what is there then belongs to the batch's next life, and stays."""
+        data = store.get(self.path)
+        # After the look: no run writes it before the command has ended.
+        if data is None or not self._is_under_way(store):
+            return
+        target, others = self.target, 1
+        while not store.put_if_absent(target, data) and store.get(target) != data:
+            others += 1
+            target = f"{self.target}.{others}"
+        store.delete_if(self.path, data)
 
-        :raises MaintenanceError: if the target is taken.
-        """
-        if not _move(store, self.path, self.target):
-            store.put_if_absent(self.target, _NOTHING_CAME)
+    def _is_under_way(self, store: Store) -> bool:
+        """Whether the command that this is a step of has not ended."""
+        command = Checkpoint(store).maintenance.unfinished()
+        return command is not None and step_to_dict(self) in command.steps
 
 
 @dataclass(frozen=True, kw_only=True)
