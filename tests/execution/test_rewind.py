@@ -133,6 +133,14 @@ def test_everything_is_refused_where_retention_took_the_beginning(world: World) 
         planned(world, rewind(-1))
 
 
+def test_what_retention_took_is_not_said_to_be_of_after_a_backup(tmp_path: Path) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")}
+    filled(world, 4)
+    with pytest.raises(MaintenanceError, match="keeps batches from 2 on"):
+        applied(world, rewind(-1))
+
+
 def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     source = FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")

@@ -128,6 +128,14 @@ MUTATIONS = [
         tests=(MAINTENANCE,),
     ),
     Mutation(
+        name="a rewind looks for what is later than a backup before it looks at its own log",
+        why="what retention took is said to be of after a backup, and the advice doubles it",
+        file="execution/maintenance/rewind.py",
+        old=("        self._check_position(offset_ids, commit_ids)\n        self._lost = self._of_another_life()\n"),
+        new=("        self._lost = self._of_another_life()\n        self._check_position(offset_ids, commit_ids)\n"),
+        tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
         name="what comes late is moved only where nothing came before",
         why="a rewind that was killed before its end can never be finished, and no run begins",
         file="execution/maintenance/steps.py",

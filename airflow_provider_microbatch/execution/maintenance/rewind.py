@@ -48,11 +48,12 @@ class _Rewind:
     def plan(self) -> Plan:
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
+        # First: what retention took of the logs is in the table too, and is not of after a backup.
+        self._check_position(offset_ids, commit_ids)
         self._lost = self._of_another_life()
         for told in self._recorded.unusable():
             self._drafting.note(f"{told} It is not asked for batches of after a backup.")
         later = sorted({*known, *self._lost})
-        self._check_position(offset_ids, commit_ids)
         self._damaged = self._find_damaged()
         if not later and not self._damaged:
             return self._drafting.plan()
