@@ -19,7 +19,6 @@ import errno
 import logging
 import os
 import re
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +47,7 @@ from airflow_provider_microbatch.sinks.file_posix import (
     sync_tree,
     write_mark,
 )
+from airflow_provider_microbatch.sinks.file_removal import folder_of, remove, remove_aside, remove_in
 from airflow_provider_microbatch.sinks.file_report import check_files, read_error, read_manifest
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
@@ -60,7 +60,6 @@ STAGING = "_staging"
 
 _STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
 _GLOB = "*?[]{}\\"
-_DROP_TRIES = 5
 _FENCED = "a later attempt has taken this one's place\n"
 
 
@@ -276,7 +275,7 @@ class FileSink(Sink):
             check_no_link(self.root, stage.parent)
             left = list(stage.parent.glob(f"{stage.name}.dropped-*"))
             for rest in left:
-                _remove(rest)
+                remove(self.root, rest)
             if not os.path.lexists(stage):
                 self._forget(stage)
                 return bool(left)
@@ -284,7 +283,7 @@ class FileSink(Sink):
             if displaced is not None and not displaced.is_of(batch, epoch):
                 self._keep_displaced(batch, stage)
             else:
-                _remove_aside(stage)
+                remove_aside(self.root, stage)
             self._forget(stage)
         return True
 
@@ -292,11 +291,9 @@ class FileSink(Sink):
         path = self._fence_path(batch, epoch)
         if self.folder.is_empty():
             return  # no Spark has anything to write here, and the place where a table is to be mounted stays as it is
-        with _reporting("fence an attempt of", batch.key):
-            check_no_link(self.root, path.parent)
-            make_folders(path.parent)
+        with _reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
             # The reason may come out of a checkpoint that others can write: it goes to the log, and into no file here.
-            write_mark(path, _FENCED)
+            write_mark(path.name, _FENCED, dir_fd=held)
         log.info("%s: %s", path, by)
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
@@ -322,12 +319,13 @@ class FileSink(Sink):
         now_ms = PosixStore(self.root).now_ms()  # of a file server its own, as the change times below are
         found = []
         for kept in all_kept:
-            check_no_link(self.root, kept.parent)
-            # A rename sets the change time of what it moves: since then nobody can open it by its old name.
-            if now_ms - kept.lstat().st_ctime_ns // 1_000_000 >= older_seconds * 1000:
-                found.append(str(kept))
-                if not dry_run:
-                    _remove(kept)
+            with folder_of(self.root, kept) as held:
+                # A rename sets the change time of what it moves: since then nobody can open it by its old name.
+                changed_ns = os.stat(kept.name, dir_fd=held, follow_symlinks=False).st_ctime_ns
+                if now_ms - changed_ns // 1_000_000 >= older_seconds * 1000:
+                    found.append(str(kept))
+                    if not dry_run:
+                        remove_in(held, kept)
         return found
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
@@ -374,7 +372,7 @@ class FileSink(Sink):
         check_no_link(self.root, kept.parent)
         make_folders(kept.parent)
         if not rename_new(stage, kept):
-            _remove(stage)
+            remove(self.root, stage)
         self._forget(stage)
 
     @staticmethod
@@ -448,35 +446,6 @@ def _local_path(path: object) -> str:
             f"FileSink({path!r}): only local paths and 'file:///…' URLs are supported: publishing is a rename."
         )
     return os.path.normpath("/" + rest.lstrip("/"))
-
-
-def _remove_aside(stage: Path) -> None:
-    """Remove a stage that its attempt may be publishing at this moment. Both rename it, so one of them finds it gone: a
-    removal in place could take files away from under a publish that has counted them already."""
-    for _ in range(_DROP_TRIES):
-        aside = stage.with_name(f"{stage.name}.dropped-{uuid.uuid4().hex}")
-        try:
-            stage.rename(aside)
-        except FileNotFoundError:
-            return
-        _remove(aside)
-    if os.path.lexists(stage):
-        raise SinkError(f"the stage {stage} cannot be removed: it is being written to.")
-
-
-def _remove(stage: Path) -> None:
-    """Remove a stage. Its manifest goes first: what is left of a removal that was cut off can never be published. A
-    driver that nobody could stop may be writing into it still, so a few tries are made. Of a link only the link goes:
-    the manifest behind it is a published batch's, if somebody wants it to be."""
-    if stage.is_symlink() or not stage.is_dir():
-        stage.unlink(missing_ok=True)
-        return
-    shutil.rmtree(stage / "_manifest", ignore_errors=True)
-    for _ in range(_DROP_TRIES):
-        shutil.rmtree(stage, ignore_errors=True)
-        if not os.path.lexists(stage):
-            return
-    raise SinkError(f"the stage {stage} cannot be removed: it is being written to, or permission is missing.")
 
 
 @contextmanager

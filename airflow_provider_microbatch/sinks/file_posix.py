@@ -121,9 +121,12 @@ def check_no_link(root: Path, folder: Path) -> None:
                           str(below))  # fmt: skip
 
 
-def write_mark(path: Path, text: str) -> None:
-    """Make a small file, unless something is there, which is left as it is: a file, or a link that anybody made."""
+def write_mark(path: str | Path, text: str, *, dir_fd: int | None = None) -> None:
+    """Make a small file, unless something is there, which is left as it is: a file, or a link that anybody made.
+
+    :param dir_fd: an open folder that a relative ``path`` begins at.
+    """
     with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=dir_fd)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,33 @@ def test_nothing_is_removed_in_a_folder_behind_a_link(sink: FileSink, victim: Pa
     with pytest.raises(SinkError, match="a link in place of a folder of the table"):
         sink.drop_replaced(OWN if OWN in place else "", older_seconds=0)
     assert (victim / below).is_dir()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["replaced output", "a stage"])
+def test_a_link_that_comes_after_the_look_changes_nothing(
+    sink: FileSink, victim: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    stage = sink.root / "_staging" / OWN / "lane=live" / "batch_id=1" / "attempt=1"
+    own = sink.replaced_path(BATCH) / "attempt=1" if kept else stage
+    (own / "_manifest").mkdir(parents=True)
+    (victim / "attempt=1" / "_manifest").mkdir(parents=True)
+    real = shutil.rmtree
+
+    def swapped(path: str, **options: Any) -> None:
+        if not own.parent.is_symlink():
+            own.parent.rename(sink.root / "moved")
+            own.parent.symlink_to(victim)
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", swapped)
+    if kept:
+        assert sink.drop_replaced(OWN, older_seconds=0) == [str(own)]
+    else:
+        with pytest.raises(SinkError):  # the folder of its stages, which would go too, is a link by now
+            sink.drop_stage(BATCH, 1)
+    assert untouched(victim)
+    assert (victim / "attempt=1" / "_manifest").is_dir()
+    assert list((sink.root / "moved").iterdir()) == []
 
 
 def test_of_a_stage_that_is_a_link_only_the_link_goes(sink: FileSink, victim: Path) -> None:

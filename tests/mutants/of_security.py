@@ -182,6 +182,14 @@ MUTATIONS = [
         tests=(HOSTILE_FILES,),
     ),
     Mutation(
+        name="what is removed is removed by its path",
+        why="a link that comes after the look has files elsewhere deleted",
+        file="sinks/file_removal.py",
+        old="        shutil.rmtree(name, ignore_errors=True, dir_fd=held)\n",
+        new="        shutil.rmtree(stage, ignore_errors=True)\n",
+        tests=("tests/execution/test_hostile_links.py",),
+    ),
+    Mutation(
         name="the door to the stages stays open",
         why="whoever has a login reads rows that no audit has passed",
         file="sinks/file.py",

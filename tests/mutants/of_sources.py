@@ -201,7 +201,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source goes through links",
         why="files of somebody else, that the source shows by a link, are deleted",
-        file="sources/file_folder.py",
+        file="held_folder.py",
         old="_HOLD | os.O_NOFOLLOW",
         new="_HOLD",
         tests=(CLEAN_RUNS,),

@@ -131,10 +131,10 @@ def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monke
     removed: list[Path] = []
     real = shutil.rmtree
 
-    def first_step_only(path: Path, ignore_errors: bool) -> None:
+    def first_step_only(path: Path, ignore_errors: bool, dir_fd: int) -> None:
         if not removed:
             removed.append(path)
-            real(path, ignore_errors=ignore_errors)
+            real(path, ignore_errors=ignore_errors, dir_fd=dir_fd)
 
     monkeypatch.setattr("shutil.rmtree", first_step_only)
     with pytest.raises(SinkError, match="cannot be removed"):
