@@ -81,7 +81,7 @@ class HandleError(EngineError):
 
 
 class TransformError(EngineError):
-    """The user's transform failed; the message is its own traceback."""
+    """The user's transform failed, and the message is its own traceback; or what it returned cannot be written."""
 
 
 class ReadError(EngineError):

@@ -17,6 +17,12 @@ def explain(pipeline: Pipeline, attempt: Attempt, error: Exception) -> Exception
             f"batch {attempt.key} attempt {attempt.epoch}: transform {pipeline.transform!r} failed. The batch "
             f"stays planned; mend the transform and run again.\n{failure.get('traceback') or failure.get('error')}"
         )
+    if failure.get("origin") == "result":
+        returned = f"transform {pipeline.transform!r} returned" if pipeline.transform else "was read"
+        return TransformError(
+            f"batch {attempt.key} attempt {attempt.epoch}: what {returned} cannot be written: {failure.get('error')}. "
+            f"The batch stays planned; mend it, or the sink, and run again.\n{failure.get('traceback') or ''}"
+        )
     kind = ReadError if failure.get("origin") in ("read", "data") else EngineError
     return kind(
         f"batch {attempt.key} attempt {attempt.epoch} failed in Spark ({failure.get('origin')}): "

@@ -15,18 +15,35 @@ TRACEBACK_LIMIT = 60_000
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
 _JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
-_DATA = re.compile(r"\bSQLSTATE: 22\w{3}\b")
-"""SQL's class of data exceptions: a division by zero, a cast that fails, a number out of range."""
+_READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
+_SQLSTATES = tuple(
+    (re.compile(rf"\bSQLSTATE: (?:{states})\b"), origin)
+    for states, origin in (
+        # A value that cannot be computed with: a number out of range, a second row of a scalar subquery, a key twice, a
+        # malformed record of csv; and what a query raises itself (raise_error, assert_true).
+        (r"2[123]\w{3}|KD000|P0001", "data"),
+        # A function of the user's that is none of Python's.
+        ("39000", "transform"),
+        # A right that is missing; a format, a setting or a catalog that this Spark lacks; a path that is in the way, or
+        # that cannot be renamed. Another day, or on another cluster, the same rows can be written.
+        ("42501|42K02|42K03|42K04|42616|42P08", "write"),
+        # Spark's analysis: a column twice, a type that the format does not have, no column beside the partitions'.
+        (r"42\w{3}|0A\w{3}|KD005", "result"),
+    )
+)
+"""Whose fault it is by what Spark's error says of its kind; the first that is found. What says nothing of it (I/O, a
+full disk, memory, a lost executor, a bug of Spark's) is not the batch's fault."""
+
 _GONE = ("Py4JNetworkError", "RetriesExceeded", "StatusCode.UNAVAILABLE", "INVALID_HANDLE.SESSION_")
 """What a driver or a server that went away looks like, in whatever phase."""
-_READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
 
 
 class BatchFailure(Exception):
     """A batch cannot go on.
 
     :param origin: whose fault it is: ``transform``; ``read`` (a source), ``data`` (a value that cannot be computed
-        with), ``write`` (the stage) or ``runtime`` (all else, a cluster that went away included).
+        with), ``result`` (columns that cannot be written as they are), ``write`` (the stage) or ``runtime`` (all
+        else, a cluster that went away included).
     :param error: one paragraph for a person.
     :param traceback: what to look at; for a transform, the user's frames only.
     """
@@ -96,6 +113,6 @@ def _origin(error: BaseException, origin: str) -> str:
         return origin
     if type(error).__name__ == "PythonException":
         return "transform"
-    if _DATA.search(text):
-        return "data"
-    return "read" if any(mark in str(error) for mark in _READING) else origin
+    if any(mark in text for mark in _READING):
+        return "read"
+    return next((found for states, found in _SQLSTATES if states.search(text)), origin)

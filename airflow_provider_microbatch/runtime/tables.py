@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime import write as files
+from airflow_provider_microbatch.runtime.failure import BatchFailure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     :param arguments: those of :func:`airflow_provider_microbatch.runtime.write.write`, and ``table`` (its name),
         ``schema`` (DDL, or None) and ``columns_of_result`` (whether the table is made of the result's columns alone).
     :return: the listing of its files.
-    :raises ValueError: if the rows do not fit the declared schema.
+    :raises BatchFailure: if the rows do not fit the declared schema.
     """
     if arguments["schema"] is not None:
         frame = _conformed(frame, arguments["schema"], arguments["table"])
@@ -34,9 +35,10 @@ def _conformed(frame: DataFrame, schema: str, table: str) -> DataFrame:
     known = {name.casefold() for name in declared.fieldNames()}
     extra = [column for column in frame.columns if column.casefold() not in known]
     if extra:
-        raise ValueError(
+        raise BatchFailure(
+            "result",
             f"table {table} has the columns {', '.join(declared.fieldNames())}; the transform's result has "
-            f"{', '.join(extra)} too. Drop it in the transform, or add it to the sink's schema"
+            f"{', '.join(extra)} too. Drop it in the transform, or add it to the sink's schema",
         )
     # Spark's own rules: by name, in the declared order, widened where that loses nothing, else an error.
     return frame.to(declared)

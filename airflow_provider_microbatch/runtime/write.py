@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
@@ -22,15 +23,16 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``.
     :return: JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file: a list, or one column
         ``value``.
-    :raises ValueError: if a column to partition by is missing.
+    :raises BatchFailure: if a column to partition by is missing.
     """
     path, partition_by = arguments["path"], list(arguments.get("partition_by", ()))
     present = {column.casefold() for column in frame.columns}
     missing = [column for column in partition_by if column.casefold() not in present]
     if missing:
-        raise ValueError(
+        raise BatchFailure(
+            "result",
             f"partition_by names {', '.join(missing)}, which the transform's result does not have; its columns are: "
-            f"{', '.join(frame.columns)}"
+            f"{', '.join(frame.columns)}",
         )
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest says that a stage is complete; an empty marker file would be published with it.

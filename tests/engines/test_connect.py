@@ -281,6 +281,16 @@ def test_a_failing_transform_is_told_by_its_traceback(world: World) -> None:
     assert world.table() == {0: [1]}
 
 
+def test_a_result_that_cannot_be_written_counts_as_the_batchs_failure(world: World) -> None:
+    transform(world, "def transform(batch):\n    return batch.sources['orders'].selectExpr('id', 'id AS ID')\n")
+    world.land(1)
+    with pytest.raises(TransformError, match=r"cannot be written: AnalysisException: \[COLUMN_ALREADY_EXISTS\]"):
+        execute(world)
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.cause == "job"
+
+
 TICKING = """
 import time
 from pyspark.sql import functions as F

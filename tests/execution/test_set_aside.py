@@ -198,8 +198,10 @@ def test_an_outage_sets_no_batch_aside(world: World, origin: str | None) -> None
     assert world.table() == {0: [1]}
 
 
-@pytest.mark.parametrize("origin", ["read", "data"])
-def test_data_that_cannot_be_read_or_computed_with_is_the_batchs_fault(world: World, origin: str) -> None:
+@pytest.mark.parametrize(("origin", "kind"), [("read", ReadError), ("data", ReadError), ("result", TransformError)])
+def test_data_that_cannot_be_read_or_computed_with_or_written_is_the_batchs_fault(
+    world: World, origin: str, kind: type[EngineError]
+) -> None:
     def poisoned(job: Job) -> None:
         stage = local(job.stage.arguments["path"])
         (stage / "_error").mkdir(parents=True)
@@ -207,7 +209,7 @@ def test_data_that_cannot_be_read_or_computed_with_is_the_batchs_fault(world: Wo
         (stage / "_error" / "part-0.txt").write_text(json.dumps(told) + "\n")
         raise EngineError("spark-submit ended with 1")
 
-    with pytest.raises(ReadError):
+    with pytest.raises(kind):
         world.run(0, InlineEngine(before_stage=poisoned))
     with pytest.raises(BatchSetAsideError, match="Division by zero"):
         world.run(0, InlineEngine(before_stage=poisoned), try_number=2)

@@ -25,6 +25,30 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="what Spark's analysis says of the result is not the batch's fault",
+        why="a batch whose columns cannot be written stands still, whatever on_failure says",
+        file="runtime/failure.py",
+        old='        (r"42\\w{3}|0A\\w{3}|KD005", "result"),\n',
+        new="",
+        tests=("tests/runtime/test_failure.py",),
+    ),
+    Mutation(
+        name="what the place lacks is the batch's fault",
+        why="batches are set aside because of a right or a jar that is missing",
+        file="runtime/failure.py",
+        old='        ("42501|42K02|42K03|42K04|42616|42P08", "write"),\n',
+        new="",
+        tests=("tests/runtime/test_failure.py",),
+    ),
+    Mutation(
+        name="a result that cannot be written counts for nothing",
+        why="a batch whose columns cannot be written stands still, whatever on_failure says",
+        file="execution/explain.py",
+        old='    if failure.get("origin") == "result":\n',
+        new="    if False:\n",
+        tests=("tests/execution/test_set_aside.py",),
+    ),
+    Mutation(
         name="a clear that nobody can answer is waited for",
         why="it holds retention for ever",
         file="execution/replay.py",

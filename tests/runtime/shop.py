@@ -60,6 +60,14 @@ def divides_by_zero(batch: Batch) -> DataFrame:
     return batch.sources["orders"].withColumn("id", F.expr("id / (id - 1)").cast("long"))
 
 
+def has_a_column_twice(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].selectExpr("id", "id AS ID")
+
+
+def has_an_interval(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].selectExpr("id", "make_interval(1) AS note")
+
+
 def ignores_its_input(batch: Batch) -> DataFrame:
     return batch.spark.range(2).withColumn("note", F.lit("made"))
 

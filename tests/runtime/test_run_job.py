@@ -178,8 +178,32 @@ def test_a_value_that_cannot_be_computed_with_is_the_datas_fault(spark: Any, sin
 def test_a_column_to_partition_by_that_is_missing(spark: Any, tmp_path: Path, orders: str) -> None:
     sink = FileSink(str(tmp_path / "lake"), partition_by=("day",))
     report = failure_of(spark, sink, "keep", [orders])
-    assert report["origin"] == "write"
+    assert report["origin"] == "result"
     assert "partition_by names day" in report["error"]
+
+
+@pytest.mark.parametrize(
+    ("function", "partition_by", "said"),
+    [
+        ("has_a_column_twice", (), "COLUMN_ALREADY_EXISTS"),
+        ("has_an_interval", (), "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE"),
+        ("keep", ("id", "note"), "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_told_as_such(
+    spark: Any, tmp_path: Path, orders: str, function: str, partition_by: tuple[str, ...], said: str
+) -> None:
+    sink = FileSink(str(tmp_path / "lake"), partition_by=partition_by)
+    report = failure_of(spark, sink, function, [orders])
+    assert report["origin"] == "result"
+    assert said in report["error"]
+
+
+def test_a_stage_is_never_written_twice_and_the_result_is_not_blamed(spark: Any, sink: FileSink, orders: str) -> None:
+    run_job(spark, make_job(sink, "keep", [orders]))
+    with pytest.raises(BatchFailure, match="PATH_ALREADY_EXISTS") as failure:
+        run_job(spark, make_job(sink, "keep", [orders]))
+    assert failure.value.origin == "write"
 
 
 def test_settings_are_pinned_and_a_static_one_only_warns(
@@ -190,12 +214,6 @@ def test_settings_are_pinned_and_a_static_one_only_warns(
     assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
     assert "spark.sql.warehouse.dir" in caplog.text
     spark.conf.unset("spark.sql.session.timeZone")
-
-
-def test_a_stage_is_never_written_twice(spark: Any, sink: FileSink, orders: str) -> None:
-    run_job(spark, make_job(sink, "keep", [orders]))
-    with pytest.raises(BatchFailure, match="PATH_ALREADY_EXISTS"):
-        run_job(spark, make_job(sink, "keep", [orders]))
 
 
 def test_a_table_that_is_made_as_a_whole_has_the_querys_columns_and_tells_them(
@@ -230,8 +248,9 @@ def test_a_declared_schema_orders_and_widens_and_takes_no_other_column(spark: An
     for number, (schema, said) in enumerate([("id long", "has note too"), ("id string, note boolean", "note")]):
         refusing = TableSink(PathCatalog(str(tmp_path / f"lake{number}")), "orders", schema=schema)
         create_stage_table(refusing, 1, batch=BATCH)
-        with pytest.raises(BatchFailure, match=said):
+        with pytest.raises(BatchFailure, match=said) as failure:
             run_job(spark, make_job(refusing, "keep", [orders]))
+        assert failure.value.origin in ("result", "data")
         assert refusing.manifest(BATCH, 1) is None
 
 
