@@ -10,8 +10,13 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import ConcurrentPlanError, CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    ConcurrentPlanError,
+    CorruptEntryError,
+    MaintenanceError,
+)
 
 Offsets = Mapping[str, Offset | None]
 
@@ -112,7 +117,8 @@ def check_not_taken_back(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
     Called after a look at the newest epoch, by who begins an attempt under the one after that and no other: so either
     that attempt is on record before the fence, and the plan stays, or the fence is seen here.
 
-    :raises ConcurrentPlanError: if the plan is taken back.
+    :raises ConcurrentPlanError: if the plan of a live batch is taken back.
+    :raises AttemptFencedError: if that of an interval is: a skip is green, and nobody would come back for it.
     """
     for epoch in reversed(checkpoint.attempts.epochs.all(batch.key)):
         attempt = _readable(checkpoint, batch.key, epoch)
@@ -123,7 +129,8 @@ def check_not_taken_back(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
             read = log.read(batch.key.id)
             if read is not None and checkpoint.batch(batch.key, *read) == batch:
                 log.remove(batch.key.id, read[1])
-            raise _taken_back(checkpoint, batch.key.id)
+            taken_back = _taken_back(checkpoint, batch.key.id)
+            raise taken_back if batch.key.lane == LIVE else AttemptFencedError(f"{taken_back} Try again.")
         if attempt.identity == batch:
             return  # none is made of a plan that is taken back
 

@@ -205,6 +205,30 @@ def test_a_plan_of_an_interval_that_slept_while_its_source_was_renamed_is_taken_
     assert verify_all(world.checkpoint) == []
 
 
+def test_a_run_of_an_interval_whose_plan_is_taken_back_by_its_retry_is_tried_again(
+    tmp_path: Path, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    world.land_at(1.5, 2)
+    sleep.before(
+        OpenedSources,
+        "plan_interval",
+        lambda: applied(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales")),
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "take_back", killed)
+        with pytest.raises(Killed):
+            world.backfill(hour(1), 2)
+    world.sources = {"sales": world.sources["orders"]}
+    with pytest.raises(AttemptFencedError, match="Try again"):
+        world.backfill(hour(1), 2)
+    world.backfill(hour(1), 2)
+    assert world.ids() == [1, 2]
+    assert verify_all(world.checkpoint) == []
+
+
 def test_what_was_due_and_is_rewound_is_not_cleaned_by_the_commit_of_another_lane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

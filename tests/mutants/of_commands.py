@@ -136,6 +136,14 @@ MUTATIONS = [
         tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(
+        name="the plan of an interval that is taken back is skipped",
+        why="a skip is green, and nobody comes back for the interval",
+        file="execution/position.py",
+        old="            raise taken_back if batch.key.lane == LIVE else ",
+        new="            raise taken_back if True else ",
+        tests=(LATE,),
+    ),
+    Mutation(
         name="what comes late is moved only where nothing came before",
         why="a rewind that was killed before its end can never be finished, and no run begins",
         file="execution/maintenance/steps.py",
