@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from airflow_provider_microbatch.settings import settings
 
@@ -36,7 +37,7 @@ def locked(path: Path, *, seconds: float) -> Iterator[None]:
             raise OSError(errno.EINVAL, "no file, so no lock; look who put it there, and remove it", str(path))
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~settings().file_mode:
             os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode) & settings().file_mode)
-        if not _taken(file.fileno(), seconds):
+        if not _taken(file, seconds):
             raise TimeoutError(
                 errno.ETIMEDOUT,
                 f"locked for more than {seconds:.0f} s by {_holders(found)}. Nothing was done. Look what it is doing "
@@ -46,11 +47,11 @@ def locked(path: Path, *, seconds: float) -> Iterator[None]:
         yield
 
 
-def _taken(descriptor: int, seconds: float) -> bool:
+def _taken(file: BinaryIO, seconds: float) -> bool:
     end, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             left = end - time.monotonic()
             if left <= 0:
