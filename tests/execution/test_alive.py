@@ -22,6 +22,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.liveness import no_engine
+from airflow_provider_microbatch.execution.table_place import make_ready
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
 from tests.support.leases import expire_leases
@@ -119,6 +120,7 @@ def test_when_the_lease_has_run_out_another_run_takes_over(world: World) -> None
 def test_an_attempt_without_an_end_is_fenced_beside_its_stage_for_its_spark_to_see(world: World) -> None:
     """Its driver may be where no cancel reaches it; one that ended by itself has nobody to tell."""
     dead = opened(world)
+    make_ready(world.checkpoint, world.pipeline.sink)  # as its job was about to be started
     world.expire_leases()
     world.run(1)
     path = world.pipeline.sink.stage(world.place(), dead.epoch).fence
