@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import expected
@@ -152,12 +153,11 @@ def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, 
     :raises SinkError: if it is more than any backup can have missed.
     """
     if published - newest > _MOST_MISSED:
-        lane = "" if key.lane == LIVE else f" --lane {key.lane}"
+        rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
         raise SinkError(
             f"batch {key} in the table says that it is of attempt {published}; this checkpoint has {newest} on record. "
             "No backup is as old as that: somebody has changed its manifest. Look at the batch's folder. To make it "
-            f"anew, move it away and clear the batch's task, or have `microbatch rewind {checkpoint.location} --to "
-            f"{key.id - 1} --drop-output{lane}` take it and all later batches out."
+            f"anew, move it away and clear the batch's task, or have {rewind} take it and all later batches out."
         )
     for epoch in range(newest + 1, published + 1):
         unknown = fence(key, epoch, by=FencedBy.RESTORED, started_ms=now_ms)

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import expected_on_record
+from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks import Sink
 
 
@@ -48,14 +49,9 @@ def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
 def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was to the sink's address."""
     for lane in checkpoint.lanes():
-        log = checkpoint.lane(lane).commit_log
-        for number in reversed(log.ids()):
-            commit, key = log.get(number), BatchKey(lane, number)
-            if commit is None or commit.epoch is None or commit.set_aside:
-                continue  # nothing of it was published
-            if any(other.location() == sink.location() for other in _sinks(checkpoint, key)):
-                yield key
-            break
+        newest = newest_published(checkpoint, lane)
+        if newest is not None and any(other.location() == sink.location() for other in _sinks(checkpoint, newest[0])):
+            yield newest[0]
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, DefinitionError, SinkError
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.maintaining import filled, rows
 from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
 
 
 def write(world: World, *, path: Path | None = None, **options: Any) -> None:
@@ -45,6 +46,20 @@ def test_nor_is_a_batch_continued_that_was_planned_before(tmp_path: Path) -> Non
     write(world)
     world.run(2, try_number=3)
     assert rows(world) == [0, 1, 2]
+
+
+def test_nor_after_a_batch_that_was_set_aside(tmp_path: Path) -> None:
+    world = filled(World(tmp_path, on_failure="set_aside", set_aside_after=1), 2)
+    world.land(2)
+    with pytest.raises(BatchSetAsideError):
+        world.run(2, InlineEngine(transform=lambda sources: 1 / 0))
+    world.land(3)
+    write(world, format="csv")
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(3)
+    write(world)
+    world.run(3)
+    assert rows(world) == [0, 1, 3]
 
 
 def test_the_ways_on_that_the_error_names_lead_on(tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ MUTATIONS = [
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(
+        name="a batch that was set aside ends the way to what is published",
+        why="after it a table may be written in any form, and none is missed that is away",
+        file="execution/newest.py",
+        old="            continue\n",
+        new="            return None\n",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
         name="a name that was renamed is a new source",
         why="the command says that all is well, and every run is refused",
         file="execution/maintenance/rename_source.py",
