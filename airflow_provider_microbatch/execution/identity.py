@@ -101,10 +101,11 @@ def complete_replace(checkpoint: Checkpoint, sink: Sink, batch: BatchIdentity, p
     return sink.replace(expected(checkpoint, batch, winner), published.epoch)
 
 
-def is_published(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> bool:
-    """Whether the attempt's output is in one of the sinks."""
+def published_in(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
+    """The sink that has the attempt's output, and what it has; None if none has."""
     batch = expected_on_record(checkpoint, attempt.key)
-    return any((found := found_in(sink, batch)) is not None and found.epoch == attempt.epoch for sink in sinks)
+    looked = ((sink, found_in(sink, batch)) for sink in sinks)
+    return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)
 
 
 def found_in(sink: Sink, batch: ExpectedBatch) -> Manifest | None:

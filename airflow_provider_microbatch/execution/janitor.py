@@ -16,7 +16,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
+from airflow_provider_microbatch.execution.identity import published_in
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.retention import (
 )
 from airflow_provider_microbatch.execution.set_aside import DEAD
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Janitor:
         self._tell(attempt, end, candidates, report)
 
     def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
-        if self._is_over(attempt.key) or _published_in(self._checkpoint, attempt, sinks) is None:
+        if self._is_over(attempt.key) or published_in(self._checkpoint, attempt, sinks) is None:
             return False
         what, why = f"{attempt.key} attempt {attempt.epoch}", "published; the next run of the pipeline commits it"
         report.add("waits for its commit", what, why)
@@ -183,7 +183,7 @@ class Janitor:
         """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
         answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
         checkpoint, key = self._checkpoint, attempt.key
-        found = _published_in(checkpoint, attempt, sinks) if self._is_over(key) else None
+        found = published_in(checkpoint, attempt, sinks) if self._is_over(key) else None
         if found is None:
             return None
         sink, published = found
@@ -346,10 +346,3 @@ class Janitor:
                 report.add("retention applied", what, "no attempt needs them")
         except Exception as error:
             self._failed("retention", error, report)
-
-
-def _published_in(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
-    """The sink that has the attempt's output, and what it has; None if none has."""
-    batch = expected_on_record(checkpoint, attempt.key)
-    looked = ((sink, found_in(sink, batch)) for sink in sinks)
-    return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)

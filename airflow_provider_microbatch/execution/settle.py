@@ -8,7 +8,7 @@ from airflow_provider_microbatch.checkpoint.entries import AttemptEnd
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import AttemptCanceledError
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.identity import is_published
+from airflow_provider_microbatch.execution.identity import published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 
@@ -41,7 +41,7 @@ def settle(execution: Execution, *, ti_id: str, error: BaseException | None, eng
         if (
             error is None
             or checkpoint.attempts.ended(key, epoch) is not None
-            or is_published(checkpoint, attempt, [sink])
+            or published_in(checkpoint, attempt, [sink]) is not None
         ):
             continue
         newest = checkpoint.attempts.latest_epoch(key)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_attempts, of_batches, of_commands, of_liveness, of_logs, of_parts, of_security, of_sources
+from tests.mutants import (
+    of_attempts,
+    of_batches,
+    of_commands,
+    of_janitor,
+    of_liveness,
+    of_logs,
+    of_parts,
+    of_security,
+    of_sources,
+)
 
 MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
     *of_batches.MUTATIONS,
     *of_commands.MUTATIONS,
+    *of_janitor.MUTATIONS,
     *of_liveness.MUTATIONS,
     *of_logs.MUTATIONS,
     *of_security.MUTATIONS,

@@ -10,7 +10,6 @@ ZOMBIES = "tests/execution/test_zombies.py"
 ALIVE = "tests/execution/test_alive.py"
 SET_ASIDE = "tests/execution/test_set_aside.py"
 JANITOR = "tests/execution/test_janitor.py"
-REPLAYS = "tests/execution/test_janitor_replays.py"
 RETENTION = "tests/execution/test_retention.py"
 HOOKS = "tests/execution/test_hooks.py"
 SETTLE = "tests/execution/test_settle.py"
@@ -349,62 +348,6 @@ MUTATIONS = [
         tests=(ALIVE, JANITOR),
     ),
     Mutation(
-        name="the janitor cleans up after the living",
-        why="a running batch loses its stage",
-        file="execution/janitor.py",
-        old="        if sign is not None:",
-        new="        if False:",
-        tests=(JANITOR,),
-    ),
-    Mutation(
-        name="the janitor does not fence",
-        why="an attempt that was only slow publishes after it was given up",
-        file="execution/janitor.py",
-        old="            if not self._dry_run and not self._fence(attempt):",
-        new="            if False:",
-        tests=(JANITOR,),
-    ),
-    Mutation(
-        name="the janitor does not stop Spark",
-        why="an orphaned driver writes the stage again that was dropped",
-        file="execution/janitor.py",
-        old="            if engine is not None and engine.cancel(attempt.handle):",
-        new="            if False:",
-        tests=(JANITOR,),
-    ),
-    Mutation(
-        name="the janitor gives up what is published",
-        why="the hooks of a batch in the table hear that it failed",
-        file="execution/janitor.py",
-        old="    return next(((sink, found) for sink, found in looked if",
-        new="    return next(((sink, found) for sink, found in looked if False and",
-        tests=(JANITOR,),
-    ),
-    Mutation(
-        name="the janitor leaves a published replay to a next run",
-        why="the run that asked for it was deleted: its attempt stays unfinished, and retention before it, for ever",
-        file="execution/janitor.py",
-        old="        if self._is_over(attempt.key) or _published_in(",
-        new="        if _published_in(",
-        tests=(REPLAYS,),
-    ),
-    Mutation(
-        name="the janitor ends a published replay without its answer",
-        why="the clear makes the batch once more, or holds retention for ever",
-        file="execution/replay.py",
-        old="    answer_replays(checkpoint, attempt.key, attempt, ",
-        new="    dict(",
-        tests=(REPLAYS,),
-    ),
-    Mutation(
-        name="the janitor leaves stages",
-        why="stages pile up",
-        file="execution/janitor.py",
-        old="        for sink in staged:\n",
-        new="        for sink in []:\n",
-        tests=(JANITOR,),
-    ),
-    Mutation(
         name="an attempt is forgotten before its hooks are told",
         why="a hook that failed once is never called again",
         file="execution/status.py",
@@ -440,7 +383,7 @@ MUTATIONS = [
         name="the listener ends what is published",
         why="a batch that readers see is told FAILED",
         file="execution/settle.py",
-        old="            or is_published(checkpoint, attempt, [sink])\n",
+        old="            or published_in(checkpoint, attempt, [sink]) is not None\n",
         new="",
         tests=(SETTLE,),
     ),
