@@ -58,14 +58,12 @@ class Epochs:
 
     def ends(self, key: BatchKey) -> list[int]:
         """Epochs that have an end on record, ascending. One listing."""
-        names = self._store.list(self._folder(key))
-        return sorted(numbers([name.removesuffix(_END) for name in names if name.endswith(_END)]))
+        return sorted(_ends(self._store.list(self._folder(key))))
 
     def open(self, key: BatchKey) -> list[int]:
         """Epochs that have no end on record, ascending. One listing."""
         names = self._store.list(self._folder(key))
-        ended = set(numbers([name.removesuffix(_END) for name in names if name.endswith(_END)]))
-        return sorted(number for number in numbers(names) if number not in ended)
+        return sorted(set(numbers(names)).difference(_ends(names)))
 
     def lanes(self) -> list[str]:
         """Lanes that have entries. What has no lane's name nobody of us made."""
@@ -102,3 +100,7 @@ class Epochs:
 
     def _path(self, key: BatchKey, epoch: int) -> str:
         return f"{self._folder(key)}/{epoch}"
+
+
+def _ends(names: list[str]) -> list[int]:
+    return numbers([name.removesuffix(_END) for name in names if name.endswith(_END)])

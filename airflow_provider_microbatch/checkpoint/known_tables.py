@@ -36,7 +36,7 @@ class KnownTables:
         :raises CorruptEntryError: if the entry cannot be read.
         """
         if location not in self._read:
-            found = self._entry(hashlib.sha256(location.encode("utf-8", "surrogatepass")).hexdigest())
+            found = self._entry(_name(location))
             if found is None:
                 return None
             self._read[location] = found[1]
@@ -44,8 +44,7 @@ class KnownTables:
 
     def put(self, location: str, table_id: str) -> None:
         """Put it on record, unless an id is: then that one stays."""
-        name = hashlib.sha256(location.encode("utf-8", "surrogatepass")).hexdigest()
-        self._store.put_if_absent(name, encode_record({"location": location, "id": table_id}))
+        self._store.put_if_absent(_name(location), encode_record({"location": location, "id": table_id}))
 
     def locations(self, table_id: str) -> list[str]:
         """All addresses that the table was known at: more than one if it was moved."""
@@ -62,3 +61,7 @@ class KnownTables:
         if not isinstance(location, str) or not is_table_id(table_id):
             corrupt(where, "not what it should be: it lacks location or id")
         return location, str(table_id)
+
+
+def _name(location: str) -> str:
+    return hashlib.sha256(location.encode("utf-8", "surrogatepass")).hexdigest()

@@ -66,10 +66,6 @@ class Draft(Store):
         self._changes.files[self._folder + path] = None
         return True
 
-    def delete_if(self, path: str, data: bytes) -> bool:
-        """As a store does it, in memory."""
-        return self.get(path) == data and self.delete(path)
-
     def now_ms(self) -> int:
         """The clock of the store below."""
         return self._base.now_ms()

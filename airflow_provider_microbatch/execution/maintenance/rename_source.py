@@ -60,7 +60,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
             f"source {name!r} of {drafting.checkpoint.location} was renamed to {names.of(name)!r}, which its older "
             "entries mean by it. Use a name that was never used."
         )
-    if drafting.checkpoint.names.is_new(name) or _known(drafting).get(name):
+    if names.is_new(name) or _known(drafting).get(name):
         return drafting.plan()
     drafting.write(f"{NEW}/{name}", encode_record(drafting.trail), f"source {name!r} is new: all it has is read")
     return drafting.plan()
