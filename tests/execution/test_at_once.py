@@ -6,8 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchInProgressError
+from airflow_provider_microbatch.exceptions import BatchInProgressError, ConcurrentPlanError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.world import World
 
 RUNS = 6
@@ -31,3 +35,22 @@ def test_of_six_runs_at_once_one_makes_the_batch_and_the_others_skip(tmp_path: P
         assert said.count("made it") == 1, said
     assert world.table() == {number: [number] for number in range(5)}
     assert verify_all(world.checkpoint) == []
+
+
+def test_a_batch_that_another_run_makes_between_two_looks_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.land(0)
+    contains, looks = FileSink.contains, []
+
+    def another_run_first(sink: FileSink, batch: ExpectedBatch) -> Manifest | None:
+        looks.append(batch)
+        if len(looks) == 1:
+            assert world.run(1) is not None
+        return contains(sink, batch)
+
+    monkeypatch.setattr(FileSink, "contains", another_run_first)
+    with pytest.raises(ConcurrentPlanError, match="run-1"):
+        world.run(0)
+    assert world.table() == {0: [0]}
