@@ -164,14 +164,15 @@ def test_the_index_says_what_the_log_says(steps: list[tuple[str, int]]) -> None:
         for step, argument in steps:
             segments = planners.files()
             chosen = segments[argument % len(segments)] if segments else None
+            chosen = chosen if chosen and chosen.stat().st_size else None  # nothing is left to cut or to damage
             if step == "append":
                 planners.append(argument)
             elif step == "plan":
                 planners.plan()
             elif step == "plan and die":
                 planners.plan(dies_after=argument)
-            elif step == "lose a segment" and chosen:
-                chosen.unlink()
+            elif step == "lose a segment" and segments:
+                segments[argument % len(segments)].unlink()
             elif step == "damage a segment" and chosen:
                 data = bytearray(chosen.read_bytes())
                 data[argument % len(data)] ^= 0x40
