@@ -55,6 +55,8 @@ def _jump(subject: Subject, entry: OffsetEntry) -> Jump:
 
 def most(subject: Subject, unit: Unit) -> int:
     """How often the unit's rows may be in the table at this moment."""
+    if subject.kept is not None:
+        return subject.repeats.get(unit.ids[0], 1)
     return 1 + len(_across(subject, unit, back=True))
 
 

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.airflow import SUCCESS
 from tests.simulator.commands import COMMANDS, REPAIR, command, is_renamed, rename, rewind, set_offset
 from tests.simulator.engine import NAME
-from tests.simulator.expected import REREAD, SKIP
+from tests.simulator.expected import REREAD, SKIP, most
 from tests.simulator.moves import move
 from tests.simulator.promises import HOSTILE, TRAP, look_at_replays
 from tests.simulator.subject import HOOKS, LEASE_SECONDS, Options, Subject
@@ -260,6 +260,7 @@ def exchanged(world: World) -> str | None:
     if newest is None or newest <= planned or BatchKey("live", planned + 1) not in subject.table():
         return None
     _pause(world)
+    subject.repeats = {row: most(subject, unit) for unit in subject.units for row in unit.ids}
     subject.put_in_place(other)
     return f"{subject.name} has {'an older' if other else 'a new'} checkpoint, its table has batches up to {newest}"
 

@@ -118,6 +118,8 @@ class Subject:
         """Of its checkpoint, at some time."""
         self.kept: dict[str, Entry] | None = None
         """Its checkpoint, while an older or a new one is in its place."""
+        self.repeats: dict[int, int] = {}
+        """By row: how often it may be in the table while its checkpoint is kept, for no other one knows that."""
         self.is_away = False
         """Whether its table is away."""
         self.version = 0
