@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.store import Store
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.registry import STORES
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_FILE = "file"
+
+
+def scheme_of(location: str) -> str | None:
+    """The scheme of an address; None for a path."""
+    found = _SCHEME.match(location)
+    return None if found is None else found[1]
 
 
 def open_store(location: str) -> Store:
     """The store at ``location``. Touches nothing.
 
-    :param location: an absolute path, or a ``file:`` URL (percent signs are taken as they are, as Spark does).
-    :raises CheckpointError: for a relative path, or a scheme that no store exists for.
+    :param location: an absolute path, or a URL whose scheme is the name of a store.
+    :raises CheckpointError: for a scheme that no store has, and as :meth:`Store.at`.
     """
-    scheme = _SCHEME.match(location)
-    if scheme is None:
-        path = location
-    elif scheme[1] == "file":
-        path = location.removeprefix("file:")
-        if path.startswith("//"):
-            host, _, rest = path[2:].partition("/")
-            if host not in ("", "localhost"):
-                raise CheckpointError(
-                    f"checkpoint {location!r} names host {host!r}; write file:///path with 3 slashes."
-                )
-            path = f"/{rest}"
-    else:
-        raise CheckpointError(
-            f"no checkpoint store for {scheme[1]}:// ({location!r}). Supported: an absolute path or file:///path, on a "
-            "disk that all workers share."
-        )
-    if not path.startswith("/"):
-        raise CheckpointError(
-            f"checkpoint {location!r} is not absolute, and workers run in other folders than you. Write it from '/' on."
-        )
-    return PosixStore(path)
+    scheme = scheme_of(location) or _FILE
+    try:
+        store: type[Store] = STORES.load(scheme)
+    except DefinitionError as error:
+        raise CheckpointError(f"no checkpoint store for {scheme}:// ({location!r}): {error}") from error
+    return store.at(location)

@@ -8,10 +8,12 @@ import stat
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 from airflow_provider_microbatch.checkpoint.file_system import unfit
 from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
-from airflow_provider_microbatch.checkpoint.store import Store, check_path
+from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, is_litter, move_litter
+from airflow_provider_microbatch.checkpoint.store import Litter, Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
@@ -41,6 +43,24 @@ class PosixStore(Store):
         if not self._root.is_absolute():
             raise CheckpointError(f"checkpoint path {str(root)!r} is relative; give an absolute one.")
         self._above = self._root.relative_to(self._top).parts
+
+    @classmethod
+    def at(cls, location: str) -> Self:
+        """The folder at an absolute path, or a ``file:`` URL (percent signs are taken as they are, as Spark does)."""
+        path = location.removeprefix("file:")
+        if path != location and path.startswith("//"):
+            host, _, rest = path[2:].partition("/")
+            if host not in ("", "localhost"):
+                raise CheckpointError(
+                    f"checkpoint {location!r} names host {host!r}; write file:///path with 3 slashes."
+                )
+            path = f"/{rest}"
+        if not path.startswith("/"):
+            raise CheckpointError(
+                f"checkpoint {location!r} is not absolute, and workers run in other folders than you. Write it from "
+                "'/' on."
+            )
+        return cls(path)
 
     @property
     def location(self) -> str:
@@ -215,7 +235,7 @@ class PosixStore(Store):
         """The same store seen from ``folder``."""
         return PosixStore(self._root / check_path(folder), top=self._top)
 
-    def check_no_link(self, path: str) -> None:
+    def check_own(self, path: str) -> None:
         """:raises CheckpointError: if ``path`` is a link, or a folder on the way to it is; hidden names are allowed."""
         *above, name = path.split("/")
         try:
@@ -225,6 +245,18 @@ class PosixStore(Store):
             return
         except OSError as error:
             raise self._explained(error, "look at", path) from error
+
+    def litter(self) -> Sequence[Litter]:
+        """Hidden files that are no use; see :func:`find_litter`."""
+        return find_litter(self._root, now_ms=self.now_ms())
+
+    def is_litter(self, name: str) -> bool:
+        """Whether a file of this name can be litter."""
+        return is_litter(name)
+
+    def move_litter(self, path: str, target: str) -> None:
+        """Move a hidden file; see :func:`move_litter`."""
+        move_litter(self._root, path, target)
 
     def _open(self, names: Iterable[str], *, make: bool = False) -> Folder:
         return Folder.open(self._top, (*self._above, *names), make=make)

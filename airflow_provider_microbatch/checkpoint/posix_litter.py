@@ -10,27 +10,15 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
+from airflow_provider_microbatch.checkpoint.store import Litter
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 _CHECKSUM = re.compile(r"\.(?P<name>.+)\.crc")
 _TEMPORARY_MS = 60 * 60 * 1000
 """A writer needs milliseconds. After an hour nobody is going to link the file to its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Litter:
-    """A hidden file that is no use.
-
-    :param path: relative to the checkpoint.
-    :param why: the reason, for people.
-    """
-
-    path: str
-    why: str
 
 
 def find_litter(root: Path, *, now_ms: int) -> list[Litter]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
 
@@ -21,12 +22,34 @@ def check_path(path: str) -> str:
     return path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Litter:
+    """Something in a store that is no entry and no use, such as a write that was cut off.
+
+    :param path: relative to the store.
+    :param why: the reason, for people.
+    """
+
+    path: str
+    why: str
+
+
 class Store(Protocol):
     """A small key-value store with put-if-absent, the one operation every guarantee of this package stands on.
 
     Paths are relative, ``/``-separated, without empty, ``.`` or ``..`` components. All methods raise
     :class:`~airflow_provider_microbatch.exceptions.CheckpointError` when the storage cannot be reached or read.
+
+    A class is found by the scheme of an address (``registry.STORES``) and made by :meth:`at`.
     """
+
+    @classmethod
+    def at(cls, location: str) -> Self:
+        """The store at an address, as a user writes it into a pipeline. Touches nothing: DAG files are parsed often.
+
+        :raises CheckpointError: if it is no address of such a store.
+        """
+        raise CheckpointError(f"{location!r}: a {cls.__name__} is made of no address.")
 
     @property
     def location(self) -> str:
@@ -85,6 +108,28 @@ class Store(Protocol):
     def unfit(self) -> str | None:
         """Why no checkpoint should be begun here, in words; None if nothing is known against it."""
         return None
+
+    def check_own(self, path: str) -> None:
+        """See that what a stored text names is the store's own, and nothing on the way to it leads elsewhere.
+
+        :raises CheckpointError: if something does.
+        """
+        return None
+
+    def litter(self) -> Sequence[Litter]:
+        """What is no use, in order. A store whose writes leave nothing has none."""
+        return []
+
+    def is_litter(self, name: str) -> bool:
+        """Whether something of this name, which no entry has, can be litter."""
+        return False
+
+    def move_litter(self, path: str, target: str) -> None:
+        """Move litter to where it is in nobody's way; done already if it is not there.
+
+        :raises CheckpointError: if it is none.
+        """
+        raise CheckpointError(f"{path!r:.200} is no litter of {self.location}: nothing was moved.")
 
     def scoped(self, folder: str) -> Store:
         """The same store seen from ``folder``."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey, check_name
-from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.checkpoint.location import open_store, scheme_of
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceCountError
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoint:
@@ -42,7 +39,7 @@ def open_location(location: str) -> Store:
 
     :param location: path, relative to the working directory or absolute, or ``file:`` URL.
     """
-    return open_store(location if _SCHEME.match(location) else str(Path(location).absolute()))
+    return open_store(location if scheme_of(location) else str(Path(location).absolute()))
 
 
 def check_lane(checkpoint: Checkpoint, lane: str) -> str:

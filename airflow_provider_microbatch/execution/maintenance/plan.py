@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.steps import (
@@ -144,12 +141,11 @@ class Drafting:
             self._steps.append(step)
 
     def sweep(self) -> None:
-        """Plan to move hidden files away that are no use, on a file system."""
-        if isinstance(self._store, PosixStore):
-            for litter in find_litter(Path(self._store.location), now_ms=self._store.now_ms()):
-                folder, _, name = litter.path.rpartition("/")
-                target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
-                self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
+        """Plan to move away what lies in the store and is no use."""
+        for litter in self._store.litter():
+            folder, _, name = litter.path.rpartition("/")
+            target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
+            self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
 
     def step(self, step: Move | End | Fence) -> None:
         """Plan a step that is made already."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -14,7 +13,6 @@ from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix_litter import move_litter
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
@@ -402,7 +400,7 @@ class Sweep:
 
     def apply(self, store: Store) -> None:
         """Move it, unless it is gone. :raises CheckpointError: if a link leads out of the checkpoint."""
-        move_litter(Path(store.location), self.path, self.target)
+        store.move_litter(self.path, self.target)
 
 
 Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep

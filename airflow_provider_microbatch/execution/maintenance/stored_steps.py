@@ -9,8 +9,6 @@ from airflow_provider_microbatch.checkpoint.checkpoint import TOP, Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_litter import is_litter
 from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
@@ -93,19 +91,17 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
         folder, _, name = step.path.rpartition("/")
         if folder:
             check_path(folder)
-        if not is_litter(name) or not check_path(step.target).startswith(_ASIDE):
-            raise MaintenanceError(f"{step.path!r:.200} to {step.target!r:.200} moves no hidden litter to {_ASIDE}.")
-        if isinstance(store, PosixStore):
-            for path in (step.path, step.target):
-                store.check_no_link(path)
+        if not store.is_litter(name) or not check_path(step.target).startswith(_ASIDE):
+            raise MaintenanceError(f"{step.path!r:.200} to {step.target!r:.200} moves no litter to {_ASIDE}.")
+        for path in (step.path, step.target):
+            store.check_own(path)
     else:
         if isinstance(step, Fence) and not numbers([step.path.rpartition("/")[2]]):
             raise MaintenanceError(f"{step.path!r:.200} is no epoch.")
         for path in {step.path, *filter(None, (getattr(step, name, None) for name in ("target", "after")))}:
             if check_path(path).partition("/")[0] not in _TOUCHED:
                 raise MaintenanceError(f"{path!r:.200} is nothing that a command changes in a checkpoint.")
-            if isinstance(store, PosixStore):
-                store.check_no_link(path)
+            store.check_own(path)
 
 
 def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
