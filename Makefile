@@ -46,8 +46,8 @@ $(LOCKED): requirements/dev.txt $(MADE)
 	$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes requirements/dev.txt
 	@touch $@
 
-$(INSTALLED): pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)
-	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+$(INSTALLED): pyproject.toml tests/acme/pyproject.toml airflow_provider_microbatch/__init__.py $(LOCKED)
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable . --editable tests/acme
 	@touch $@
 
 test: setup environments imports ## Hold the layers (import-linter) and run the whole test suite.

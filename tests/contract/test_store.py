@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 from tests.contract.registered import registered
 
 Make = Callable[[Path], Store]
-SYSTEMS: dict[str, Make] = {"posix": lambda folder: PosixStore(folder / "checkpoint")}
+SYSTEMS: dict[str, Make] = {
+    "posix": lambda folder: open_store(str(folder / "checkpoint")),
+    "sqlite, of another package": lambda folder: open_store(f"sqlite://{folder}/checkpoint.db"),
+}
 SPAWN = multiprocessing.get_context("spawn")
 WHOLE = 200_000
 

@@ -256,11 +256,18 @@ class FilesOnPosix:
         return self._root / "landing" / source
 
 
+class FilesInSqlite(FilesOnPosix):
+    """The same with the checkpoint in a store that another package brings."""
+
+    def checkpoint(self) -> str:
+        return f"sqlite://{self._root}/checkpoint.db"
+
+
 def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     """As Spark's committers do, folders that somebody removed are made again. How many bytes the file has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {"files-on-posix": FilesOnPosix}
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {"files-on-posix": FilesOnPosix, "files-in-sqlite": FilesInSqlite}
 DEFAULT = "files-on-posix"
