@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cached_property
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -24,10 +25,12 @@ class KnownTables:
     """Files ``<sha256 of the table's address>``. An entry is never changed, so it is read once.
 
     :param store: scoped to ``microbatch/tables``.
+    :param follows_moves: see :attr:`following_moves`.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, follows_moves: bool = False) -> None:
         self._store = store
+        self._follows_moves = follows_moves
         self._read: dict[str, str] = {}
 
     def get(self, location: str) -> str | None:
@@ -46,8 +49,16 @@ class KnownTables:
         """Put it on record, unless an id is: then that one stays."""
         self._store.put_if_absent(_name(location), encode_record({"location": location, "id": table_id}))
 
-    def locations(self, table_id: str) -> list[str]:
-        """All addresses that the table was known at: more than one if it was moved."""
+    @cached_property
+    def following_moves(self) -> KnownTables:
+        """The same for who reads at the addresses of before: of a table that was moved it is known that nothing is
+        there any more. Nobody may write by it: a table at two addresses would be taken for moved while one is away."""
+        return KnownTables(self._store, follows_moves=True)
+
+    def moved_to(self, table_id: str) -> list[str]:
+        """Where a table is looked for that is not at its address: wherever it was known, if moves are followed."""
+        if not self._follows_moves:
+            return []
         found = [self._entry(name) for name in sorted(self._store.list(""))]
         return [entry[0] for entry in found if entry is not None and entry[1] == table_id]
 

@@ -4,11 +4,13 @@ in the checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, CheckpointError, ForeignBatchError
 from airflow_provider_microbatch.execution.status import is_committed
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
@@ -47,21 +49,24 @@ def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
     )
 
 
-def expected_on_record(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
-    """A batch whose offset entry may be lost: what attempts on record have made counts too."""
+def expected_on_record(checkpoint: Checkpoint, key: BatchKey, *, tables: KnownTables) -> ExpectedBatch:
+    """A batch whose offset entry may be lost: what attempts on record have made counts too.
+
+    :param tables: ``checkpoint.tables``, or the same following moves for a look at addresses of before.
+    """
     try:
         batch = planned_identity(checkpoint, key)
     except CheckpointError:
         batch = None
     if batch is not None:
-        return expected(checkpoint, batch)
+        return replace(expected(checkpoint, batch), tables=tables)
 
     def on_record(found: Manifest) -> Manifest | None:
         attempt = checkpoint.attempts.get(key, found.epoch)
         by_attempt = attempt is not None and attempt.identity is not None and attempt.identity == found.identity
         return found if by_attempt else _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=0)
 
-    return ExpectedBatch(identity=checkpoint.batch(key), tables=checkpoint.tables, recognise=on_record)
+    return ExpectedBatch(identity=checkpoint.batch(key), tables=tables, recognise=on_record)
 
 
 def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
@@ -101,9 +106,11 @@ def complete_replace(checkpoint: Checkpoint, sink: Sink, batch: BatchIdentity, p
     return sink.replace(expected(checkpoint, batch, winner), published.epoch)
 
 
-def published_in(checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
-    """The sink that has the attempt's output, and what it has; None if none has."""
-    batch = expected_on_record(checkpoint, attempt.key)
+def published_in(
+    checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink], *, tables: KnownTables
+) -> tuple[Sink, Manifest] | None:
+    """The sink that has the attempt's output, and what it has; None if none has. As :func:`expected_on_record`."""
+    batch = expected_on_record(checkpoint, attempt.key, tables=tables)
     looked = ((sink, found_in(sink, batch)) for sink in sinks)
     return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)
 

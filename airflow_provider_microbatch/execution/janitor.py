@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.retention import (
 )
 from airflow_provider_microbatch.execution.set_aside import DEAD
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Janitor:
         self._tell(attempt, end, candidates, report)
 
     def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
-        if self._is_over(attempt.key) or published_in(self._checkpoint, attempt, sinks) is None:
+        if self._is_over(attempt.key) or self._published_in(attempt, sinks) is None:
             return False
         what, why = f"{attempt.key} attempt {attempt.epoch}", "published; the next run of the pipeline commits it"
         report.add("waits for its commit", what, why)
@@ -183,7 +183,7 @@ class Janitor:
         """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
         answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
         checkpoint, key = self._checkpoint, attempt.key
-        found = published_in(checkpoint, attempt, sinks) if self._is_over(key) else None
+        found = self._published_in(attempt, sinks) if self._is_over(key) else None
         if found is None:
             return None
         sink, published = found
@@ -202,6 +202,9 @@ class Janitor:
             )
         report.add("clear answered", f"{key} attempt {attempt.epoch}", "its output is the batch's")
         return self._succeeded()
+
+    def _published_in(self, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
+        return published_in(self._checkpoint, attempt, sinks, tables=self._checkpoint.tables.following_moves)
 
     def _is_over(self, key: BatchKey) -> bool:
         """Whether no run will commit the batch: it is committed, or was, and retention has removed it."""

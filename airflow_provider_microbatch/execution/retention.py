@@ -244,7 +244,7 @@ def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> boo
         sink = Sink.from_dict(recorded)
     except DefinitionError:
         return False
-    if sink.seems_away(checkpoint.tables) is not None:
+    if sink.seems_away(checkpoint.tables.following_moves) is not None:
         return False
     identity = checkpoint.identity()
     own = identity.query_id if identity is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -88,9 +88,10 @@ def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Itera
         if by_hand or is_aside(checkpoint, key, commit):
             return  # nothing of it is in the table, and the log says so
         told: SinkError | None = None
+        asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
             try:
-                if sink.contains(expected(checkpoint, batch)) is not None:
+                if sink.contains(asked) is not None:
                     return
             except SinkError as error:
                 told = error  # it may be in another one

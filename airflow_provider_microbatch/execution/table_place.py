@@ -41,7 +41,9 @@ def make_ready(checkpoint: Checkpoint, sink: Sink) -> None:
 def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
     newest = list(_newest(checkpoint, sink))
     try:
-        return not newest or any(sink.contains(expected_on_record(checkpoint, key)) is not None for key in newest)
+        return not newest or any(
+            sink.contains(expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None for key in newest
+        )
     except SinkError:
         return False
 
@@ -63,7 +65,7 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
         if other.location() == sink.location() or not other.is_cheap_to_ask:
             continue
         try:
-            found = other.contains(expected_on_record(checkpoint, key))
+            found = other.contains(expected_on_record(checkpoint, key, tables=checkpoint.tables))
         except (SinkError, ForeignBatchError):
             continue
         if found is not None:

@@ -167,8 +167,7 @@ class FileSink(Sink):
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         key, target = batch.key, self._target_path(batch.key)
         with _reporting("look for", key):
-            self.folder.check(batch.tables)
-            if not os.path.lexists(target):
+            if not self.folder.is_here(batch.tables) or not os.path.lexists(target):
                 return None
             found = read_manifest(target, key)
             if found is None:
@@ -196,8 +195,7 @@ class FileSink(Sink):
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with _reporting("list", self.root):
-            self.folder.check(tables)
-            return self.published_ids(lane)
+            return self.published_ids(lane) if self.folder.is_here(tables) else []
 
     def published_ids(self, lane: str) -> list[int]:
         """The same, of the folder as it is."""

@@ -39,15 +39,20 @@ class TableFolder:
         """By which a checkpoint has its id on record."""
         return f"file://{self.root}"
 
-    def check(self, tables: KnownTables) -> None:
-        """See that the table is here, as far as that is known.
+    def is_here(self, tables: KnownTables) -> bool:
+        """Whether the table is here, as far as that is known.
 
         :param tables: what the checkpoint knows.
-        :raises SinkError: if it is not.
+        :return: False if it was moved, and ``tables`` follows it: then what is not here is known not to be.
+        :raises SinkError: if it is away.
         """
+        table_id = tables.get(self.location)
+        if table_id is None or self._shows(table_id):
+            return True
         away = self._away(tables)
         if away is not None:
             raise SinkError(away)
+        return False
 
     def seems_away(self, tables: KnownTables) -> str | None:
         """Why the table is away, or seems so while it has no id on record, and what to do; None if it does not."""
@@ -74,7 +79,7 @@ class TableFolder:
 
         The id comes first: if it is still seen after the table was found to be there, it is the table that has it.
         """
-        self.check(tables)
+        self.is_here(tables)
         if tables.get(self.location) is not None:
             return
         table_id = self._id()
@@ -85,8 +90,7 @@ class TableFolder:
         table_id = tables.get(self.location)
         if table_id is None or self._shows(table_id):
             return None
-        # It was moved, and the pipeline with it: then what is not here is known not to be.
-        others = [TableFolder(Path(other.removeprefix("file://")), self.own) for other in tables.locations(table_id)]
+        others = [TableFolder(Path(other.removeprefix("file://")), self.own) for other in tables.moved_to(table_id)]
         if any(other._shows(table_id) for other in others):
             return None
         return (

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.file import check_options
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.hooks import JobStatusHook
 from airflow_provider_microbatch.staging.stage_table import APPEND, StageTable, Table
@@ -99,8 +100,7 @@ class TableSink(Sink):
         return self.catalog.failure(self._stage(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        self._check_there(batch.tables)
-        return self.catalog.published(self.definition, batch)
+        return self.catalog.published(self.definition, batch) if self._is_here(batch.tables) else None
 
     @property
     def keeps_batches(self) -> bool:
@@ -114,15 +114,14 @@ class TableSink(Sink):
         return self.catalog.seems_away(self.definition, tables)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        self._check_there(tables)
-        return self.catalog.batches(self.definition, lane)
+        return self.catalog.batches(self.definition, lane) if self._is_here(tables) else []
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        self._check_there(batch.tables)
+        self._is_here(batch.tables)
         return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=False)
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        self._check_there(batch.tables)
+        self._is_here(batch.tables)
         return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=True)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
@@ -136,8 +135,7 @@ class TableSink(Sink):
         return files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        self._check_there(batch.tables)
-        return self.catalog.withdraw(self.definition, batch, epoch)
+        return self._is_here(batch.tables) and self.catalog.withdraw(self.definition, batch, epoch)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         return self.catalog.drop_replaced(self.definition, checkpoint, older_seconds=older_seconds, dry_run=dry_run)
@@ -145,8 +143,12 @@ class TableSink(Sink):
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         return self.catalog.stages(self.definition, checkpoint)
 
-    def _check_there(self, tables: KnownTables) -> None:
-        self.catalog.files(self.definition).folder.check(tables)
+    def _is_here(self, tables: KnownTables) -> bool:
+        return self._folder.is_here(tables)
+
+    @property
+    def _folder(self) -> TableFolder:
+        return self.catalog.files(self.definition).folder
 
     def _stage(self, batch: BatchIdentity, epoch: int) -> StageTable:
         return self.catalog.create_stage_table(self.definition, batch, epoch)

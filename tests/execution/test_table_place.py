@@ -11,6 +11,8 @@ import pytest
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
 from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.execution.table_check import check_table
+from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
@@ -49,10 +51,14 @@ def test_a_table_that_was_emptied_on_purpose_goes_on(world: World) -> None:
     shutil.rmtree(world.lake)
     with pytest.raises(SinkError, match="emptied on purpose") as refused:
         world.run(2)
-    told = str(refused.value).partition("make the folder ")[2].partition(";")[0]
-    Path(told).mkdir(parents=True)
+    told_folder(refused).mkdir(parents=True)
     world.run(2)
     assert world.table() == {2: [2]}
+
+
+def told_folder(refused: pytest.ExceptionInfo[SinkError]) -> Path:
+    """The folder that the error says to make."""
+    return Path(str(refused.value).partition("make the folder ")[2].partition(";")[0])
 
 
 def away(world: World) -> Path:
@@ -189,9 +195,13 @@ def test_pipelines_that_write_one_table_share_its_id(world: World) -> None:
 
 
 def test_a_table_that_was_moved_is_known_where_it_is_now(world: World) -> None:
+    world.staged(2)
+    world.expire_leases()
     moved = world.lake.rename(world.root / "moved")
     world.options["sink"] = FileSink(str(moved), format="json")
-    world.run(2)
+    world.run(2, try_number=2)
+    assert [action for action in world.janitor().actions if action.kind == "failed"] == []
+    assert check_table(world.checkpoint, everything=True).findings == []
     applied(world, rewind(1))
     world.run(2)
     world.land(3)
@@ -272,6 +282,33 @@ def test_a_batch_is_not_replayed_into_another_table_than_it_is_in(world: World) 
     older.rename(world.root / "moved")
     world.run(0, replay, clear_number=1)
     assert (newer / "lane=live/batch_id=0").is_dir()
+
+
+def test_a_table_at_two_addresses_is_away_where_it_is_not(tmp_path: Path) -> None:
+    disk, mounts = tmp_path / "disk", [tmp_path / "one", tmp_path / "two"]
+    disk.mkdir()
+    world = World(tmp_path / "world")
+    for number in range(3):
+        world.lake = mounts[number % 2]
+        if not world.lake.exists():
+            world.lake.symlink_to(disk)
+        world.land(number)
+        world.run(number)
+    world.lake.unlink()
+    world.lake.mkdir()
+    world.land(3)
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(3)
+    with pytest.raises(SinkError, match="may not be mounted"):
+        world.run(0, clear_number=1)
+    with pytest.raises(SinkError, match="may not be mounted"):
+        make_ready(world.checkpoint, world.pipeline.sink)
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2]
+    assert list(world.lake.iterdir()) == []
+    world.lake.rmdir()
+    world.lake.symlink_to(disk)
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
 
 
 def test_a_rewind_takes_batches_out_of_the_table_that_they_are_in(world: World) -> None:

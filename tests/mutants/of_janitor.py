@@ -44,8 +44,8 @@ MUTATIONS = [
         name="the janitor leaves a published replay to a next run",
         why="the run that asked for it was deleted: its attempt stays unfinished, and retention before it, for ever",
         file="execution/janitor.py",
-        old="        if self._is_over(attempt.key) or published_in(",
-        new="        if published_in(",
+        old="        if self._is_over(attempt.key) or self._published_in(",
+        new="        if self._published_in(",
         tests=(REPLAYS,),
     ),
     Mutation(

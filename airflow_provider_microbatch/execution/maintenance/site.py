@@ -42,6 +42,7 @@ class Recorded:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        self._tables = checkpoint.tables.following_moves
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: it is in no sink that any attempt has ever written to. What another
@@ -51,7 +52,7 @@ class Recorded:
             attempt of the batch wrote to cannot be asked from here.
         :raises SinkError: if the sink cannot tell.
         """
-        batch = expected_on_record(self._checkpoint, key)
+        batch = expected_on_record(self._checkpoint, key, tables=self._tables)
         unknown: SinkError | None = None
         for sink in self.usable():
             try:
@@ -72,7 +73,7 @@ class Recorded:
 
         :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
         """
-        return _at(key, self.sinks(), self._checkpoint.tables)
+        return _at(key, self.sinks(), self._tables)
 
     def of_another_life(self, key: BatchKey) -> Published | None:
         """What this checkpoint published under the number by a plan that it does not know any more: it was restored
@@ -80,7 +81,7 @@ class Recorded:
         own = self._checkpoint.identity()
         # Attempts may be on record that the logs know nothing of: of a backup's files these alone were put back.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
-        for found in _at(key, self.usable(), self._checkpoint.tables):
+        for found in _at(key, self.usable(), self._tables):
             made = found.manifest.identity
             if made is not None and own is not None and made.checkpoint == own.query_id:
                 return None if is_planned and self.published(key) is not None else found
@@ -91,7 +92,7 @@ class Recorded:
 
         :raises SinkError: if a sink cannot tell.
         """
-        return sorted({number for sink in self.usable() for number in sink.batches(lane, self._checkpoint.tables)})
+        return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
     def sinks(self) -> list[Sink]:
         """All sinks of the checkpoint, each once.

@@ -282,7 +282,8 @@ class DropOutput:
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
         checkpoint = Checkpoint(store)
         owner = checkpoint.identity()
-        taken = only(seen, checkpoint=owner.query_id if owner is not None else "", tables=checkpoint.tables)
+        own, tables = owner.query_id if owner is not None else "", checkpoint.tables.following_moves
+        taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink)
         found = sink.contains(taken)
         if found is not None:
