@@ -99,7 +99,13 @@ def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Itera
         return  # the logs' own findings tell it
     tables = " nor in ".join(sink.location() for sink in sinks)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
-    yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=_back(checkpoint, key))
+    repair = _back(checkpoint, key)
+    away = next(filter(None, (sink.seems_away(asked.tables) for sink in sinks)), None)
+    if away is not None:
+        # It may be in there: run again it would be in two tables.
+        message = str(told or f"batch {key} is committed, and {away}")
+        repair = "Bring the table back, then check again."
+    yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[Sink]) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
-from airflow_provider_microbatch.execution.identity import expected_on_record
+from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks import Sink
 
@@ -41,9 +42,7 @@ def make_ready(checkpoint: Checkpoint, sink: Sink) -> None:
 def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
     newest = list(_newest(checkpoint, sink))
     try:
-        return not newest or any(
-            sink.contains(expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None for key in newest
-        )
+        return not newest or any(_contains(checkpoint, sink, key) for key in newest)
     except SinkError:
         return False
 
@@ -59,22 +58,32 @@ def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
 def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
     """See that a batch is replayed into the table that it is in.
 
-    :raises SinkError: if it is in another one, which the pipeline wrote to before: its rows would be in both.
+    :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
+        away: its rows would be in both. A table that was moved to the sink's address is no other one.
     """
     for other in _sinks(checkpoint, key):
         if other.location() == sink.location() or not other.is_cheap_to_ask:
             continue
-        try:
-            found = other.contains(expected_on_record(checkpoint, key, tables=checkpoint.tables))
-        except (SinkError, ForeignBatchError):
-            continue
-        if found is not None:
+        away = other.seems_away(checkpoint.tables)
+        if away is not None:
+            if sink.is_table_of(other, checkpoint.tables) or _contains(checkpoint, sink, key):
+                continue
+            raise SinkError(
+                f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: a "
+                f"replay would leave its rows in both, if it is there. Nobody can tell: {away}"
+            )
+        if _contains(checkpoint, other, key):
+            rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
             raise SinkError(
                 f"batch {key} was published to {other.location()}, and is there. The pipeline writes to "
                 f"{sink.location()} now: a replay would leave its rows in both. Name the old table for the replay, or "
-                f"move the old table's batches to the new one, or have `microbatch rewind {checkpoint.location} --to "
-                f"{key.id - 1} --drop-output` take it and all later batches out and run them again."
+                f"move the old table's batches to the new one, or have {rewind} take it and all later batches out and "
+                "run them again."
             )
+
+
+def _contains(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> bool:
+    return found_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None
 
 
 def _sinks(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Sink]:

@@ -161,6 +161,11 @@ class Sink(Definition, ABC):
         does not. Asked at each plan."""
         return None
 
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        """Whether the table that ``before`` wrote at another address is this one: it was moved, and has the id by which
+        ``tables`` knows it."""
+        return False
+
     def unlike(self, before: Sink) -> str | None:
         """Why readers could not read what this sink writes together with what ``before`` has written, in words; None if
         they can, or if it is another table."""

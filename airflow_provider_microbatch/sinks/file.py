@@ -181,6 +181,9 @@ class FileSink(Sink):
             sync(target.parent)
         return own
 
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
+
     def unlike(self, before: Sink) -> str | None:
         if not isinstance(before, FileSink) or before.root != self.root:
             return None

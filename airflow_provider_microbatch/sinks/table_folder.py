@@ -54,6 +54,11 @@ class TableFolder:
             raise SinkError(away)
         return False
 
+    def is_table_of(self, before: TableFolder, tables: KnownTables) -> bool:
+        """Whether here is the table that was known at another address."""
+        table_id = tables.get(before.location)
+        return table_id is not None and self._shows(table_id)
+
     def seems_away(self, tables: KnownTables) -> str | None:
         """Why the table is away, or seems so while it has no id on record, and what to do; None if it does not."""
         if tables.get(self.location) is not None:

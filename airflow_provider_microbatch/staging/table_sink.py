@@ -113,6 +113,9 @@ class TableSink(Sink):
     def seems_away(self, tables: KnownTables) -> str | None:
         return self.catalog.seems_away(self.definition, tables)
 
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        return isinstance(before, TableSink) and self._folder.is_table_of(before._folder, tables)
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return self.catalog.batches(self.definition, lane) if self._is_here(tables) else []
 

@@ -16,7 +16,7 @@ from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -279,9 +279,64 @@ def test_a_batch_is_not_replayed_into_another_table_than_it_is_in(world: World) 
             world.run(0, replay, clear_number=1)
     assert replay.jobs == []
     assert world.checkpoint.replays.epochs.lanes() == []
-    older.rename(world.root / "moved")
+    shutil.rmtree(older)
+    with pytest.raises(SinkError, match=r"emptied on purpose") as refused:
+        world.run(0, replay, clear_number=1)
+    told_folder(refused).mkdir(parents=True)
     world.run(0, replay, clear_number=1)
     assert (newer / "lane=live/batch_id=0").is_dir()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
+def test_nor_while_nobody_can_tell_since_that_one_is_away(world: World, known: bool) -> None:
+    older, newer = world.lake, world.root / "newer"
+    world.options["sink"] = FileSink(str(newer), format="json")
+    world.run(2)
+    if not known:
+        forget(world)
+    kept, replay = away(world), InlineEngine(transform=lambda _: [{"id": 100}])
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"a replay would leave its rows in both.*may not be mounted"):
+            world.run(0, replay, clear_number=1)
+    assert replay.jobs == []
+    assert world.checkpoint.replays.epochs.lanes() == []
+    back(world, kept)
+    with pytest.raises(SinkError, match=r"is there\. The pipeline writes to .*newer now"):
+        world.run(0, replay, clear_number=1)
+    world.options["sink"] = FileSink(str(older), format="json")
+    world.run(0, replay, clear_number=1)
+    assert world.table() == {0: [100], 1: [1]}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
+def test_a_batch_of_a_table_that_was_moved_is_replayed_where_it_is_now(world: World, known: bool) -> None:
+    if not known:
+        forget(world)
+    moved = world.lake.rename(world.root / "moved")
+    world.options["sink"] = FileSink(str(moved), format="json")
+    world.run(0, InlineEngine(transform=lambda _: [{"id": 100}]), clear_number=1)
+    world.lake = moved
+    assert world.table() == {0: [100], 1: [1]}
+
+
+def test_nor_into_a_third_table_after_a_move(world: World) -> None:
+    world.lake.rename(world.root / "moved")
+    for number, name in ((3, "moved"), (4, "third")):
+        world.options["sink"] = FileSink(str(world.root / name), format="json")
+        world.land(number)
+        world.run(number)
+    with pytest.raises(SinkError, match="a replay would leave its rows in both"):
+        world.run(0, clear_number=1)
+    assert world.checkpoint.replays.epochs.lanes() == []
+
+
+def test_a_way_on_that_the_error_names_is_of_the_batchs_lane(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    world.options["sink"] = FileSink(str(tmp_path / "newer"), format="json")
+    with pytest.raises(SinkError, match=r"rewind .* --drop-output --lane interval-"):
+        world.backfill(hour(0), backfill_run(1, clear_number=1))
 
 
 def test_a_table_at_two_addresses_is_away_where_it_is_not(tmp_path: Path) -> None:
@@ -309,6 +364,21 @@ def test_a_table_at_two_addresses_is_away_where_it_is_not(tmp_path: Path) -> Non
     world.lake.symlink_to(disk)
     world.run(4)
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+
+
+def test_check_advises_to_clear_no_batch_that_may_be_in_a_table_that_is_away(world: World) -> None:
+    world.options["sink"] = FileSink(str(world.root / "newer"), format="json")
+    world.run(2)
+    for known in (True, False):
+        if not known:
+            forget(world)
+        kept = away(world)
+        found = check_table(world.checkpoint, everything=True)
+        assert [one.repair for one in found.findings] == ["Bring the table back, then check again."] * 2
+        assert all("may not be mounted" in one.message for one in found.findings)
+        back(world, kept)
+        assert check_table(world.checkpoint, everything=True).findings == []
+        shutil.rmtree(world.root / "hidden")
 
 
 def test_a_rewind_takes_batches_out_of_the_table_that_they_are_in(world: World) -> None:
