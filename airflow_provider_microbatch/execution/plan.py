@@ -119,7 +119,7 @@ class Planner:
         """
         self._newest_command = self._checkpoint.maintenance.check_none()
         self.check_identity()
-        check_shape(self._checkpoint, self._pipeline.sink)
+        check_shape(self._checkpoint, self._pipeline.sink, lane=self._lane.name)
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import Sink
 
 
@@ -29,13 +30,15 @@ def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
         raise SinkError(f"batch {key} is committed, and {away}")
 
 
-def make_ready(checkpoint: Checkpoint, sink: Sink) -> None:
-    """:meth:`Sink.make_ready`. The table of a checkpoint of before ids is known by one as soon as it has shown the
-    newest batch that was published there.
+def make_ready(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
+    """:meth:`Sink.make_ready`, for an attempt of the lane. The table of a checkpoint of before ids is known by one as
+    soon as it has shown the newest batch that was published there.
 
-    :raises SinkError: if the table is away, or cannot be written.
+    :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
+        changed since the batch was planned, or the task after the plan alone was cleared.
     """
     check_there(checkpoint, sink)
+    check_shape(checkpoint, sink, lane=lane)
     sink.make_ready(checkpoint.tables, is_there=lambda: _is_there(checkpoint, sink))
 
 

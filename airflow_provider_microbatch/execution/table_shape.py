@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks import Sink
 
+OTHERS = 20
+"""So many lanes are looked at beside the batch's own and the live one: each interval that ever ran has one."""
 
-def check_shape(checkpoint: Checkpoint, sink: Sink) -> None:
-    """See that readers can read the next batch together with the newest one that was published.
+
+def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
+    """See that readers can read the next batch of a lane together with the newest one that was published in the table.
 
     :raises SinkError: if they could not.
     """
-    for lane in reversed(checkpoint.lanes()):
-        newest = newest_published(checkpoint, lane)
-        if newest is None:
+    for name in _lanes(checkpoint, lane):
+        before = _newest_sink(checkpoint, name)
+        if before is None or not _is_one_table(checkpoint, sink, before):
             continue
-        attempt = checkpoint.attempts.get(*newest)
-        name = attempt.definition if attempt is not None else None
-        recorded = checkpoint.definitions.sink(name) if name is not None else None
-        if recorded is None or recorded == sink.to_dict():
-            return
-        try:
-            why = sink.unlike(Sink.from_dict(recorded))
-        except DefinitionError:
-            return  # a sink that cannot be loaded here is another table
+        why = sink.unlike(before)
         if why is not None:
-            rewind = command(checkpoint.lane(lane), "rewind --to -1 --drop-output")
+            rewind = command(checkpoint.lane(name), "rewind --to -1 --drop-output")
             raise SinkError(
                 f"{why} Readers of {sink.location()} could not read both. Go on as before; or write to another table; "
                 f"or have {rewind} take all batches out, to run them again in the new form."
             )
         return
+
+
+def _lanes(checkpoint: Checkpoint, lane: str) -> Iterator[str]:
+    """Where the newest batch is looked for. A lane that has published costs no listing of the others."""
+    yield lane
+    if lane != LIVE:
+        yield LIVE
+    yield from [name for name in reversed(checkpoint.lanes()) if name not in (lane, LIVE)][:OTHERS]
+
+
+def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
+    """Where the lane's newest batch was published; None if there is none, or its sink cannot be loaded here."""
+    newest = newest_published(checkpoint, lane)
+    attempt = None if newest is None else checkpoint.attempts.get(*newest)
+    name = None if attempt is None else attempt.definition
+    recorded = None if name is None else checkpoint.definitions.sink(name)
+    try:
+        return None if recorded is None else Sink.from_dict(recorded)
+    except DefinitionError:
+        return None
+
+
+def _is_one_table(checkpoint: Checkpoint, sink: Sink, before: Sink) -> bool:
+    return before.location() == sink.location() or sink.is_table_of(before, checkpoint.tables)

@@ -167,8 +167,8 @@ class Sink(Definition, ABC):
         return False
 
     def unlike(self, before: Sink) -> str | None:
-        """Why readers could not read what this sink writes together with what ``before`` has written, in words; None if
-        they can, or if it is another table."""
+        """Why readers could not read what this sink writes together with what ``before`` has written into the same
+        table, in words; None if they can."""
         return None
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:

@@ -185,7 +185,7 @@ class FileSink(Sink):
         return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
 
     def unlike(self, before: Sink) -> str | None:
-        if not isinstance(before, FileSink) or before.root != self.root:
+        if not isinstance(before, FileSink):
             return None
         for what in ("format", "partition_by"):
             old, new = getattr(before, what), getattr(self, what)

@@ -357,7 +357,7 @@ def test_a_table_at_two_addresses_is_away_where_it_is_not(tmp_path: Path) -> Non
     with pytest.raises(SinkError, match="may not be mounted"):
         world.run(0, clear_number=1)
     with pytest.raises(SinkError, match="may not be mounted"):
-        make_ready(world.checkpoint, world.pipeline.sink)
+        make_ready(world.checkpoint, world.pipeline.sink, lane="live")
     assert world.checkpoint.offset_log.ids() == [0, 1, 2]
     assert list(world.lake.iterdir()) == []
     world.lake.rmdir()

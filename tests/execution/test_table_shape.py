@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, DefinitionError, SinkError
+from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import filled, rows
-from tests.execution.world import World
+from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -60,6 +64,81 @@ def test_nor_after_a_batch_that_was_set_aside(tmp_path: Path) -> None:
     write(world)
     world.run(3)
     assert rows(world) == [0, 1, 3]
+
+
+def test_nor_does_a_task_after_the_plan_write_it(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    world.land(2)
+    run = run_identity(2)
+    planned = world.execution.plan(run)
+    assert planned is not None
+    write(world, format="csv")
+    for key, by in ((planned.key, run), (KEY, run_identity(0, clear_number=1))):
+        engine, execution = InlineEngine(), world.execution
+        found = execution.look(key, by, engine_of=lambda name: None)
+        attempt = execution.open_next(found, run=by, code=CODE, engine=engine)
+        assert attempt is not None
+        with pytest.raises(SinkError, match="could not read both"):
+            execution.run_attempt(attempt=attempt, job=execution.job(attempt, None), engine=engine, code=CODE)
+        assert engine.jobs == []
+        world.expire_leases()
+    write(world)
+    world.run(2, try_number=2)
+    world.run(0, clear_number=1, try_number=2)
+    assert rows(world) == [0, 1, 2]
+
+
+def test_a_lane_that_went_to_another_table_hides_none_that_did_not(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in (0, 1):
+        if number == 1:
+            write(world, path=tmp_path / "second")
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    write(world, format="csv")
+    world.land(7)
+    with pytest.raises(SinkError, match=r"format='json'.* --lane interval-"):
+        world.run(7)
+    write(world)
+    assert world.run(7) is not None
+    write(world, path=tmp_path / "second", format="csv")
+    world.land(8)
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(8)
+
+
+def test_nor_does_the_address_from_which_the_table_was_moved(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    world.land(2)
+    moved = world.lake.rename(tmp_path / "moved")
+    write(world, path=moved, format="csv")
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(2)
+
+
+def test_the_lanes_that_are_looked_at_are_few_and_none_if_the_own_one_has_published(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    listed: list[str] = []
+
+    real = PosixStore.list
+
+    def counting(store: PosixStore, folder: str) -> list[str]:
+        listed.append(folder)
+        return real(store, folder)
+
+    def looked(lane: str) -> int:
+        listed.clear()
+        with mock.patch.object(PosixStore, "list", counting):
+            check_shape(world.checkpoint, world.pipeline.sink, lane=lane)
+        return len(listed)
+
+    few = looked("live")
+    for number in range(100):
+        (tmp_path / "checkpoint" / "lanes" / f"interval-{number}" / "commits").mkdir(parents=True)
+    assert looked("live") == few
+    assert looked("interval-50") < few + 5
+    write(world, path=tmp_path / "second")
+    assert looked("live") < few + 4 * OTHERS
 
 
 def test_the_ways_on_that_the_error_names_lead_on(tmp_path: Path) -> None:

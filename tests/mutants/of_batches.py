@@ -107,8 +107,8 @@ MUTATIONS = [
         name="an attempt is begun before anybody looks for a table of before ids",
         why="its Spark writes into the place where the table is to be mounted",
         file="execution/table_place.py",
-        old="    check_there(checkpoint, sink)\n    sink.make_ready",
-        new="    sink.make_ready",
+        old="    check_there(checkpoint, sink)\n    check_shape",
+        new="    check_shape",
         tests=(PLACE,),
     ),
     Mutation(
