@@ -58,7 +58,7 @@ class Sink(Definition, ABC):
 
         :param tables: what the checkpoint knows of its tables.
         :param is_there: whether it is certain that the table is there; asked where it is not known by an id yet.
-        :raises SinkError: if it cannot be made, or if the table is away.
+        :raises SinkError: if it cannot be made, or if the table is away, or not certain to be there.
         """
 
     @abstractmethod

@@ -110,7 +110,7 @@ class FileSink(Sink):
     @property
     def folder(self) -> TableFolder:
         """The same, as one that may be away."""
-        return TableFolder(self.root, STAGING)
+        return TableFolder(self.root)
 
     def location(self) -> str:
         return self.folder.location

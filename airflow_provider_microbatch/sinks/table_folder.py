@@ -2,7 +2,7 @@
 
 ::
 
-    <path>/_table_id/<id>      a small file: this folder is the table of that id
+    <path>/_table_id/<id>      a small file: this folder is the table of that id; a folder if a person has said so
 
 It is made with the first attempt and never cleaned; the checkpoint has the id on record, and what writes there, or
 concludes from what is not there, looks for it first. Pipelines that write one table share its id. It goes where the
@@ -27,12 +27,9 @@ _TOLD = "by the name of this file pipelines know that this folder is their table
 
 @dataclass(frozen=True)
 class TableFolder:
-    """:param root: the table's folder.
-    :param own: a folder that this package makes there before anything is published.
-    """
+    """:param root: the table's folder."""
 
     root: Path
-    own: str
 
     @property
     def location(self) -> str:
@@ -63,13 +60,7 @@ class TableFolder:
         """Why the table is away, or seems so while it has no id on record, and what to do; None if it does not."""
         if tables.get(self.location) is not None:
             return self._away(tables)
-        if not self.is_empty():
-            return None
-        return (
-            f"the table {self.root} is empty or not there: its file system may not be mounted. Nothing is planned "
-            f"until it is back. If it was emptied on purpose, make the folder {self.root / self.own}; to bring a batch "
-            "back, clear its task then."
-        )
+        return f"the table {self.root} is empty or not there: {self._ways_on()}" if self.is_empty() else None
 
     def is_empty(self) -> bool:
         """Whether nothing is in the folder, or there is none."""
@@ -83,19 +74,27 @@ class TableFolder:
         """Have the checkpoint know the table by its id from now on; see :meth:`Sink.make_ready`.
 
         The id comes first: if it is still seen after the table was found to be there, it is the table that has it.
+
+        :raises SinkError: if it is not certain that the table is there, and nobody has said so.
         """
         self.is_here(tables)
         if tables.get(self.location) is not None:
             return
         table_id = self._id()
-        if is_there() and self._shows(table_id):
+        # Made by a person; what is made here is a file, in the place where the table is to be mounted too.
+        is_said = (self.root / _FOLDER / table_id).is_dir()
+        if not is_said and not is_there():
+            raise SinkError(
+                f"the newest batch that was published to the table {self.root} is not there: {self._ways_on()}"
+            )
+        if self._shows(table_id):
             tables.put(self.location, table_id)
 
     def _away(self, tables: KnownTables) -> str | None:
         table_id = tables.get(self.location)
         if table_id is None or self._shows(table_id):
             return None
-        others = [TableFolder(Path(other.removeprefix("file://")), self.own) for other in tables.moved_to(table_id)]
+        others = [TableFolder(Path(other.removeprefix("file://"))) for other in tables.moved_to(table_id)]
         if any(other._shows(table_id) for other in others):
             return None
         return (
@@ -104,17 +103,25 @@ class TableFolder:
             f"{self.root / _FOLDER / table_id}; to bring a batch back, clear its task then."
         )
 
+    def _ways_on(self) -> str:
+        """Where the table has no id on record: any that no other table has will do."""
+        return (
+            "its file system may not be mounted. Nothing is written there until it is back. If it was emptied on "
+            f"purpose, or the batch removed, make the folder {self.root / _FOLDER / uuid.uuid4().hex}; to bring a "
+            "batch back, clear its task then."
+        )
+
     def _shows(self, table_id: str) -> bool:
         return os.path.lexists(self.root / _FOLDER / table_id)
 
     def _id(self) -> str:
-        """The id that the table has, else a new one; durable on return."""
+        """The id that the table has, else a new one; durable on return. One that a person has made comes first."""
         folder = self.root / _FOLDER
         check_no_link(self.root, folder)
         make_folders(folder)
-        found = sorted(path.name for path in folder.iterdir() if is_table_id(path.name))
+        found = sorted((not path.is_dir(), path.name) for path in folder.iterdir() if is_table_id(path.name))
         if found:
-            return found[0]
+            return found[0][1]
         made = uuid.uuid4().hex
         write_mark(folder / made, _TOLD)
         sync(folder)

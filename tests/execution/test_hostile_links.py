@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_hostile_checkpoint import janitor, rewrite
 from tests.execution.world import World
-from tests.sinks.stages import NOTHING_KNOWN
+from tests.sinks.stages import make_ready
 
 OWN = "d8c6b07e-6f0b-4d6a-9d93-6f3b4f2b8c11"
 BATCH = BatchIdentity.at(BatchKey("live", 1), checkpoint=OWN)
@@ -165,4 +165,4 @@ def test_a_lock_is_not_made_behind_a_link(tmp_path: Path, victim: Path, place: s
 def test_a_table_whose_door_is_a_link_is_refused(sink: FileSink, victim: Path) -> None:
     link(sink.root / "_staging", victim)
     with pytest.raises(SinkError, match="a link in place of a folder of the table"):
-        sink.make_ready(NOTHING_KNOWN, is_there=lambda: False)
+        make_ready(sink)

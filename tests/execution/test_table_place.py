@@ -174,13 +174,48 @@ def test_a_rewind_does_not_take_a_table_that_is_away_for_an_empty_one(world: Wor
 
 def test_a_table_of_before_ids_is_known_by_one_once_it_has_shown_its_newest_batch(world: World) -> None:
     forget(world)
-    (world.lake / "lane=live" / "batch_id=1").rename(world.root / "removed by hand")
     world.run(2)
-    assert known_tables(world) == []
-    world.land(3)
-    world.run(3)
     assert [path.name for path in (world.lake / "_table_id").iterdir()] == known_tables(world)
     assert len(known_tables(world)) == 1
+
+
+@pytest.mark.parametrize("left", ["_staging", "_table_id"])
+def test_nor_is_it_written_before_what_an_older_version_left_in_its_place(world: World, left: str) -> None:
+    forget(world)
+    kept, engine = away(world), InlineEngine()
+    (world.lake / left).mkdir()
+    for number in (2, 3):
+        with pytest.raises(SinkError, match=r"newest batch .* is not there: its file system may not be mounted"):
+            world.run(number, engine)
+        world.expire_leases()
+    assert engine.jobs == []
+    assert known_tables(world) == []
+    back(world, kept)
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_newest_batch_that_was_removed_by_hand_is_brought_back_once_somebody_says_so(world: World) -> None:
+    forget(world)
+    (world.lake / "lane=live" / "batch_id=1").rename(world.root / "removed by hand")
+    with pytest.raises(SinkError, match="or the batch removed") as refused:
+        world.run(2)
+    world.expire_leases()
+    told_folder(refused).mkdir()
+    world.run(2, try_number=2)
+    assert known_tables(world) == [told_folder(refused).name]
+    world.run(1, clear_number=1)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_table_of_before_ids_that_was_emptied_goes_on_once_somebody_says_so(world: World) -> None:
+    forget(world)
+    shutil.rmtree(world.lake)
+    with pytest.raises(SinkError, match="emptied on purpose") as refused:
+        world.run(2)
+    told_folder(refused).mkdir(parents=True)
+    world.run(2)
+    assert world.table() == {2: [2]}
 
 
 def test_pipelines_that_write_one_table_share_its_id(world: World) -> None:

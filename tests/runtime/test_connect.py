@@ -15,7 +15,7 @@ import pytest
 import airflow_provider_microbatch.runtime as runtime
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
-from tests.sinks.stages import NOTHING_KNOWN
+from tests.sinks.stages import make_ready
 from tests.support.connect_server import connect_server
 
 ONLY_CLASSIC = {"_jvm", "_jdf", "_jsparkSession", "_sc", "sparkContext", "SparkContext", "SparkFiles", "rdd", "RDD"}
@@ -65,7 +65,7 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
     jobs[5] = make_job(sink, "raises", [orders], epoch=5)
     conf = {"spark.microbatch.test.mark": str(tmp_path / "at work")}
     jobs[7] = make_job(sink, "never_ends", [orders], epoch=7, conf=conf)
-    sink.make_ready(NOTHING_KNOWN, is_there=lambda: False)
+    make_ready(sink)
     sink.fence(BATCH, 7, by="superseded by attempt 8")
     elsewhere = FileSink(str(tmp_path / "misfit"), format="json")
     jobs[8] = make_job(elsewhere, "keep", [orders], epoch=8, schema="key long, text string")

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.fence import FencedFailure
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import BATCH, EXPECTED, land, make_job
-from tests.sinks.stages import NOTHING_KNOWN
+from tests.sinks.stages import make_ready
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,7 @@ def test_an_attempt_that_is_fenced_mid_job_stops_its_spark(
 def test_an_attempt_that_was_fenced_before_its_last_step_leaves_no_manifest(
     spark: Any, sink: FileSink, tmp_path: Path
 ) -> None:
-    sink.make_ready(NOTHING_KNOWN, is_there=lambda: False)
+    make_ready(sink)
     sink.fence(BATCH, 1, by="superseded by attempt 2")
     with pytest.raises(FencedFailure, match="a later attempt has taken its place"):
         run_job(spark, make_job(sink, None, [land(tmp_path / "landing")]))

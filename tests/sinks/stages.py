@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks.file import FileSink
 
 CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)
@@ -28,6 +29,11 @@ def batch_of(key: BatchKey = KEY, **changes: str) -> BatchIdentity:
 def expect(key: BatchKey = KEY, **changes: str) -> ExpectedBatch:
     """As its checkpoint asks for it."""
     return ExpectedBatch(identity=batch_of(key, **changes), tables=NOTHING_KNOWN)
+
+
+def make_ready(sink: FileSink) -> None:
+    """As before the first attempt of a checkpoint."""
+    sink.make_ready(KnownTables(PosixStore(f"{sink.root}.known")), is_there=lambda: True)
 
 
 BATCH = batch_of()
