@@ -98,13 +98,12 @@ class Janitor:
             except Exception as error:
                 self._failed(f"{key} attempt {epoch}", error, report)
         for sink in sinks:
-            try:
-                for path in sink.drop_replaced(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
-                    report.add("replaced output removed", path, f"older than {self._grace_seconds:.0f} s")
-                for path in sink.drop_fences(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
-                    report.add("fence removed", path, f"older than {self._grace_seconds:.0f} s")
-            except Exception as error:
-                self._failed(sink.location(), error, report)
+            for what, drop in (("replaced output removed", sink.drop_replaced), ("fence removed", sink.drop_fences)):
+                try:
+                    for path in drop(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
+                        report.add(what, path, f"older than {self._grace_seconds:.0f} s")
+                except Exception as error:
+                    self._failed(sink.location(), error, report)
         self._retain(report)
         try:
             for what in compact_logs(self._checkpoint, dry_run=self._dry_run):

@@ -318,15 +318,20 @@ class FileSink(Sink):
         if not all_kept:
             return []
         now_ms = PosixStore(self.root).now_ms()  # of a file server its own, as the change times below are
-        found = []
+        found, failed = [], list[OSError | SinkError]()
         for kept in all_kept:
-            with folder_of(self.root, kept) as held:
-                # A rename sets the change time of what it moves: since then nobody can open it by its old name.
-                changed_ns = os.stat(kept.name, dir_fd=held, follow_symlinks=False).st_ctime_ns
-                if now_ms - changed_ns // 1_000_000 >= older_seconds * 1000:
-                    found.append(str(kept))
-                    if not dry_run:
-                        remove_in(held, kept)
+            try:
+                with folder_of(self.root, kept) as held:
+                    # A rename sets the change time of what it moves: since then nobody can open it by its old name.
+                    changed_ns = os.stat(kept.name, dir_fd=held, follow_symlinks=False).st_ctime_ns
+                    if now_ms - changed_ns // 1_000_000 >= older_seconds * 1000:
+                        if not dry_run:
+                            remove_in(held, kept)
+                        found.append(str(kept))
+            except (OSError, SinkError) as error:
+                failed.append(error)  # one that cannot go keeps none of the others
+        if failed:
+            raise failed[0]
         return found
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:

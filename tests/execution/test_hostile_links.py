@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.test_hostile_checkpoint import janitor, rewrite
 from tests.execution.world import World
 from tests.sinks.stages import make_ready
@@ -81,6 +81,23 @@ def test_of_a_link_among_replaced_output_only_the_link_goes(sink: FileSink, vict
     assert sink.drop_replaced(OWN, older_seconds=0) == [str(kept)]
     assert untouched(victim)
     assert not os.path.lexists(kept)
+
+
+def test_a_link_on_the_way_to_replaced_output_keeps_none_of_the_rest(tmp_path: Path, victim: Path) -> None:
+    world = filled(World(tmp_path / "world"), 2)
+    for number in range(2):
+        world.run(number, clear_number=1)
+    world.expire_leases()
+    (victim / "batch_id=0" / "attempt=1").mkdir(parents=True)
+    link(world.lake / "_replaced" / world.checkpoint_id / "lane=a", victim)
+    link(world.lake / "_replaced" / world.checkpoint_id / "lane=z", victim)
+    kept = "_replaced/*/lane=live/batch_id=*/attempt=*"
+    assert len(list(world.lake.glob(kept))) == 2
+    failed = [action.why for action in world.janitor(grace_seconds=0).actions if action.kind == "failed"]
+    assert len(failed) == 1
+    assert "a link in place of a folder of the table" in failed[0]
+    assert list(world.lake.glob(kept)) == []
+    assert (victim / "batch_id=0" / "attempt=1").is_dir()
 
 
 @pytest.mark.parametrize("place", ["_replaced", f"_replaced/{OWN}", f"_replaced/{OWN}/lane=live"])

@@ -9,6 +9,14 @@ REPLAYS = "tests/execution/test_janitor_replays.py"
 
 MUTATIONS = [
     Mutation(
+        name="what cannot be removed keeps what comes after it",
+        why="one link that somebody put there keeps all replaced output for ever, and the disk fills",
+        file="sinks/file.py",
+        old="                failed.append(error)",
+        new="                raise",
+        tests=("tests/execution/test_hostile_links.py",),
+    ),
+    Mutation(
         name="the janitor cleans up after the living",
         why="a running batch loses its stage",
         file="execution/janitor.py",
