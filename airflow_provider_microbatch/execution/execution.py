@@ -240,7 +240,7 @@ class Execution:
         :raises EngineError: if anything else made the job fail.
         """
         pipeline = self.pipeline
-        make_ready(self.checkpoint, pipeline.sink, lane=attempt.key.lane)
+        make_ready(self.checkpoint, pipeline.sink, attempt.key)
         begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=pipeline.sink, live=pipeline.hooks)
         try:
             engine.start(attempt.handle, job, code)

@@ -30,15 +30,17 @@ def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
         raise SinkError(f"batch {key} is committed, and {away}")
 
 
-def make_ready(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
-    """:meth:`Sink.make_ready`, for an attempt of the lane. The table of a checkpoint of before ids is known by one as
+def make_ready(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
+    """:meth:`Sink.make_ready`, for an attempt of the batch. The table of a checkpoint of before ids is known by one as
     soon as it has shown the newest batch that was published there.
 
     :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
-        changed since the batch was planned, or the task after the plan alone was cleared.
+        changed since the batch was planned, or the task after the plan alone was cleared. Or if an attempt of before
+        may have published the batch to another table, and died before its commit.
     """
     check_there(checkpoint, sink)
-    check_shape(checkpoint, sink, lane=lane)
+    check_not_elsewhere(checkpoint, sink, key)
+    check_shape(checkpoint, sink, lane=key.lane)
     sink.make_ready(checkpoint.tables, is_there=lambda: _is_there(checkpoint, sink))
 
 
@@ -59,7 +61,7 @@ def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
-    """See that a batch is replayed into the table that it is in.
+    """See that a batch is made, or replayed, in the table that it is in, if it is in any.
 
     :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
         away: its rows would be in both. A table that was moved to the sink's address is no other one.
@@ -72,16 +74,16 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
             if sink.is_table_of(other, checkpoint.tables) or _contains(checkpoint, sink, key):
                 continue
             raise SinkError(
-                f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: a "
-                f"replay would leave its rows in both, if it is there. Nobody can tell: {away}"
+                f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
+                f"is there, its rows would be in both. Nobody can tell: {away}"
             )
         if _contains(checkpoint, other, key):
             rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
             raise SinkError(
                 f"batch {key} was published to {other.location()}, and is there. The pipeline writes to "
-                f"{sink.location()} now: a replay would leave its rows in both. Name the old table for the replay, or "
-                f"move the old table's batches to the new one, or have {rewind} take it and all later batches out and "
-                "run them again."
+                f"{sink.location()} now: its rows would be in both. Name the old table for this batch, or move the old "
+                f"table's batches to the new one, or have {rewind} take it and all later batches out and run them "
+                "again."
             )
 
 

@@ -331,7 +331,7 @@ def test_nor_while_nobody_can_tell_since_that_one_is_away(world: World, known: b
         forget(world)
     kept, replay = away(world), InlineEngine(transform=lambda _: [{"id": 100}])
     for _ in range(2):
-        with pytest.raises(SinkError, match=r"a replay would leave its rows in both.*may not be mounted"):
+        with pytest.raises(SinkError, match=r"its rows would be in both.*may not be mounted"):
             world.run(0, replay, clear_number=1)
     assert replay.jobs == []
     assert world.checkpoint.replays.epochs.lanes() == []
@@ -341,6 +341,28 @@ def test_nor_while_nobody_can_tell_since_that_one_is_away(world: World, known: b
     world.options["sink"] = FileSink(str(older), format="json")
     world.run(0, replay, clear_number=1)
     assert world.table() == {0: [100], 1: [1]}
+
+
+@pytest.mark.parametrize("way_on", ["the old table", "rewind"])
+def test_nor_is_one_made_again_that_was_published_there_and_not_committed(world: World, way_on: str) -> None:
+    world.execution.publish(world.staged(2))
+    world.expire_leases()
+    newer, engine = world.root / "newer", InlineEngine()
+    world.options["sink"] = FileSink(str(newer), format="json")
+    with pytest.raises(SinkError, match=r"live/2 was published to .*lake, and is there\..*its rows would be in both"):
+        world.run(3, engine)
+    assert engine.jobs == []
+    world.expire_leases()
+    if way_on == "rewind":
+        applied(world, rewind(1))
+        world.run(4)
+        assert world.table() == {0: [0], 1: [1]}
+        assert (newer / "lane=live/batch_id=2").is_dir()
+    else:
+        world.options["sink"] = FileSink(str(world.lake), format="json")
+        world.run(4)
+        assert world.table() == {0: [0], 1: [1], 2: [2]}
+        assert world.checkpoint.commit_log.ids() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
@@ -360,7 +382,7 @@ def test_nor_into_a_third_table_after_a_move(world: World) -> None:
         world.options["sink"] = FileSink(str(world.root / name), format="json")
         world.land(number)
         world.run(number)
-    with pytest.raises(SinkError, match="a replay would leave its rows in both"):
+    with pytest.raises(SinkError, match="its rows would be in both"):
         world.run(0, clear_number=1)
     assert world.checkpoint.replays.epochs.lanes() == []
 
@@ -392,7 +414,7 @@ def test_a_table_at_two_addresses_is_away_where_it_is_not(tmp_path: Path) -> Non
     with pytest.raises(SinkError, match="may not be mounted"):
         world.run(0, clear_number=1)
     with pytest.raises(SinkError, match="may not be mounted"):
-        make_ready(world.checkpoint, world.pipeline.sink, lane="live")
+        make_ready(world.checkpoint, world.pipeline.sink, KEY)
     assert world.checkpoint.offset_log.ids() == [0, 1, 2]
     assert list(world.lake.iterdir()) == []
     world.lake.rmdir()
