@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from airflow_provider_microbatch.checkpoint.by_hand import commits_another, is_position
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
@@ -80,7 +81,19 @@ class Lane:
         before = self.offset_log.get(newest - 1) if newest > 0 else None
         if newest > 0 and before is None:
             return gap_message(self.offset_log, newest - 1, found=newest)
+        if tail.commit_id == newest and tail.commit is not None and self.commits_another(newest, tail.commit):
+            return (
+                f"lane {self.name}: {self.commit_log.where(newest)} was written by a command for another plan of batch "
+                f"{newest}: the command slept until it was over, and the batch was planned anew. To go on would lose "
+                f"the batch. {_repair(self)} sets the entry aside, and the batch runs."
+            )
         if tail.commit_id != newest:
+            if tail.offsets is not None and is_position(tail.offsets):
+                return (
+                    f"lane {self.name}: {self.offset_log.where(newest)} sets the position by hand, and is not "
+                    f"committed: the command is at it at this moment, or was given up half way. {_repair(self)} sets "
+                    "the entry aside, and the position is as it was."
+                )
             problem = self._break(newest, before, tail.offsets)
             if problem is not None:
                 return (
@@ -94,6 +107,11 @@ class Lane:
             if number is not None and entry is None:
                 return f"{log.where(number)} was there and is gone. Restore it from a backup."
         return None
+
+    def commits_another(self, batch_id: int, commit: CommitEntry) -> bool:
+        """Whether the commit entry was written by a command for another plan of the batch than is in the offset log."""
+        read = self.offset_log.read(batch_id)
+        return read is not None and commits_another(commit, *read)
 
     def break_before(self, batch_id: int) -> str | None:
         """Where the batch does not begin where the one before ended, in words; None if it does, or nobody can tell."""

@@ -161,6 +161,10 @@ class MaintenanceLog:
         """Whether the command has ended, whoever said so."""
         return self._store.get(f"{number}{_END}") is not None
 
+    def ended_at_ms(self, number: int) -> int | None:
+        """When the end of the command was written, by the store's clock; None if it has not ended."""
+        return self._store.modified_ms(f"{number}{_END}")
+
     def changed_ms(self) -> int | None:
         """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not
         ended, when it began."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
@@ -113,7 +114,14 @@ def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
         if entry is not None:
             entries[number] = entry
     for number in commit_ids:
-        yield from _read(commits, number)
+        commit = yield from _read(commits, number)
+        if commit is not None and number in entries and lane.commits_another(number, commit):
+            text = f"it was written by a command for another plan of batch {number} than is in the offset log."
+            yield _finding("contradiction", commits.where(number), text)
+    newest = entries.get(offset_ids[-1]) if offset_ids else None
+    if newest is not None and is_position(newest) and offset_ids[-1] not in commit_ids:
+        text = "it sets the position by hand and is not committed: the command was given up half way."
+        yield _finding("contradiction", offsets.where(offset_ids[-1]), text)
     for number, entry in entries.items():
         if owner is not None and entry.pipeline not in (None, owner):
             text = f"batch {number} was planned by pipeline {entry.pipeline!r}, the checkpoint is {owner!r}'s."

@@ -10,8 +10,41 @@ LATE = "tests/execution/test_late_processes.py"
 MAINTENANCE = "tests/execution/test_maintenance.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
+BY_HAND = "tests/execution/test_by_hand.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a commit entry of a command counts for any plan of its number",
+        why="a command that slept passes a batch over that nobody has run, and check says that nothing is wrong",
+        file="checkpoint/lane.py",
+        old="        if tail.commit_id == newest and tail.commit is not None and",
+        new="        if False and",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="a position that is set half counts",
+        why="a command that was given up sets the position all the same",
+        file="checkpoint/lane.py",
+        old="            if tail.offsets is not None and is_position(tail.offsets):\n",
+        new="            if False:\n",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="what a command that slept writes late stays",
+        why="it is the entry of another batch by then",
+        file="execution/maintenance/apply.py",
+        old="                    if ended_ms is not None and isinstance(step, Write):\n",
+        new="                    if False:\n",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="a command that was given up takes output out of the table",
+        why="its batch stays committed, and its rows are gone",
+        file="execution/maintenance/steps.py",
+        old="        if found is not None and _is_under_way(self, store):\n",
+        new="        if found is not None:\n",
+        tests=(BY_HAND,),
+    ),
     Mutation(
         name="a command takes its number after it has looked",
         why="of two that begin at once both go on, and one stops half way for good",
@@ -40,7 +73,7 @@ MUTATIONS = [
         name="what may come late is taken whoever has finished the command",
         why="a process that slept there takes the commit entry of the batch's next life away",
         file="execution/maintenance/steps.py",
-        old="        if data is None or not self._is_under_way(store):\n",
+        old="        if data is None or not _is_under_way(self, store):\n",
         new="        if data is None:\n",
         tests=(LATE, LATE_COMMANDS),
     ),

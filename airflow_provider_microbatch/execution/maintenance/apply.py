@@ -139,6 +139,11 @@ class Applier:
                     maintenance.hold(begun.number)
                     log.info("%s: %s (%s)", step.kind, step.what, step.why)
                     step.apply(self._store)
+                    # It may have slept in the step.
+                    ended_ms = maintenance.ended_at_ms(begun.number)
+                    over = ended_ms is not None
+                    if ended_ms is not None and isinstance(step, Write):
+                        step.take_back_if_late(self._store, ended_ms=ended_ms)
             except MicroBatchError as error:
                 if self._has_ended(begun):
                     raise self._finished_by_another(begun) from error

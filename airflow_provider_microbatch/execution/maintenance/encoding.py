@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from airflow_provider_microbatch.checkpoint.codec import OURS, encode_commit
+from airflow_provider_microbatch.checkpoint.codec import encode_commit
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
-
-
-def by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
-    """``extra`` of an entry that a command wrote: which, by whom, when."""
-    return {OURS: {"by_hand": dict(trail)}}
 
 
 def encoded_commit(entry: CommitEntry) -> bytes:

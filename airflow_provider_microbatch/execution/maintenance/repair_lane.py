@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, commits_another, is_position
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, command
@@ -21,7 +22,7 @@ from airflow_provider_microbatch.exceptions import (
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
-from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.position import starts_of
@@ -29,6 +30,7 @@ from airflow_provider_microbatch.execution.progress import progress_of
 
 E = TypeVar("E", OffsetEntry, CommitEntry)
 
+_ANOTHERS = "written by a command for another plan of the batch"
 _RESTORE = "Restore it from a backup of the checkpoint."
 
 
@@ -196,24 +198,32 @@ class LaneRepair:
         for number in ahead:
             self._set_aside_commit(number, f"batch {number} was never planned and is not in the table")
         for number in offset_ids:
-            torn = _unreadable(self._lane.commit_log, number) if number in commit_ids else "missing"
+            torn = self._wrong_commit(number) if number in commit_ids else "missing"
             # The newest batch may be open; and of the first one kept, retention may have taken the commit entry.
             may_lack = number == newest or number == offset_ids[0] > 0
             if torn is None or (may_lack and number not in commit_ids):
                 continue
             found = self._published(number)
             if found is not None:
-                self._set_aside_commit(number, "torn")
+                self._set_aside_commit(number, torn)
                 self._write_commit(number, found)
-            elif number == newest:
-                self._set_aside_commit(number, f"torn, and batch {number} is not in the table: it runs again")
+            elif number == newest or torn == _ANOTHERS:
+                self._set_aside_commit(number, f"{torn}, and batch {number} is not in the table: it runs again")
+
+    def _wrong_commit(self, number: int) -> str | None:
+        """Why the commit entry is none of the batch that is planned, or None."""
+        if _unreadable(self._lane.commit_log, number) is not None:
+            return "torn"
+        commit, read = self._lane.commit_log.get(number), self._lane.offset_log.read(number)
+        return _ANOTHERS if commit is not None and read is not None and commits_another(commit, *read) else None
 
     def _set_aside_commit(self, number: int, why: str) -> None:
         self._drafting.set_aside(f"{self._folder}commits/{number}", why)
 
     def _write_commit(self, number: int, found: Published) -> None:
-        entry = self._lane.offset_log.get(number)
-        assert entry is not None, "all offsets can be read by now"
+        read = self._lane.offset_log.read(number)
+        assert read is not None, "all offsets can be read by now"
+        entry, planned = read
         starts = starts_of(self._lane, number, entry)
         described = {}
         for name, end in entry.ends.items():
@@ -229,7 +239,7 @@ class LaneRepair:
             progress=progress_of(found.manifest, described),
             run=attempt.run if attempt else entry.run,
             committed_ms=self._drafting.at_ms,
-            extra=by_hand(self._drafting.trail),
+            extra=commit_by_hand(self._drafting.trail, offsets=planned),
         )
         self._drafting.write(
             f"{self._folder}commits/{number}",
@@ -266,6 +276,11 @@ class LaneRepair:
         """A batch that does not follow the one before it was planned while a command changed the log."""
         newest = self._lane.offset_log.latest_id()
         if newest is None or newest in self._lane.commit_log.ids():
+            return
+        entry = self._lane.offset_log.get(newest)
+        if entry is not None and is_position(entry):
+            why = f"a command set it by hand and was given up before it had committed batch {newest}"
+            self._drafting.set_aside(f"{self._folder}offsets/{newest}", why)
             return
         what = self._lane.break_before(newest)
         if what is None:

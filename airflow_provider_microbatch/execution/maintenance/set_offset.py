@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
-from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import Keep
@@ -54,13 +55,14 @@ def plan_set_offset(
     entry = _entry(drafting, position, source, offset)
     # First of all: where a run has planned at this moment the command has done nothing yet, and can end so.
     before_it = f"{folder}commits/{number - 1}" if number > 0 else None
-    drafting.write(f"{folder}offsets/{number}", encoded_offsets(drafting, lane, entry), why, after=before_it)
+    planned = encoded_offsets(drafting, lane, entry)
+    drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
     _check_direction(drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
     commit = CommitEntry(
         next_watermark_ms=entry.watermark_ms,
         set_aside=True,
         committed_ms=drafting.at_ms,
-        extra=by_hand(drafting.trail),
+        extra=commit_by_hand(drafting.trail, offsets=planned),
     )
     drafting.write(f"{folder}commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
     return drafting.plan()
@@ -132,7 +134,7 @@ def _entry(drafting: Drafting, position: Position, source: str, offset: Offset |
         conf=position.latest.conf,
         source_metadata=position.latest.source_metadata,
         pipeline=identity.pipeline if identity else None,
-        extra=by_hand(drafting.trail),
+        extra=position_by_hand(drafting.trail),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.encoding import by_hand, encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
@@ -52,7 +53,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         next_watermark_ms=entry.watermark_ms,
         set_aside=True,
         committed_ms=drafting.at_ms,
-        extra=by_hand(drafting.trail),
+        extra=commit_by_hand(drafting.trail, offsets=planned),
     )
     for number in range(first, held[-1] + 1):
         goes_on = position.latest is not None or number > first
@@ -85,5 +86,5 @@ def _entry(drafting: Drafting, position: Position, sources: Sequence[str]) -> Of
         watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
         conf=PINNED_BY_DEFAULT if latest is None else latest.conf,
         pipeline=identity.pipeline if identity else None,
-        extra=by_hand(drafting.trail),
+        extra=position_by_hand(drafting.trail),
     )

@@ -108,18 +108,13 @@ class SetAsideLate:
         finished the command: what is there then belongs to the batch's next life, and stays."""
         data = store.get(self.path)
         # After the look: no run writes it before the command has ended.
-        if data is None or not self._is_under_way(store):
+        if data is None or not _is_under_way(self, store):
             return
         target, others = self.target, 1
         while not store.put_if_absent(target, data) and store.get(target) != data:
             others += 1
             target = f"{self.target}.{others}"
         store.delete_if(self.path, data)
-
-    def _is_under_way(self, store: Store) -> bool:
-        """Whether the command that this is a step of has not ended."""
-        command = Checkpoint(store).maintenance.unfinished()
-        return command is not None and step_to_dict(self) in command.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +138,16 @@ class Write:
     def what(self) -> str:
         """What it is done to, for people."""
         return self.path
+
+    def take_back_if_late(self, store: Store, *, ended_ms: int) -> None:
+        """Remove the file if it came after the command had ended: whoever was to write it slept meanwhile, and the name
+        may be another batch's by now. Nobody else writes these bytes.
+
+        :param ended_ms: when the command ended, by the store's clock.
+        """
+        written_ms = store.modified_ms(self.path)
+        if written_ms is not None and written_ms > ended_ms:
+            store.delete_if(self.path, self.text.encode())
 
     def apply(self, store: Store) -> None:
         """Put it there.
@@ -286,7 +291,8 @@ class DropOutput:
         taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink)
         found = sink.contains(taken)
-        if found is not None:
+        # After the look: what is there once the command has ended is of the batch's next life, or was given back.
+        if found is not None and _is_under_way(self, store):
             sink.withdraw(taken, found.epoch)
 
 
@@ -423,3 +429,9 @@ def step_from_dict(values: Mapping[str, Any]) -> Step:
     if made is None:
         raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")
     return made(**{name: value for name, value in values.items() if name != "step"})
+
+
+def _is_under_way(step: Step, store: Store) -> bool:
+    """Whether the command that this is a step of has not ended."""
+    command = Checkpoint(store).maintenance.unfinished()
+    return command is not None and step_to_dict(step) in map(dict, command.steps)

@@ -1,0 +1,61 @@
+"""What an entry of the logs says that a command wrote it: which, by whom, when, and what it goes with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.codec import OURS
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+
+_KEY = "by_hand"
+_POSITION = "position"
+_PLAN = "plan"
+
+
+def by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
+    """``extra`` of an entry that a command wrote.
+
+    :param trail: which command, by whom, when.
+    """
+    return {OURS: {_KEY: dict(trail)}}
+
+
+def position_by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for an offset entry that only says where the next batch begins: nothing is read for it."""
+    return {OURS: {_KEY: {**trail, _POSITION: True}}}
+
+
+def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes) -> dict[str, Any]:
+    """The same for a commit entry. Its writer may sleep until the number is another batch's.
+
+    :param offsets: the offset entry that it commits, as it lies in the log.
+    """
+    return {OURS: {_KEY: {**trail, _PLAN: _digest(offsets)}}}
+
+
+def is_position(entry: OffsetEntry) -> bool:
+    """Whether the offset entry only says where the next batch begins."""
+    return _trail(entry).get(_POSITION) is True
+
+
+def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> bool:
+    """Whether a command wrote the commit entry for another plan of the batch than is in the offset log.
+
+    :param data: the offset entry as it lies in the log.
+    """
+    plan = _trail(commit).get(_PLAN)
+    # An entry that repair has rebuilt stands in for what was committed.
+    is_rebuilt = bool(_trail(entry)) and not is_position(entry)
+    return plan is not None and not is_rebuilt and plan != _digest(data)
+
+
+def _trail(entry: OffsetEntry | CommitEntry) -> Mapping[str, Any]:
+    ours = entry.extra.get(OURS)
+    found = ours.get(_KEY) if isinstance(ours, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
