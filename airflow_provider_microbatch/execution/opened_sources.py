@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
@@ -142,8 +142,12 @@ class OpenedSources:
     def reads(self, ranges: Ranges) -> tuple[dict[str, Read], dict[str, str]]:
         """What the runtime has to read of each source; and for those that can have no frame, why.
 
+        :raises SourceError: if a source that has rows in the ranges is none of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
+        missing = self.missing(ranges)
+        if missing is not None:
+            raise SourceError(f"a batch was planned with {missing}")
         reads, absent = {}, {}
         for name, source in self._each():
             why = source.absent(*ranges.of(name))
@@ -171,6 +175,9 @@ class OpenedSources:
 
     def not_replayable(self, ranges: Ranges) -> str | None:
         """The first source that cannot read its range again, with its reason; None if all can."""
+        missing = self.missing(ranges)
+        if missing is not None:
+            return f"it has {missing}"
         for name, source in self._each():
             reason = source.not_replayable(*ranges.of(name))
             if reason is not None:
@@ -204,7 +211,17 @@ class OpenedSources:
             except Exception:
                 log.exception("source %s failed in commit(%s), it will be said again", name, end)
 
-    def missing(self, ranges: Ranges) -> Sequence[str]:
-        """Names that have rows in the ranges, and no source here. One that was removed is carried forward with an empty
-        range; only one that has rows is needed."""
-        return [name for name, end in ranges.ends.items() if end != ranges.starts.get(name) and name not in self.names]
+    def missing(self, ranges: Ranges) -> str | None:
+        """Which sources have rows in the ranges and are none of the pipeline's, in words; None if there are none. Made
+        without them the batch would be committed, or put in the place of its output, with their rows in no table.
+
+        One that was removed is carried forward with an empty range; only one that has rows is needed.
+        """
+        ends = ranges.ends.items()
+        names = [name for name, end in ends if end != ranges.starts.get(name) and name not in self.names]
+        if not names:
+            return None
+        return (
+            f"rows of source {', '.join(map(repr, names))}, which the pipeline no longer names. Put it back until the "
+            "batch is made, then remove it."
+        )

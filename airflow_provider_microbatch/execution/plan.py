@@ -338,12 +338,8 @@ class Planner:
     def _resume(self, batch_id: int) -> PlannedBatch:
         planned = self.load(batch_id)
         missing = self.sources.missing(planned.ranges)
-        if missing:
-            raise SourceError(
-                f"batch {batch_id} of {self._checkpoint.location} was planned with rows of source "
-                f"{', '.join(missing)}, which the pipeline no longer names. "
-                "Put it back until the batch is committed, then remove it."
-            )
+        if missing is not None:
+            raise SourceError(f"batch {batch_id} of {self._checkpoint.location} was planned with {missing}")
         return planned
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:

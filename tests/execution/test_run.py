@@ -342,15 +342,6 @@ def test_sources_can_be_added_removed_and_come_back_where_they_stopped(tmp_path:
     assert world.table() == {0: [1, 11], 1: [2], 2: [3], 3: [12]}
 
 
-def test_a_source_with_rows_in_the_planned_batch_cannot_be_removed(tmp_path: Path) -> None:
-    world = World(tmp_path, sources=("a", "b"))
-    world.land(1, source="b")
-    world.execution.plan(run_identity(0))
-    world.sources.pop("b")
-    with pytest.raises(SourceError, match=r"source b[\s\S]*Put it back"):
-        world.run(0)
-
-
 def test_a_v1_checkpoint_refuses_another_number_of_sources(tmp_path: Path) -> None:
     world = World(tmp_path, sources=("a", "b"), checkpoint_format="v1")
     world.land(1, source="a")

@@ -87,6 +87,14 @@ MUTATIONS = [
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(
+        name="a batch is replayed without a source that is gone",
+        why="its output is put in the place of one that had the source's rows, in green",
+        file="execution/opened_sources.py",
+        old='            return f"it has {missing}"\n',
+        new="            pass\n",
+        tests=("tests/execution/test_removed_sources.py",),
+    ),
+    Mutation(
         name="a name that was renamed is a new source",
         why="the command says that all is well, and every run is refused",
         file="execution/maintenance/rename_source.py",

@@ -213,8 +213,14 @@ def asks(world: World) -> str | None:
     subject = _subject(world)
     if subject.kept is not None or subject.intrudes_on is not None or subject.renamed is not None:
         return None
-    # Where the table is away the sensor fires, and the task says so.
-    if subject.options.plan == "interval" or subject.is_away or world.disk.trouble or world.cluster.unreachable:
+    # Where the table is away, or a source that is needed, the sensor fires, and the task says so.
+    if (
+        subject.options.plan == "interval"
+        or subject.is_away
+        or subject.removed is not None
+        or world.disk.trouble
+        or world.cluster.unreachable
+    ):
         return None
     if subject.checkpoint().maintenance.unfinished() is not None:
         return None

@@ -31,6 +31,7 @@ def _may_be_exchanged(world: World, subject: Subject) -> bool:
         and subject.intrudes_on is None
         and subject.options.plan == "live"
         and subject.renamed is None
+        and subject.removed is None
         and not any(run.interval for run in world.airflow.runs)
         and checkpoint.maintenance.unfinished() is None
         and not any(process.name.startswith(COMMANDS) for process in world.processes.living())
@@ -135,6 +136,8 @@ def sets_offset(world: World) -> str | None:
     subject = _subject(world)
     if subject.kept is not None or len(world.subjects) > 1 or subject.options.plan != "live":
         return None
+    if subject.removed is not None:
+        return None
     landing, planned = world.random.choice(subject.landings), [subject.planned_in(unit) for unit in subject.units]
     places = sorted({one[1] for one in planned if one is not None})
     checkpoint = subject.checkpoint()
@@ -153,6 +156,8 @@ def renamed(world: World) -> str | None:
     """In the DAG file, or first in the checkpoint: until both know, nothing is read twice."""
     subject = next(iter(world.subjects.values()))
     if subject.renamed is not None or subject.kept is not None or len(world.subjects) > 1:
+        return None
+    if subject.removed is not None:
         return None
     # What has read nothing is a new source under any name.
     read = sorted({unit.source for unit in subject.units if subject.is_planned(unit)})
@@ -179,6 +184,33 @@ def renames(world: World) -> str | None:
         return f"rename-source of {subject.name} begins"
     subject.dag_lags, subject.renamed = False, None
     return f"DAG file and checkpoint of {subject.name} agree on {', '.join(subject.sources)}"
+
+
+@move("a source is removed", weight=8)
+def removed(world: World) -> str | None:
+    """From the DAG file, while batches that have its rows are replayed, set aside, or on their way."""
+    subject = _subject(world)
+    may_be = subject.format == "v2" and subject.options.plan == "live" and len(subject.landings) > 1
+    if not may_be or subject.removed is not None or subject.renamed is not None or subject.kept is not None:
+        return None
+    subject.removed = world.random.choice(subject.landings)
+    told = f"the DAG file of {subject.name} names {subject.named(subject.removed)} no more"
+    over = [run for run in world.airflow.runs if run.subject is subject and run.state == SUCCESS]
+    if not over or world.random.random() < 0.3:
+        return told
+    # Whoever changes a DAG file has the past made again by it.
+    cleared = world.random.choice(over)
+    world.airflow.clear(cleared)
+    return f"{told}; {cleared.name} is cleared, for code {cleared.wanted}"
+
+
+@move("a source is back", weight=1, always=True)
+def is_back(world: World) -> str | None:
+    subject = _subject(world)
+    if subject.removed is None:
+        return None
+    name, subject.removed = subject.named(subject.removed), None
+    return f"the DAG file of {subject.name} names {name} again"
 
 
 @move("repair", weight=2)

@@ -47,6 +47,7 @@ def come_to_rest(world: World) -> None:
     for subject in world.subjects.values():
         if subject.intrudes_on is None:
             _finish_command(world, subject)
+            subject.removed = None
             _finish_rename(world, subject)
             _run_all(world, subject)
             _withdraw_what_nobody_answers(world, subject)

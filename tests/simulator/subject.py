@@ -101,6 +101,8 @@ class Subject:
         """The landing place of the source whose rename is on its way: the DAG file or the checkpoint lags behind."""
         self.dag_lags = False
         """Whether it is the DAG file."""
+        self.removed: str | None = None
+        """The landing place of a source that the DAG file names no more, for now."""
         self.jumps: dict[int, Jump] = {}
         """By batch: positions that were set by hand, and that no rewind has undone."""
         self.sets_offsets = False
@@ -138,6 +140,7 @@ class Subject:
                     landing, limit=given.limit, cleans=given.cleans, archive=given.archive
                 )
                 for landing in self.landings
+                if landing != self.removed
             },
             sink=(self.intrudes_on or self).system.sink(),
             transform="jobs/orders.py:transform",
