@@ -17,7 +17,7 @@ from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import check_not_taken_back
-from airflow_provider_microbatch.execution.replay import request_replay
+from airflow_provider_microbatch.execution.replay import request_replay, withdraw_those_of_before
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ def look(
     request = None
     if commit is None:
         check_not_taken_back(checkpoint, planned.identity)
+        withdraw_those_of_before(checkpoint, key)
     else:
         request = request_replay(
             checkpoint=checkpoint,

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry,
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
-from airflow_provider_microbatch.execution.identity import complete_replace
+from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
@@ -85,9 +85,26 @@ def ask_again(
     """Request that the batch is replayed. Durable on return.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
+    :raises AttemptFencedError: if a command took the batch out meanwhile; nothing is asked for then.
     """
     check_replayable(sources, planned)
-    checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+    request = checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+    # After the request: a rewind withdraws those that it finds. One that came later would wait for ever, and hold
+    # retention: the batch's next life is what the user has cleared for.
+    if planned_identity(checkpoint, planned.key) != planned.identity:
+        reason = "the batch was rewound while its replay was asked for"
+        checkpoint.replays.withdraw(planned.key, request.epoch, reason=reason)
+        raise AttemptFencedError(f"batch {planned.key}: {reason}. Nothing was done; a retry makes it as it is then.")
+
+
+def withdraw_those_of_before(checkpoint: Checkpoint, key: BatchKey) -> None:
+    """Withdraw requests for a batch that is planned and not committed: who made one saw it committed, and slept through
+    a rewind. It may have died before it could withdraw the request itself."""
+    pending = checkpoint.replays.pending(key)
+    # After the look at the requests: a batch that is committed by now may have been cleared since.
+    if pending and checkpoint.lane(key.lane).commit_log.get(key.id) is None:
+        for request in pending:
+            checkpoint.replays.withdraw(key, request.epoch, reason="the batch was rewound before")
 
 
 def _withdraw_unanswerable(

@@ -24,11 +24,6 @@ def world(tmp_path: Path) -> World:
     return filled(World(tmp_path), 4)
 
 
-@pytest.fixture
-def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
-    return Sleep(monkeypatch)
-
-
 def back_to_the_third(drafting: Drafting) -> Plan:
     """``set-offset``: row 3 is read once more."""
     return plan_set_offset(

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -22,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution import plan as plan_module
+from airflow_provider_microbatch.execution import replay as replay_module
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
@@ -85,6 +88,24 @@ def test_a_publish_that_slept_through_a_rewind_finds_nothing_to_publish(world: W
     assert world.table() == {0: [0], 1: [1]}
     world.run(3)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_request_for_a_replay_that_slept_through_a_rewind_is_withdrawn(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    filled(world, 3)
+    sleep.before(Replays, "request", rewound(world, 1))
+    with monkeypatch.context() as patch:
+        if dies:
+            patch.setattr(replay_module, "planned_identity", killed)
+        with pytest.raises(Killed if dies else AttemptFencedError):
+            world.run(2, clear_number=1)
+    world.expire_leases()
+    world.run(2, clear_number=1, try_number=2)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert world.checkpoint.replays.pending(BatchKey("live", 2)) == []
+    assert verify_all(world.checkpoint) == []
 
 
 def test_a_plan_that_slept_while_others_went_on_from_a_rewind_doubles_nothing(tmp_path: Path, sleep: Sleep) -> None:
