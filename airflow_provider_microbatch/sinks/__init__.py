@@ -152,6 +152,11 @@ class Sink(Definition, ABC):
         return True
 
     @property
+    def can_withdraw(self) -> bool:
+        """Whether :meth:`withdraw` can take a batch out. Only then is a command begun that has to."""
+        return type(self).withdraw is not Sink.withdraw
+
+    @property
     def is_cheap_to_ask(self) -> bool:
         """Whether :meth:`contains` needs no Spark, and no server."""
         return True

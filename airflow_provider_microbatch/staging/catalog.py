@@ -123,7 +123,7 @@ class Catalog(Definition, ABC):
         return self.files(table).seems_away(tables)
 
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
-        """Take a batch out of the table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""
+        """Take a batch out of a continuous table; see :meth:`~airflow_provider_microbatch.sinks.Sink.withdraw`."""
         raise SinkError(
             f"batch {batch.key} cannot be taken out of {self.location(table)} by itself; do it in the catalog."
         )

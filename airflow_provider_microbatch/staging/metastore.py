@@ -144,6 +144,11 @@ class Metastore:
         """Point the batch's partition at other files. One call of the metastore."""
         self._change([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
 
+    def drop_partition(self, name: str, key: BatchKey) -> None:
+        """Forget the batch's partition, if there is one. One call of the metastore; of an external table no file is
+        removed."""
+        self._change([f"ALTER TABLE {self.name(name)} DROP IF EXISTS {_partition(key)}"])
+
     def drop(self, *names: str) -> None:
         """Drop tables, those that are there."""
         self._change([f"DROP TABLE IF EXISTS {self.name(name)}" for name in names])

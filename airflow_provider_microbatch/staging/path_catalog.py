@@ -104,8 +104,9 @@ class PathCatalog(Catalog):
         return FolderOfBatches(table, files) if table.mode == APPEND else WholeFolder(table, self._target(table), files)
 
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
-        own = table.mode == APPEND
-        return self.files(table).withdraw(batch, epoch) if own else super().withdraw(table, batch, epoch)
+        if table.mode != APPEND:
+            return super().withdraw(table, batch, epoch)
+        return self.files(table).withdraw(batch, epoch)
 
     def files(self, table: Table) -> FileSink:
         target = self._target(table)

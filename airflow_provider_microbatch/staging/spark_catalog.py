@@ -161,6 +161,22 @@ class SparkCatalog(Catalog):
         with reporting(f"list table {table.name}"):
             return self._kind(table, self._store(table)).batches(lane)
 
+    def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
+        with reporting(f"take batch {batch.key} out of table {table.name}"), self._changing(table) as store:
+            kind = self._kind(table, store)
+            if not isinstance(kind, TableOfPartitions):
+                return super().withdraw(table, batch, epoch)
+            found = self._published(kind, batch)
+            if found is None:
+                return False
+            if found.epoch != epoch:
+                raise SinkError(
+                    f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
+                    "meanwhile. Nothing was taken out; run the command again."
+                )
+            kind.take_out(batch.key)
+        return True
+
     def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
         store = self._store(table)
         tables = [store.table(name) for name in store.named(Names(table.base_name, "").stage)]

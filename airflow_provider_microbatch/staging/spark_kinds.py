@@ -103,6 +103,13 @@ class TableOfPartitions:
             note_replaced(self.files, before)
             self.store.move_partition(self.table.base_name, stage.key, folder)
 
+    def take_out(self, key: BatchKey) -> None:
+        """Name the batch's files no more, in one call. They are kept as replaced ones are."""
+        before = self.folder(key)
+        if before is not None:
+            note_replaced(self.files, before)
+            self.store.drop_partition(self.table.base_name, key)
+
     def heal(self, names: Names) -> None:
         """A partition is never half published."""
 

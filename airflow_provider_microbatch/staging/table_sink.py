@@ -107,6 +107,10 @@ class TableSink(Sink):
         return self.mode == APPEND
 
     @property
+    def can_withdraw(self) -> bool:
+        return self.keeps_batches
+
+    @property
     def is_cheap_to_ask(self) -> bool:
         return self.catalog.is_cheap_to_ask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     DefinitionError,
     HookError,
+    MaintenanceError,
     PublishConflictError,
     SinkError,
     TransformError,
@@ -28,6 +30,7 @@ from airflow_provider_microbatch.staging.hooks import JobContext, check_hook
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.staged_table import StagedTableHook
 from airflow_provider_microbatch.staging.table_sink import TableSink
+from tests.execution.maintaining import applied, rewind
 from tests.execution.world import World
 from tests.sinks.stages import batch_of, expect, write_stage
 from tests.staging.stages import write_stage_table
@@ -379,3 +382,17 @@ def test_bad_arguments_are_named_where_they_are_written(changes: dict[str, objec
     given = {"catalog": PathCatalog("/lake"), "table": "sales.orders", **changes}
     with pytest.raises(DefinitionError, match=said):
         TableSink(given.pop("catalog"), given.pop("table"), **given)  # type: ignore[arg-type]
+
+
+def test_a_rewind_that_would_have_to_take_a_batch_out_of_a_table_that_is_made_whole_is_not_begun(shop: Make) -> None:
+    made = shop("create_or_replace")
+    made.world.run(0)
+    made.world.expire_leases()
+    before = made.world.files()
+    with pytest.raises(MaintenanceError, match=r"no batch can be taken out of[\s\S]*drop the table"):
+        applied(made.world, rewind(-1))
+    assert made.world.files() == before
+    shutil.rmtree(made.target)
+    applied(made.world, rewind(-1))
+    made.world.run(1)
+    assert made.ids() == [1, 2]

@@ -39,6 +39,7 @@ from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
     foreign,
+    test_a_batch_that_is_withdrawn_is_out_and_can_come_back,
     test_a_foreign_batch_is_named_with_the_ways_on,
     test_a_replay_needs_a_complete_stage,
     test_a_replay_replaces_and_an_older_one_cannot_come_back,
@@ -52,6 +53,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt,
     test_the_definition_survives_a_round_trip,
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
+    test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
 from tests.execution.world import CODE, World, run_identity
 from tests.sinks.stages import BATCH, EXPECTED

@@ -287,6 +287,11 @@ class _Rewind:
         for number in reversed(present):
             found = published[number]
             assert found is not None
+            if not found.sink.can_withdraw:
+                raise MaintenanceError(
+                    f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
+                    "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again."
+                )
             adopted = self._checkpoint.adoptions.get(BatchKey(self._name, number)) if not found.manifest.epoch else None
             step = DropOutput(
                 key=str(BatchKey(self._name, number)),
