@@ -258,7 +258,8 @@ class Planner:
                 return None
         if position.planned is not None and resumes:
             self.claim()
-            return self._resume(position.batch_id)
+            # Not committed when this run came. Should it be by now, another run has done that, and this one goes on.
+            return replace(self._resume(position.batch_id), committed=False, set_aside=False)
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)

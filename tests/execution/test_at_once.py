@@ -10,9 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchInProgressError, ConcurrentPlanError
+from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.execution.world import World
+from tests.execution.sleepers import Sleep
+from tests.execution.world import World, run_identity
 
 RUNS = 6
 
@@ -54,3 +56,17 @@ def test_a_batch_that_another_run_makes_between_two_looks_is_no_strangers(
     with pytest.raises(ConcurrentPlanError, match="run-1"):
         world.run(0)
     assert world.table() == {0: [0]}
+
+
+def test_a_run_that_comes_to_a_batch_that_another_one_commits_then_goes_on_with_what_is_new(
+    tmp_path: Path, sleep: Sleep
+) -> None:
+    world = World(tmp_path)
+    world.land(0)
+    world.execution.plan(run_identity(0))
+    world.land(1)
+    sleep.before(Planner, "claim", lambda: world.run(2))
+    summary = world.run(1)
+    assert summary is not None
+    assert (summary.key.id, summary.rows_out) == (1, 1)
+    assert world.table() == {0: [0], 1: [1]}
