@@ -24,7 +24,7 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system`` or ``maintenance``.
+        ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system``, ``lane`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -45,6 +45,7 @@ _REPAIRS = {
     "attempt": "`microbatch repair` puts another entry in its place, which fences as this one did.",
     "file system": "Stop the pipeline, copy the folder as it is, and have the pipeline name the new place.",
     "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
+    "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
     "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
@@ -66,6 +67,7 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
         lane = checkpoint.lane(name)
         planned[name] = set(lane.offset_log.ids())
         findings += _verify_lane(lane, owner=identity.pipeline if identity else None)
+    findings += [_finding("lane", where, "it lies among the lanes and is none.") for where in checkpoint.no_lanes()]
     attempts, replays = checkpoint.attempts, checkpoint.replays
     findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)

@@ -90,6 +90,10 @@ def truncate(path: str) -> Callable[[Path], None]:
         (truncate("offsets/1"), "unreadable", "offsets/1"),
         (write("commits/1", "v9\n{}"), "unreadable", "commits/1"),
         (remove("lanes/backfill/commits/0"), "gap", "lanes/backfill/commits/0"),
+        (lambda root: (root / "lanes/lost+found").mkdir(), "lane", "lanes/lost+found"),
+        (write("lanes/README.txt", "x"), "lane", "lanes/README.txt"),
+        (write("lanes/of_ours/notes/1", "x"), "lane", "lanes/of_ours"),
+        (write("lanes/live/offsets/1", "x"), "lane", "lanes/live"),
         (truncate("attempts/live/3/1"), "attempt", "attempts/live/3/1"),
         (truncate("attempts/live/3/1.end"), "attempt", "attempts/live/3/1"),
         (remove("attempts/live/3/1"), "attempt", "attempts/live/3/1"),
@@ -105,6 +109,12 @@ def test_damage_is_found(
     findings = verify_all(opened(tmp_path))
     assert (kind, str(tmp_path / where)) in {(finding.kind, finding.where) for finding in findings}
     assert all(finding.message and finding.repair for finding in findings)
+
+
+def test_a_lane_whose_maker_died_before_its_first_entry_is_no_finding(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "lanes/killed").mkdir()
+    (tmp_path / "lanes/killed_later/offsets").mkdir(parents=True)
+    assert verify_all(opened(tmp_path)) == []
 
 
 def test_a_range_that_does_not_begin_where_the_last_ended(tmp_path: Path) -> None:

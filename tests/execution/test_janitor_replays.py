@@ -166,6 +166,22 @@ def test_a_folder_that_is_no_lane_is_passed_over(world: World, folder: str) -> N
     assert main(["repair", str(world.root / "checkpoint")]) == 0
 
 
+@pytest.mark.parametrize("folder", ["lanes", "leases", "attempts", "replays"])
+@pytest.mark.parametrize("name", ["lost+found", "README.txt"])
+def test_a_stray_file_stops_nobody(tmp_path: Path, folder: str, name: str) -> None:
+    world = filled(World(tmp_path, min_batches_to_retain=2), 3)
+    stray = tmp_path / "checkpoint" / folder / name
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("x")
+    world.land(3)
+    world.run(3)
+    assert world.checkpoint.offset_log.ids() == [2, 3]
+    assert world.janitor().problems == []
+    named = folder == "lanes"
+    assert main(["check", world.pipeline.checkpoint]) == named
+    assert main(["repair", world.pipeline.checkpoint]) == named
+
+
 @pytest.mark.parametrize("seconds", ["1e999", "1" + "0" * 400, "-1"])
 def test_a_lease_of_no_sane_length_is_reported(world: World, seconds: str) -> None:
     """An endless one would count as alive for ever, and hold retention."""
