@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CorruptEntryError
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -62,11 +64,23 @@ class KnownTables:
         found = [self._entry(name) for name in sorted(self._store.list(""))]
         return [entry[0] for entry in found if entry is not None and entry[1] == table_id]
 
+    def unreadable(self) -> Iterator[tuple[str, CorruptEntryError]]:
+        """Entries that cannot be read, by the name of their file."""
+        for name in sorted(self._store.list("")):
+            try:
+                self._entry(name)
+            except CorruptEntryError as error:
+                yield name, error
+
+    def where(self, name: str) -> str:
+        """Address of an entry, for messages."""
+        return f"{self._store.location}/{name}"
+
     def _entry(self, name: str) -> tuple[str, str] | None:
         data = self._store.get(name)
         if data is None:
             return None
-        where = f"{self._store.location}/{name}"
+        where = self.where(name)
         values = decode_record(data, where=where)
         location, table_id = values.get("location"), values.get("id")
         if not isinstance(location, str) or not is_table_id(table_id):

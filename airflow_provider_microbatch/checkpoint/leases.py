@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
@@ -73,6 +75,12 @@ class Leases:
                 return 0.0
             return max(0.0, seconds - (self._store.now_ms() - written) / 1000)
         return 0.0
+
+    def age_seconds(self, key: BatchKey, epoch: int) -> float:
+        """How long ago the attempt's lease was written, whatever is in it; endless if there is none."""
+        written = [self._store.modified_ms(_path(key, epoch, number)) for number in self._renewals(key, epoch)]
+        newest = max((one for one in written if one is not None), default=None)
+        return math.inf if newest is None else (self._store.now_ms() - newest) / 1000
 
     def forget(self, key: BatchKey, epoch: int) -> bool:
         """Remove the attempt's lease: nothing of the attempt is left to do. False if there was none."""

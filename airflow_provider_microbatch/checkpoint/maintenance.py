@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 
 HOLD_SECONDS = 30.0
 """How long a command counts as alive after its last sign. It gives one before each step."""
@@ -183,7 +183,11 @@ class MaintenanceLog:
 
     def held_seconds(self, number: int) -> float:
         """How long the command still counts as alive; 0 if its process has given no sign of life."""
-        return self._leases.remaining_seconds(_lease(number), 1)
+        try:
+            return self._leases.remaining_seconds(_lease(number), 1)
+        except CorruptEntryError:
+            # A torn one says no time, and nobody could finish or give up the command before it is over.
+            return max(0.0, HOLD_SECONDS - self._leases.age_seconds(_lease(number), 1))
 
     def where(self, number: int) -> str:
         """Address of an entry, for messages."""

@@ -24,7 +24,8 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system``, ``lane`` or ``maintenance``.
+        ``source``, ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system``, ``lane``, ``table`` or
+        ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -46,6 +47,7 @@ _REPAIRS = {
     "file system": "Stop the pipeline, copy the folder as it is, and have the pipeline name the new place.",
     "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
     "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
+    "table": "`microbatch repair` moves it away: the table tells its id again. Mount the table first, if it is not.",
     "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
@@ -68,6 +70,9 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
         planned[name] = set(lane.offset_log.ids())
         findings += _verify_lane(lane, owner=identity.pipeline if identity else None)
     findings += [_finding("lane", where, "it lies among the lanes and is none.") for where in checkpoint.no_lanes()]
+    findings += [
+        _finding("table", checkpoint.tables.where(name), told) for name, told in checkpoint.tables.unreadable()
+    ]
     attempts, replays = checkpoint.attempts, checkpoint.replays
     findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)

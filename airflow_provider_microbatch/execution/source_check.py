@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -21,10 +23,28 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
         for name in recorded.source_names():
             source = recorded.source(name, lane=LIVE)
             if source is not None:
-                found += _look(checkpoint, source, name)
+                found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
     except (CheckpointError, DefinitionError):
         pass  # what is wrong with the logs of the batches, or with definitions, is told by others
     return found
+
+
+def has_committed(checkpoint: Checkpoint) -> bool:
+    """Whether any lane has: then what a source has learned of its data is what the rows in the table are like."""
+    return any(checkpoint.lane(lane).commit_log.latest_id() is not None for lane in checkpoint.lanes())
+
+
+def _torn(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    way = "`microbatch repair` moves it away: no batch is committed, and it is learned again."
+    if has_committed(checkpoint):
+        way = (
+            "Restore it from a backup of the checkpoint. Without one, what is learned again may differ from what the "
+            f"table has: give source {name!r} a schema with all columns that it has there, those of its folders' "
+            "names too, and move the file away."
+        )
+    for entry, message in source.torn():
+        where = f"{checkpoint.source_state(name).location}/{entry}"
+        yield Finding(kind="source", where=where, message=message, repair=way)
 
 
 def _look(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding]:

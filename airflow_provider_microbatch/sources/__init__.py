@@ -187,6 +187,10 @@ class OpenSource(ABC):
         """
         return iter(())
 
+    def torn(self) -> Iterator[tuple[str, str]]:
+        """Names of what this source keeps for itself, has learned of its data and cannot read, with the reason."""
+        return iter(())
+
     def forget_after(self, end: Offset | None) -> None:  # noqa: B027
         """Whatever was planned after ``end`` is planned anew, by what is there then. For a log that is damaged, and
         batches that were taken out of the table; nobody plans meanwhile.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
+from airflow_provider_microbatch.checkpoint.records import corrupt, parse_object
 from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.exceptions import CorruptEntryError
 
 SCHEMA = "schema"
 PARTITIONS = "partitions"
@@ -25,13 +28,16 @@ class Learned:
         self._state = state
 
     def get(self, name: str) -> str | None:
-        """What is pinned, as JSON; None if nothing is."""
-        data = self._state.get(self._place(name))
-        return None if data is None else data.decode()
+        """What is pinned, as JSON; None if nothing is. :raises CorruptEntryError: if it cannot be read."""
+        return self._read(self._place(name))
 
-    def all(self) -> dict[str, str]:
-        """What is pinned, by name."""
-        return {name: value for name in (SCHEMA, PARTITIONS) if (value := self.get(name)) is not None}
+    def torn(self) -> Iterator[tuple[str, str]]:
+        """Names that cannot be read, with the reason."""
+        for name in (SCHEMA, _SCHEMA_ANEW, PARTITIONS):
+            try:
+                self._read(name)
+            except CorruptEntryError as error:
+                yield name, str(error)
 
     def pin(self, name: str, value: str) -> bool:
         """Pin it, unless it has no fields. False if something else is pinned."""
@@ -41,9 +47,18 @@ class Learned:
         return pinned is not None and json.loads(pinned) == json.loads(value)
 
     def _place(self, name: str) -> str:
-        pinned = self._state.get(name) if name == SCHEMA else None
+        pinned = self._read(name) if name == SCHEMA else None
         return name if pinned is None or _has_fields(pinned) else _SCHEMA_ANEW
 
+    def _read(self, name: str) -> str | None:
+        data, where = self._state.get(name), f"{self._state.location}/{name}"
+        if data is None:
+            return None
+        text = data.decode("utf-8", "replace")
+        if not isinstance(parse_object(text, where=where).get("fields"), list):
+            corrupt(where, "not what it should be: no schema, which has a list of fields")
+        return text
 
-def _has_fields(schema: str | bytes) -> bool:
+
+def _has_fields(schema: str) -> bool:
     return bool(json.loads(schema)["fields"])

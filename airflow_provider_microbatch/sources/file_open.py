@@ -152,15 +152,15 @@ class OpenFileSource(OpenSource):
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
         files = self._usable(start, end)
-        pinned = self._learned.all()
+        schema = self._source.schema
         return Read(
             reader=READER,
             arguments={
                 "name": self._name,
                 "format": self._source.format,
-                "schema": self._source.schema,
-                "schema_json": None if self._source.schema is not None else pinned.get(SCHEMA),
-                "partitions_json": pinned.get(PARTITIONS),
+                "schema": schema,
+                "schema_json": None if schema is not None else self._learned.get(SCHEMA),
+                "partitions_json": self._learned.get(PARTITIONS),
                 "options": dict(self._source.options),
                 "groups": partition_groups(files, partitioned=not self._source.recursive),
                 "left_out": self._left_out(start, end, files),
@@ -184,6 +184,10 @@ class OpenFileSource(OpenSource):
                 f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
                 f"the batch was read and are there now: {named}. Run the batch again, which reads them."
             )
+
+    def torn(self) -> Iterator[tuple[str, str]]:
+        """What of the pinned schema, and of the partition columns, cannot be read."""
+        return self._learned.torn()
 
     def learned(self, facts: dict[str, Any]) -> None:
         """Pin an inferred schema, and partition columns that the schema does not name.

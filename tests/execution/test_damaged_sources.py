@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
@@ -113,3 +113,57 @@ def test_of_what_a_batch_says_to_have_read_after_the_end_of_the_log_one_entry_is
         )
     )
     assert len(list(source.damaged('{"logOffset":50}'))) == 1
+
+
+TORN = [b"", b"{}", b"no json", b"[]", b"[" * 100_000, b'{"fields":1}']
+
+
+def pinned(world: World, name: str = "schema") -> Path:
+    folder = world.root / "checkpoint/microbatch/sources/orders"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
+
+
+@pytest.fixture
+def inferring(tmp_path: Path) -> World:
+    """A source whose schema is inferred, and an attempt that died."""
+    world = World(tmp_path)
+    world.sources = {"orders": FileSource(str(world.landing()), format="json")}
+    world.land(0)
+    world.staged()
+    world.expire_leases()
+    return world
+
+
+@pytest.mark.parametrize("data", TORN)
+@pytest.mark.parametrize("name", ["schema", "partitions"])
+def test_a_torn_schema_is_named_and_learned_again_where_nothing_is_committed(
+    inferring: World, name: str, data: bytes
+) -> None:
+    pinned(inferring, name).write_bytes(data)
+    with pytest.raises(CorruptEntryError, match=f"microbatch/sources/orders/{name}"):
+        inferring.run(0)
+    [finding] = check_sources(inferring.checkpoint)
+    assert (finding.kind, finding.where) == ("source", str(pinned(inferring, name)))
+    assert "`microbatch repair`" in finding.repair
+    applied(inferring)
+    assert check_sources(inferring.checkpoint) == []
+    inferring.run(0)
+    assert rows(inferring) == [0]
+
+
+def test_a_torn_schema_of_rows_that_are_in_the_table_is_left_and_the_source_can_be_given_one(inferring: World) -> None:
+    inferring.run(0)
+    pinned(inferring).write_bytes(b"")
+    inferring.land(1)
+    with pytest.raises(CorruptEntryError):
+        inferring.run(1)
+    [problem] = planned(inferring).problems
+    assert problem.where == str(pinned(inferring))
+    assert "give source 'orders' a schema" in problem.remedy
+    assert pinned(inferring).read_bytes() == b""
+    inferring.sources = {"orders": FileSource(str(inferring.landing()), format="json", schema="id long")}
+    inferring.run(1)
+    assert rows(inferring) == [0, 1]
+    pinned(inferring).unlink()
+    assert main(["check", inferring.pipeline.checkpoint]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS, MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
 from airflow_provider_microbatch.exceptions import CorruptEntryError, EngineError, MaintenanceError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
@@ -209,6 +210,19 @@ def test_a_command_whose_record_is_torn_is_given_up_all_the_same(world: World) -
         applied(world, plan_repair)
     applier(world).give_up(by="me@here")
     assert world.checkpoint.maintenance.check_none() == 1
+
+
+@pytest.mark.parametrize("torn", [b"", b'v1\n{"seconds":1e999}'])
+def test_a_command_whose_lease_is_torn_is_over_when_the_longest_one_is(world: World, torn: bytes) -> None:
+    assert killed_at(6, lambda: applied(world, rewind(0)))
+    (lease,) = (world.root / "checkpoint/maintenance/leases/maintenance").iterdir()
+    lease.write_bytes(torn)
+    with pytest.raises(MaintenanceError, match="run this again in"):
+        applied(world, plan_repair)
+    past = lease.stat().st_mtime - HOLD_SECONDS
+    os.utime(lease, (past, past))
+    applied(world, plan_repair)
+    assert world.checkpoint.offset_log.ids() == [0]
 
 
 @pytest.mark.parametrize("left", ["1.decided", "1.end"])

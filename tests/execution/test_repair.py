@@ -13,7 +13,12 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import AttemptFencedError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    CheckpointError,
+    CorruptEntryError,
+    MaintenanceError,
+)
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.position import read_position
 from tests.execution.maintaining import applied, planned
@@ -237,6 +242,41 @@ def test_a_torn_lease_keeps_nobody_out(world: World) -> None:
     applied(world)
     assert world.checkpoint.leases.unfinished() == []
     assert world.run(4) is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"v1\n{", b'v1\n{"location":"file:///lake"}'])
+def test_a_torn_id_of_a_table_is_named_and_the_table_tells_it_again(world: World, data: bytes) -> None:
+    (known,) = (world.root / "checkpoint/microbatch/tables").iterdir()
+    before = known.read_bytes()
+    known.write_bytes(data)
+    with pytest.raises(CorruptEntryError, match=re.escape(str(known))):
+        world.run(5)
+    assert (("table", str(known))) in [(finding.kind, finding.where) for finding in verify_all(world.checkpoint)]
+    applied(world)
+    assert verify_all(world.checkpoint) == []
+    world.run(5)
+    assert known.read_bytes() == before
+
+
+def test_a_torn_id_of_a_table_that_may_be_away_is_left_as_it_is(world: World) -> None:
+    """In an empty folder no batch is found: what is committed would be planned again."""
+    (known,) = (world.root / "checkpoint/microbatch/tables").iterdir()
+    known.write_bytes(b"")
+    world.lake.rename(world.root / "elsewhere")
+    world.lake.mkdir()
+    with pytest.raises(MaintenanceError, match="may not be mounted"):
+        applied(world)
+    world.lake.rmdir()
+    (world.root / "elsewhere").rename(world.lake)
+    applied(world)
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_record_of_a_table_that_a_newer_version_wrote_stays(world: World) -> None:
+    (known,) = (world.root / "checkpoint/microbatch/tables").iterdir()
+    known.write_bytes(b"v9\n{}")
+    assert [problem.where for problem in planned(world).problems] == [str(known)]
+    assert known.name not in str(planned(world).steps)
 
 
 def test_a_replay_that_was_answered_is_not_run_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,22 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="repair forgets the id of a table that is away",
+        why="it asks an empty folder for batches that are committed, and plans them again",
+        file="execution/maintenance/repair.py",
+        old="        if away is not None:\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_repair.py",),
+    ),
+    Mutation(
+        name="repair forgets the schema that committed rows have",
+        why="another one is inferred, and readers cannot read both",
+        file="execution/maintenance/repair.py",
+        old="    if has_committed(checkpoint):\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_damaged_sources.py",),
+    ),
+    Mutation(
         name="a command takes its number after it has looked",
         why="of two that begin at once both go on, and one stops half way for good",
         file="checkpoint/maintenance.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.codec import decode_offsets, version_of
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
@@ -10,13 +11,19 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record, parse_object, to_bytes, to_json
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, UnknownVersionError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    CorruptEntryError,
+    DefinitionError,
+    MaintenanceError,
+    UnknownVersionError,
+)
 from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
 from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.source_check import check_sources
+from airflow_provider_microbatch.execution.source_check import check_sources, has_committed
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
@@ -30,11 +37,13 @@ def plan_repair(drafting: Drafting) -> Plan:
     """
     _mend_metadata(drafting)
     _mend_identity(drafting)
+    _mend_tables(drafting)
     recorded = Recorded(drafting.checkpoint)
     for told in recorded.unusable():
         drafting.note(told)
     for name in drafting.checkpoint.lanes():
         LaneRepair(drafting, recorded, name).run()
+    _mend_sources(drafting, recorded)
     repair_attempts(drafting)
     repair_replays(drafting, recorded)
     drafting.sweep()
@@ -105,3 +114,36 @@ def _mend_identity(drafting: Drafting) -> None:
             }
             drafting.write(_IDENTITY, encode_record(values), f"as {where} says")
             return
+
+
+def _mend_tables(drafting: Drafting) -> None:
+    """By which id a table is known it tells itself, as long as it is there.
+
+    :raises MaintenanceError: if a table whose id is torn may be away. Repair would ask an empty folder for its batches.
+    """
+    torn = [
+        (name, told)
+        for name, told in drafting.checkpoint.tables.unreadable()
+        if not isinstance(told, UnknownVersionError)
+    ]
+    for name, _ in torn:
+        drafting.set_aside(f"microbatch/tables/{name}", "torn; the table tells its id again")
+    sinks = []
+    with suppress(MaintenanceError):
+        sinks = Recorded(drafting.checkpoint).usable()
+    for sink in sinks if torn else ():
+        away = sink.seems_away(drafting.checkpoint.tables)
+        if away is not None:
+            raise MaintenanceError(f"{torn[0][1]} It cannot be mended now: {away}")
+
+
+def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:
+    """What a source has learned of its data it learns again, as long as no rows are in the table that may differ."""
+    checkpoint = drafting.checkpoint
+    if has_committed(checkpoint):
+        return
+    with suppress(CheckpointError, DefinitionError):
+        for name in recorded.source_names():
+            source = recorded.source(name, lane=LIVE)
+            for entry, _ in source.torn() if source is not None else ():
+                drafting.set_aside(f"microbatch/sources/{name}/{entry}", "torn; it is learned again")
