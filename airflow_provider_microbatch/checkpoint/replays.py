@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
@@ -66,6 +66,17 @@ class Replays:
         """
         values = {"attempt": attempt, "completed_ms": completed_ms, "progress": dict(progress or {})}
         return self.epochs.end(key, epoch, values)
+
+    def complete_rest(self, attempt: Attempt) -> None:
+        """See that an attempt that has answered one request has answered all that it was made for: whoever gave the
+        answers may have died between two of them."""
+        answers = (self.completed(attempt.key, epoch) for epoch in self.epochs.ends(attempt.key))
+        given = next((answer for answer in answers if answer and answer["attempt"] == attempt.epoch), None)
+        if given is None:
+            return
+        for request in self.pending(attempt.key):
+            if request.epoch <= (attempt.request or 0):
+                self.epochs.end(attempt.key, request.epoch, given)
 
     def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
         """Record that the request cannot be answered. It counts as never made: its run may ask again."""

@@ -99,6 +99,9 @@ def end_attempt(
         finds the attempt.
     """
     key, epoch = attempt.key, attempt.epoch
+    if end.state == "succeeded" and attempt.request is not None:
+        # Before the lease goes: nobody would find the attempt again, and with its run deleted nobody would answer.
+        checkpoint.replays.complete_rest(attempt)
     if not checkpoint.attempts.end(key, epoch, end) and end.state != "succeeded":
         end = checkpoint.attempts.ended(key, epoch) or end
     hooks: list[JobStatusHook] = []

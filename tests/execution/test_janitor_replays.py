@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
+from airflow_provider_microbatch.execution.settle import settle
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import filled
@@ -60,6 +62,44 @@ def test_a_replay_that_the_janitor_answered_is_done_for_its_run(world: World) ->
     assert summary is not None
     assert (summary.epoch, summary.rows_out, summary.files_in) == (2, 1, 1)
     assert world.checkpoint.attempts.latest_epoch(KEY) == 3, "the janitor's fence; nothing ran again"
+
+
+@pytest.mark.parametrize("who", ["the run", "the janitor", "the end of its task"])
+def test_one_replay_of_two_clears_answers_both_though_its_answer_is_cut_off(world: World, who: str) -> None:
+    """The second answer would be nobody's to give once the run is deleted, and would hold retention."""
+    world.run(0)
+    world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=world.clock)
+    real, given = Replays.complete, []
+
+    def dying(replays: Replays, *args: Any, **kwargs: Any) -> bool:
+        if given:
+            raise Killed
+        given.append(args)
+        return real(replays, *args, **kwargs)
+
+    def cut_off() -> None:
+        world.run(0, clear_number=2)
+
+    if who == "the janitor":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Execution, "commit", dies)
+            with pytest.raises(Killed):
+                cut_off()
+        world.expire_leases()
+        cut_off = world.janitor  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Replays, "complete", dying)
+        with pytest.raises(Killed):
+            cut_off()
+    assert [request.epoch for request in world.checkpoint.replays.pending(KEY)] == [2]
+    if who == "the end of its task":
+        ti_id = run_identity(0, clear_number=2).ti_id
+        settle(world.execution, ti_id=str(ti_id), error=None, engine_of=lambda _: None)
+    world.expire_leases()
+    world.janitor()
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert world.checkpoint.leases.unfinished() == []
+    assert world.checkpoint.replays.completed(KEY, 2) == world.checkpoint.replays.completed(KEY, 1)
 
 
 def test_a_replay_that_publishes_until_its_stage_is_dropped_is_answered(

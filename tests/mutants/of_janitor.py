@@ -65,6 +65,14 @@ MUTATIONS = [
         tests=(REPLAYS,),
     ),
     Mutation(
+        name="a replay answers one of two clears",
+        why="killed between the two answers, the second holds retention for ever",
+        file="execution/status.py",
+        old="        checkpoint.replays.complete_rest(attempt)\n",
+        new="        pass\n",
+        tests=(REPLAYS,),
+    ),
+    Mutation(
         name="the janitor leaves stages",
         why="stages pile up",
         file="execution/janitor.py",
