@@ -226,7 +226,11 @@ class Janitor:
             report.add("stage dropped" if staged else "attempt ended", what, told)
             return
         if end.state != "succeeded":
-            sinks[0].fence(attempt.batch, epoch, by=told)
+            try:
+                sinks[0].fence(attempt.batch, epoch, by=told)
+            except Exception as error:
+                # It only spares Spark work: the attempt's epoch fences it.
+                self._failed(f"the fence mark of {what}", error, report)
             engine = self._engine_of(str(attempt.handle.get("engine")))
             try:
                 if engine is not None and engine.cancel(attempt.handle):

@@ -98,6 +98,23 @@ def test_a_dead_attempts_stage_is_gone_after_one_run_and_its_spark_is_stopped(wo
     assert world.table() == {0: [1]}
 
 
+def test_a_mark_that_cannot_be_set_keeps_nothing_from_a_dead_attempt(world: World, diary: Path, tmp_path: Path) -> None:
+    """It spares Spark work, no more: the epoch fences."""
+    world.staged()
+    world.expire_leases()
+    (world.lake / "_fenced").symlink_to(tmp_path)
+    engine = InlineEngine()
+    report = world.janitor(engine)
+    assert [problem.partition(":")[0] for problem in report.problems] == ["the fence mark of live/0 attempt 1"]
+    assert report.of("stage dropped") == report.of("attempt ended") == ["live/0 attempt 1"]
+    assert len(engine.cancelled) == 1
+    assert lines(diary)[-1] == "diary failed live/0 1"
+    assert world.stages() == []
+    assert world.checkpoint.leases.unfinished() == []
+    world.run(1)
+    assert world.table() == {0: [1]}
+
+
 def test_a_second_run_has_nothing_to_do(world: World, diary: Path) -> None:
     world.staged()
     world.expire_leases()
