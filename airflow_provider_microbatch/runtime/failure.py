@@ -34,8 +34,11 @@ _SQLSTATES = tuple(
 """Whose fault it is by what Spark's error says of its kind; the first that is found. What says nothing of it (I/O, a
 full disk, memory, a lost executor, a bug of Spark's) is not the batch's fault."""
 
-_GONE = ("Py4JNetworkError", "RetriesExceeded", "StatusCode.UNAVAILABLE", "INVALID_HANDLE.SESSION_")
-"""What a driver or a server that went away looks like, in whatever phase."""
+_GONE = ("Py4JNetworkError", "RetriesExceeded")
+_GONE_CLASS = "[INVALID_HANDLE.SESSION_"
+_UNAVAILABLE = "UNAVAILABLE"
+"""What a driver or a server that went away looks like, in whatever phase: errors of PySpark and Py4J, an error class of
+Spark's, and a status of gRPC."""
 
 
 class BatchFailure(Exception):
@@ -107,7 +110,8 @@ def _describe(error: BaseException) -> str:
 def _origin(error: BaseException, origin: str) -> str:
     """Spark is lazy: what is wrong with a file or with a function of the user's may surface only while it writes."""
     text = f"{type(error).__name__}: {error}"
-    if any(mark in text for mark in _GONE):
+    told = next((found for states, found in _SQLSTATES if states.search(text)), None)
+    if told is None and any(map(_is_of_who_is_gone, _chain(error))):
         return "runtime"
     if origin != "write":
         return origin
@@ -115,4 +119,27 @@ def _origin(error: BaseException, origin: str) -> str:
         return "transform"
     if any(mark in text for mark in _READING):
         return "read"
-    return next((found for states, found in _SQLSTATES if states.search(text)), origin)
+    return told or origin
+
+
+def _is_of_who_is_gone(error: BaseException) -> bool:
+    """By what the error is. Its text may quote a value of the data, which could say anything of the cluster: its batch
+    would fail for ever, and never be the batch's fault."""
+    if type(error).__module__.partition(".")[0] in _FOREIGN and (
+        type(error).__name__ in _GONE or str(error).startswith(_GONE_CLASS)
+    ):
+        return True
+    ask = getattr(error, "getGrpcStatusCode", None)
+    if any(kind.__name__ == "RpcError" for kind in type(error).__mro__):
+        ask = getattr(error, "code", None)
+    return callable(ask) and getattr(ask(), "name", None) == _UNAVAILABLE
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it came of. PySpark hides the one of gRPC behind its own."""
+    link: BaseException | None = error
+    seen = set[int]()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

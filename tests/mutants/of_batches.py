@@ -24,6 +24,14 @@ LATE = "tests/execution/test_late_processes.py"
 
 MUTATIONS = [
     Mutation(
+        name="a value of the data passes for a lost cluster",
+        why="its batch fails for ever, and is never set aside",
+        file="runtime/failure.py",
+        old="str(error).startswith(_GONE_CLASS)",
+        new="_GONE_CLASS in str(error)",
+        tests=("tests/runtime/test_failure.py",),
+    ),
+    Mutation(
         name="what Spark's analysis says of the result is not the batch's fault",
         why="a batch whose columns cannot be written stands still, whatever on_failure says",
         file="runtime/failure.py",

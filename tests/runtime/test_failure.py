@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.connect import SparkConnectException, SparkConnectGrpcException
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 
@@ -68,5 +72,45 @@ def test_what_the_place_or_the_cluster_lacks_is_not(text: str) -> None:
     assert origin_of(Exception(text)) == "write"
 
 
-def test_a_driver_that_went_away_is_nobodys_fault_in_any_phase() -> None:
-    assert origin_of(Exception("StatusCode.UNAVAILABLE SQLSTATE: 42711"), "transform") == "runtime"
+class Unavailable(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+
+def hidden_by_pyspark() -> BaseException:
+    """As Spark Connect's client raises what gRPC says."""
+    try:
+        try:
+            raise Unavailable
+        except grpc.RpcError:
+            raise SparkConnectGrpcException("failed to connect") from None
+    except SparkConnectGrpcException as error:
+        return error
+
+
+@pytest.mark.parametrize("phase", ["read", "transform", "write"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Unavailable(),
+        hidden_by_pyspark(),
+        SparkConnectGrpcException("no answer", grpc_status_code=grpc.StatusCode.UNAVAILABLE),
+        SparkConnectException("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. SQLSTATE: HY000"),
+    ],
+)
+def test_a_driver_that_went_away_is_nobodys_fault_in_any_phase(error: BaseException, phase: str) -> None:
+    assert origin_of(error, phase) == "runtime"
+
+
+@pytest.mark.parametrize(
+    "value", ["RetriesExceeded", "Py4JNetworkError", "StatusCode.UNAVAILABLE", "[INVALID_HANDLE.SESSION_CLOSED]"]
+)
+def test_a_value_of_the_data_that_speaks_of_a_lost_cluster_is_the_datas_fault(value: str) -> None:
+    """Whoever delivers such a file would keep its batch from being set aside, and the pipeline standing still."""
+    cast = f"[CAST_INVALID_INPUT] The value '{value}' cannot be cast to \"BIGINT\". SQLSTATE: 22018"
+    assert origin_of(SparkConnectException(cast)) == "data"
+    assert origin_of(AnalysisException(f"[UNRESOLVED_COLUMN] No column `{value}`. SQLSTATE: 42703")) == "result"
+    assert origin_of(PythonException(f"ValueError: {value}")) == "transform"
+    assert origin_of(ValueError(value), "transform") == "transform"
+    assert origin_of(SparkConnectException(f"[FAILED_READ_FILE.NO_HINT] {value}.json. SQLSTATE: KD001")) == "read"
