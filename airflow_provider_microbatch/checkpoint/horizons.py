@@ -15,7 +15,9 @@ class Horizons:
     """Empty files ``<lane>/<before>-<removed or packed>-<name>``: whoever takes entries below an id away says so first,
     durably, and looks then whether a command is at the checkpoint. A command marks the checkpoint first and looks here
     then: so one of the two sees the other. Whoever has said it may sleep at any moment and go on later, so its word
-    holds until it takes it back, or until what is below it is gone, which does not come back.
+    holds until it takes it back, or until what is below it is gone, which does not come back. No age ends it: between
+    its last look at any clock and the removal of an entry it may sleep longer than that, and empty a log that was given
+    up to there. Only a person can know that it is dead, and take its word back (``microbatch repair --give-up``).
 
     :param store: scoped to ``microbatch/retained``.
     """
@@ -36,6 +38,22 @@ class Horizons:
     def highest(self, lane: str) -> int:
         """Below which id of the lane entries may go at any moment; 0 if none may."""
         return max(numbers([name.partition("-")[0] for name in self._store.list(lane)]), default=0)
+
+    def stands(self, lane: str, name: str) -> bool:
+        """Whether the word of that name holds: a person may have taken it back from who seemed dead. Asked right before
+        each entry goes."""
+        return self._store.modified_ms(f"{lane}/{name}") is not None
+
+    def removing(self, lane: str) -> list[tuple[str, float]]:
+        """The words by which entries of the lane are removed, each with its age in seconds, by the store's clock."""
+        names = [name for name in self._store.list(lane) if f"{name}--".split("-", 2)[1] == REMOVED]
+        written = [(name, self._store.modified_ms(f"{lane}/{name}")) for name in sorted(names)]
+        now = self._store.now_ms() if names else 0
+        return [(name, (now - at) / 1000) for name, at in written if at is not None]
+
+    def where(self, lane: str, name: str) -> str:
+        """Address of a word, for messages."""
+        return f"{self._store.location}/{lane}/{name}"
 
     def forget(self, lane: str, name: str) -> None:
         """Nothing goes any more by the word of that name."""

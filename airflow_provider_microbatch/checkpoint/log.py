@@ -17,7 +17,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.segments import SEGMENT_SIZE, Segments
@@ -278,19 +278,20 @@ class MetadataLog(Generic[E]):
         first = None if self._segments is None else self._segments.first_of(before_id, fresh=True)
         return before_id if first is None else first
 
-    def purge(self, before_id: int) -> int:
+    def purge(self, before_id: int, *, may_go: Callable[[], bool] = lambda: True) -> int:
         """Remove the entries below ``before_id``, oldest first, so that a crash leaves no gap.
 
+        :param may_go: asked right before each of them; the rest stays once it says no.
         :return: how many were removed.
         """
         removed = 0
         self._leave_lowest(before_id)
         if self._segments is not None:
             for first, last in list(self._segments.spans(fresh=True).items()):
-                if last < before_id and self._segments.remove(first):
+                if last < before_id and may_go() and self._segments.remove(first):
                     removed += last - first + 1
-        loose = sorted(numbers(self._store.list("")))
-        return removed + sum(self._store.delete(str(number)) for number in loose if number < before_id)
+        loose = sorted(number for number in numbers(self._store.list("")) if number < before_id)
+        return removed + sum(self._store.delete(str(number)) for number in takewhile(lambda _: may_go(), loose))
 
     def compactable(self, before_id: int) -> list[tuple[int, int]]:
         """First and last number of the segments that :meth:`compact` would write. One listing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store
@@ -15,7 +16,10 @@ HELP = "mend torn and missing entries without losing or doubling a row; exit sta
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
     parser.add_argument(
-        "--give-up", action="store_true", help="before that: do none of the steps that a killed command has left"
+        "--give-up",
+        action="store_true",
+        help="before that: do none of the steps that a killed command has left, nor what is left of a retention that "
+        "was killed an hour ago or longer",
     )
     add_dry_run(parser)
 
@@ -31,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments,
         store=store,
         command=NAME,
-        make=plan_repair,
+        make=partial(plan_repair, give_up=arguments.give_up),
         dry_run=arguments.dry_run,
         give_up=arguments.give_up,
     )

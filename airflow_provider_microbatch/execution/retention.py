@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -54,16 +55,17 @@ def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
 @contextmanager
 def _announced(
     checkpoint: Checkpoint, lane: str, before: int, doing: str, *, command: int, wanted: bool
-) -> Iterator[bool]:
+) -> Iterator[Callable[[], bool] | None]:
     """While the block runs every command knows that entries below ``before`` go.
 
     :param doing: ``REMOVED`` or ``PACKED``.
     :param command: number of the newest command before anybody looked what goes.
     :param wanted: false to announce nothing.
-    :return: whether they may go: no command has been at the checkpoint since.
+    :return: whether they still may go, to be asked right before each does; None if none may: a command has been at the
+        checkpoint since.
     """
     if not wanted:
-        yield False
+        yield None
         return
     name = checkpoint.horizons.announce(lane, before, doing)
     # After it is said: a command that began before that is seen here, one that begins later sees it. Not taken back by
@@ -72,7 +74,7 @@ def _announced(
     if not goes_on:
         log.info("A command has changed the logs: what is old in lane %s is left to the next time", lane)
     try:
-        yield goes_on
+        yield partial(checkpoint.horizons.stands, lane, name) if goes_on else None
     except MicroBatchError:
         with suppress(CheckpointError):
             checkpoint.horizons.forget(lane, name)
@@ -135,9 +137,12 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if not old and not stale:
         return []
     with _announced(checkpoint, lane, before, REMOVED, command=command, wanted=not dry_run) as goes_on:
-        if goes_on:
-            logs.offset_log.purge(before)
-            logs.commit_log.purge(before)
+        if goes_on is not None:
+            logs.offset_log.purge(before, may_go=goes_on)
+            logs.commit_log.purge(before, may_go=goes_on)
+            if not goes_on():
+                log.warning("Retention of lane %s was given up by a person: what it has not removed stays", lane)
+                return []
             key = BatchKey(lane, before)
             checkpoint.replays.purge(key)
             checkpoint.deliveries.purge(key)

@@ -149,12 +149,12 @@ def test_a_replay_of_a_batch_that_retention_takes_meanwhile_is_ended(tmp_path: P
     world.options["min_batches_to_retain"] = 2
     real, began = MetadataLog.purge, False
 
-    def purge(log: MetadataLog[object], before: int) -> int:
+    def purge(log: MetadataLog[object], before: int, **kwargs: Any) -> int:
         nonlocal began
         if not began and log.location.endswith("offsets"):
             began = True
             replay_that_dies_before_its_answer(world, 1)
-        return real(log, before)
+        return real(log, before, **kwargs)
 
     world.land(6)
     with pytest.MonkeyPatch.context() as patch:

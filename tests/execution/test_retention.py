@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEn
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.segments import Segments
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
@@ -23,6 +26,7 @@ from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointErr
 from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.retention import apply_retention, retained
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.sleepers import Sleep, applied_or_refused, killed
@@ -288,6 +292,75 @@ def test_a_retention_that_was_killed_is_finished_by_the_next_and_leaves_no_word(
     assert list(folder.iterdir()) == []
 
 
+def age(world: World, seconds: float) -> None:
+    for word in (world.root / "checkpoint/microbatch/retained/live").iterdir():
+        past = word.stat().st_mtime - seconds
+        os.utime(word, (past, past))
+
+
+def killed_and_turned_down(tmp_path: Path) -> World:
+    """Retention died after its word, and the pipeline keeps all since: nobody finishes that."""
+    world = grown(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetadataLog, "purge", killed)
+        with pytest.raises(Killed):
+            world.run(8)
+    world.options["min_batches_to_retain"] = None
+    world.expire_leases()
+    return world
+
+
+def test_a_retention_that_was_killed_before_it_was_turned_down_is_given_up_at_a_persons_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = killed_and_turned_down(tmp_path)
+    world.land(9)
+    world.run(9)
+    world.janitor()
+    with pytest.raises(MaintenanceError, match=r"repair \S+ --give-up`"):
+        applied(world, rewind(5))
+    location = world.pipeline.checkpoint
+    assert main(["repair", location, "--give-up"]) == 1
+    assert "may be alive" in capsys.readouterr().out
+    age(world, 3601)
+    assert main(["repair", location]) == 0
+    assert world.checkpoint.horizons.highest("live") == 6, "nobody has said that it is dead"
+    assert main(["repair", location, "--give-up"]) == 0
+    applied(world, rewind(5))
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2, 3, 4, 5]
+    for number in range(20, 28):
+        world.run(number)
+    assert rows(world) == list(range(10))
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_retention_that_is_given_up_and_only_slept_removes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would empty a log that somebody has rewound since: the position would be lost."""
+    world = grown(tmp_path)
+    monkeypatch.setattr(execution_module, "apply_retention", lambda *_, **__: [])
+    world.run(8)
+    real, gone = PosixStore.delete, []
+
+    def delete(store: PosixStore, path: str) -> bool:
+        found = real(store, path)
+        if path in ("0", "1") and store.location.endswith("offsets"):
+            gone.append(path)
+        if gone == ["0", "1"]:
+            gone.append("slept")
+            age(world, 3601)
+            applied(world, partial(plan_repair, give_up=True))
+            applied(world, rewind(3))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStore, "delete", delete)
+        assert apply_retention(world.checkpoint, kept=3) == []
+    assert world.checkpoint.offset_log.ids() == [2, 3]
+    goes_on(world)
+
+
 def test_retention_says_what_it_removes_only_where_there_is_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +408,7 @@ def test_retention_that_cannot_remove_anything_stands_in_nobodys_way(
 ) -> None:
     world = grown(tmp_path)
 
-    def fails(*_: object) -> int:
+    def fails(*_: object, **__: object) -> int:
         raise CheckpointError("the disk is read-only")
 
     with monkeypatch.context() as patch:

@@ -14,6 +14,22 @@ RELATION = "tests/checkpoint/test_relation.py"
 
 MUTATIONS = [
     Mutation(
+        name="a retention that was given up goes on",
+        why="the log was rewound since, and it empties it: the position is lost",
+        file="checkpoint/log.py",
+        old="for number in takewhile(lambda _: may_go(), loose))",
+        new="for number in loose)",
+        tests=(RETENTION,),
+    ),
+    Mutation(
+        name="a retention that may be alive is given up",
+        why="it goes on while somebody rewinds",
+        file="execution/maintenance/repair.py",
+        old="            if age_seconds > GIVEN_UP_SECONDS:\n",
+        new="            if True:\n",
+        tests=(RETENTION,),
+    ),
+    Mutation(
         name="a stray name among the lanes is a lane",
         why="every run, retention and command stops at lost+found",
         file="checkpoint/checkpoint.py",

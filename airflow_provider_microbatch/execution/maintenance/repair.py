@@ -29,10 +29,15 @@ _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
 
 
-def plan_repair(drafting: Drafting) -> Plan:
+GIVEN_UP_SECONDS = 60 * 60.0
+"""A retention that has said what it removes needs seconds for it. One that is younger than this is not given up."""
+
+
+def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
     """Everything that can be repaired, and what is left as a problem.
 
     :param drafting: of the checkpoint.
+    :param give_up: a person says that retention which has not ended is dead.
     :raises CheckpointError: if the storage itself cannot be read.
     """
     _mend_metadata(drafting)
@@ -44,6 +49,8 @@ def plan_repair(drafting: Drafting) -> Plan:
     for name in drafting.checkpoint.lanes():
         LaneRepair(drafting, recorded, name).run()
     _mend_sources(drafting, recorded)
+    if give_up:
+        _give_up_retention(drafting)
     repair_attempts(drafting)
     repair_replays(drafting, recorded)
     drafting.sweep()
@@ -147,3 +154,20 @@ def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:
             source = recorded.source(name, lane=LIVE)
             for entry, _ in source.torn() if source is not None else ():
                 drafting.set_aside(f"microbatch/sources/{name}/{entry}", "torn; it is learned again")
+
+
+def _give_up_retention(drafting: Drafting) -> None:
+    """The word of who was killed before it removed what it had said, or half of it, and that nobody says again since
+    the pipeline keeps more: it keeps people from going back to what is still there."""
+    checkpoint = drafting.checkpoint
+    for lane in checkpoint.lanes():
+        for name, age_seconds in checkpoint.horizons.removing(lane):
+            if age_seconds > GIVEN_UP_SECONDS:
+                why = "whoever was to remove entries by it is dead, as the user says"
+                drafting.set_aside(f"microbatch/retained/{lane}/{name}", why)
+                continue
+            drafting.problem(
+                checkpoint.horizons.where(lane, name),
+                f"somebody has begun to remove old entries {age_seconds:.0f} s ago, and may be alive.",
+                f"Wait until it has ended. If it was killed, say this again in {GIVEN_UP_SECONDS - age_seconds:.0f} s.",
+            )

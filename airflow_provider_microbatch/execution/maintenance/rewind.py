@@ -162,7 +162,9 @@ class _Rewind:
             raise MaintenanceError(
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
                 f"packs it, at this moment. Rewind to {before + 1} or later; or, if it was killed, have `microbatch "
-                f"janitor {self._drafting.store.location}` finish that, and look again."
+                f"janitor {self._drafting.store.location}` finish that, and look again. One whose pipeline keeps all "
+                f"by now is finished by nobody: `microbatch repair {self._drafting.store.location} --give-up` takes it "
+                "for dead at your word."
             )
 
     def _check_files(self, first: int) -> None:
