@@ -193,6 +193,11 @@ def explained(error: OSError, doing: str) -> CheckpointError:
         advice = f"user id {os.geteuid()} has no permission. Give it the folder, or run as its owner."
     elif isinstance(error, (NotADirectoryError, IsADirectoryError, FileExistsError)):
         advice = f"{error.strerror}. A checkpoint needs a folder of its own; choose another path."
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = (
+            f"{error.strerror}. Make room there: retention too has to write a name before it removes anything. Of a "
+            "checkpoint that no command is changing, repaired/ and microbatch/sources/*/index/ may be deleted."
+        )
     else:
         advice = f"{error.strerror or error}."
     return CheckpointError(f"cannot {doing}: {advice}")

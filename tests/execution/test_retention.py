@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,6 +21,7 @@ from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.posix_folder import Folder
 from airflow_provider_microbatch.checkpoint.segments import Segments
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
@@ -416,6 +419,29 @@ def test_retention_that_cannot_remove_anything_stands_in_nobodys_way(
         with pytest.raises(CheckpointError):
             world.run(8)
     assert world.checkpoint.horizons.highest("live") == 0
+
+
+def test_on_a_full_disk_nothing_is_removed_unannounced_and_the_error_says_what_may_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = grown(tmp_path)
+    applied(world, rewind(6))  # leaves repaired/
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "write", full)
+        with pytest.raises(CheckpointError, match="No space left on device") as told:
+            apply_retention(world.checkpoint, kept=3)
+    assert world.checkpoint.offset_log.ids() == list(range(7))
+    root = tmp_path / "checkpoint"
+    may_go = [*root.glob("repaired"), *root.glob("microbatch/sources/*/index")]
+    assert may_go
+    assert all(str(path.relative_to(root)).replace("orders", "*") in str(told.value) for path in may_go)
+    for path in may_go:
+        shutil.rmtree(path)
+    goes_on(world)
 
 
 def test_commits_without_offsets_do_not_have_retention_empty_the_offset_log(tmp_path: Path) -> None:
