@@ -4,6 +4,7 @@ is an error that names whose it is; nothing is committed, and no source gives an
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.summary import summaries
@@ -24,7 +26,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
-from tests.execution.maintaining import Make, applied, killed_at, planned, rewind
+from tests.execution.maintaining import Make, applied, filled, killed_at, planned, rewind
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
@@ -98,6 +100,39 @@ def test_a_new_checkpoint_on_a_kept_table_takes_nothing_for_its_own(setting: Set
     elsewhere.options["sink"] = FileSink(str(setting.root / "another"), format="json")
     elsewhere.land(9)
     assert elsewhere.run(0) is not None
+
+
+def counted_as(world: World, number: int, other: int) -> Path:
+    """A copy of the batch in the table, under another number."""
+    folder = world.lake / f"lane=live/batch_id={number}"
+    copy = shutil.copytree(folder, folder.with_name(f"batch_id={other}"))
+    for manifest in copy.glob("_manifest/*"):
+        manifest.write_text(re.sub(rf'"batchId": ?{number}\b', f'"batchId": {other}', manifest.read_text()))
+    return copy
+
+
+def test_a_number_in_the_table_that_nobody_has_counted_to_is_not_counted_up_to(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    stray = counted_as(world, 1, 20_000)
+
+    def start_behind(drafting: Drafting) -> Plan:
+        return plan_start_behind(drafting, allow_reread=True)
+
+    with pytest.raises(MaintenanceError, match=rf"batch_id=20000 of file://{world.lake}\).*19998 numbers"):
+        planned(world, start_behind)
+    shutil.rmtree(stray)
+    counted_as(world, 1, 4)
+    applied(world, start_behind)
+    assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3, 4]
+
+
+def test_a_new_checkpoint_starts_behind_whatever_number_the_table_has_come_to(tmp_path: Path) -> None:
+    """Its log begins there, so that nothing has to be counted."""
+    counted_as(filled(World(tmp_path), 1), 0, 3_000_000)
+    new = World(tmp_path, checkpoint=str(tmp_path / "new"))
+    with pytest.raises(SinkError):
+        new.run(0)
+    assert len(planned(new, lambda drafting: plan_start_behind(drafting, allow_reread=True)).steps) == 4
 
 
 def test_of_two_pipelines_on_one_table_the_second_is_told_when_it_plans(tmp_path: Path, clean: str | None) -> None:

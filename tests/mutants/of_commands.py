@@ -46,6 +46,14 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="start-behind counts up to any number",
+        why="a folder that somebody has renamed has it fill memory and disk",
+        file="execution/maintenance/start_behind.py",
+        old="    if missing > _MOST_MISSING:\n",
+        new="    if missing > 10**9:\n",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
         name="repair forgets the id of a table that is away",
         why="it asks an empty folder for batches that are committed, and plans them again",
         file="execution/maintenance/repair.py",

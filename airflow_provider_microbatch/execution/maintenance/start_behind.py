@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.position import Position, read_position
+
+_MOST_MISSING = 10_000
+"""So many numbers in a row may be missing in a table at most, before one that it has: each gets entries in the logs."""
 
 
 def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
@@ -38,6 +43,8 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
     if not held:
         return drafting.plan()
+    if position.latest is not None:
+        _check_counted(recorded, drafting.checkpoint.tables, [position.batch_id - 1, *held])
     _check_reread(drafting, recorded, held, allow_reread=allow_reread)
     drafting.note(
         f"the table holds batches up to {held[-1]}; the next one here is {held[-1] + 1}. Whoever else goes on writing "
@@ -60,6 +67,21 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         drafting.write(f"offsets/{number}", planned, why, after=f"commits/{number - 1}" if goes_on else None)
         drafting.write(f"commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
     return drafting.plan()
+
+
+def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int]) -> None:
+    """A folder may have any number for its name.
+
+    :param held: what the table holds, after the newest number here.
+    """
+    missing, after = max((upper - lower - 1, upper) for lower, upper in pairwise(held))
+    if missing > _MOST_MISSING:
+        where = ", ".join(sink.location() for sink in recorded.usable() if after in sink.batches(LIVE, tables))
+        raise MaintenanceError(
+            f"the table has a batch {after} (lane={LIVE}/batch_id={after} of {where}), and none of the {missing} "
+            "numbers before it: nobody has counted so far. Look who put it there. If nobody needs it, move it out of "
+            "the table, and say this again; else this pipeline needs a table of its own."
+        )
 
 
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
