@@ -12,7 +12,7 @@ from typing import Self
 
 from airflow_provider_microbatch.checkpoint.file_system import unfit
 from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, is_litter, move_litter
+from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, is_cut_off, is_litter, move_litter
 from airflow_provider_microbatch.checkpoint.store import Litter, Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
 
@@ -247,6 +247,23 @@ class PosixStore(Store):
             return
         except OSError as error:
             raise self._explained(error, "look at", path) from error
+
+    def cut_off(self, path: str) -> Sequence[bytes]:
+        """Hidden files of that name: one of them may be what :meth:`delete_if` has moved, to look at it, and was killed
+        before it linked it back."""
+        above, name = _split(path)
+        found = []
+        try:
+            with self._open(above) as folder:
+                for hidden in sorted(folder.names()):
+                    if is_cut_off(hidden, name):
+                        with contextlib.suppress(FileNotFoundError), folder.file(hidden) as file:
+                            found.append(file.read())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._explained(error, "look for what is hidden of", path) from error
+        return found
 
     def litter(self) -> Sequence[Litter]:
         """Hidden files that are no use; see :func:`find_litter`."""

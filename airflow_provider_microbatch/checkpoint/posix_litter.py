@@ -15,7 +15,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
 from airflow_provider_microbatch.checkpoint.store import Litter
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]{32,36}\.tmp")
 _CHECKSUM = re.compile(r"\.(?P<name>.+)\.crc")
 _TEMPORARY_MS = 60 * 60 * 1000
 """A writer needs milliseconds. After an hour nobody is going to link the file to its name."""
@@ -40,6 +40,12 @@ def find_litter(root: Path, *, now_ms: int) -> list[Litter]:
 def is_litter(name: str) -> bool:
     """Whether a file of this name can be litter."""
     return bool(_TEMPORARY.fullmatch(name) or _CHECKSUM.fullmatch(name))
+
+
+def is_cut_off(hidden: str, name: str) -> bool:
+    """Whether a file is of a write, or a removal, of the entry ``name``."""
+    found = _TEMPORARY.fullmatch(hidden)
+    return found is not None and found["name"] == name
 
 
 def move_litter(root: Path, path: str, target: str) -> None:

@@ -117,6 +117,11 @@ class Store(Protocol):
         """
         return None
 
+    def cut_off(self, path: str) -> Sequence[bytes]:
+        """What lies beside the entry at ``path`` of writes and removals of it that were cut off: it may be another one,
+        which had come in its place. A store that compares and removes at once has none."""
+        return []
+
     def litter(self) -> Sequence[Litter]:
         """What is no use, in order. A store whose writes leave nothing has none."""
         return []

@@ -315,6 +315,47 @@ def checksum(data: bytes) -> bytes:
     return b"crc\0" + struct.pack(f">i{len(chunks)}I", 512, *map(zlib.crc32, chunks))
 
 
+HIDDEN = "00112233445566778899aabbccddeeff.tmp"
+
+
+def test_a_plan_that_a_removal_was_cut_off_with_is_put_back(world: World) -> None:
+    """Its name was free when the removal was to look whether it is the one: it is another's, which is committed."""
+    log = world.root / "checkpoint/offsets"
+    world.run(4)
+    plan, another = (log / "4").read_bytes(), (log / "3").read_bytes()
+    (log / "4").rename(log / f".4.f{HIDDEN[1:]}")
+    (log / f".4.1{HIDDEN[1:]}").write_bytes(another)
+    (log / f".4.2{HIDDEN[1:]}").write_bytes(plan[:40])
+    with pytest.raises(CheckpointError):
+        world.run(5)
+    assert applied(world).problems == ()
+    assert (log / "4").read_bytes() == plan
+    assert verify_all(world.checkpoint) == []
+    world.run(5)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_plan_in_the_middle_is_put_back_as_it_was(world: World, number: int) -> None:
+    path = world.root / f"checkpoint/offsets/{number}"
+    plan = path.read_bytes()
+    path.rename(path.with_name(f".{number}.{HIDDEN}"))
+    assert applied(world).problems == ()
+    assert path.read_bytes() == plan
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_plan_that_was_taken_back_or_never_made_is_not_put_back(world: World) -> None:
+    """Nothing of it is committed, so the next run plans the batch by what there is then."""
+    log = world.root / "checkpoint/offsets"
+    world.staged(4)
+    world.expire_leases()
+    (log / "4").rename(log / f".4.{HIDDEN}")
+    applied(world)
+    assert not (log / "4").exists()
+    world.run(5)
+    assert verify_all(world.checkpoint) == []
+
+
 def test_hidden_files_that_are_no_use_are_moved_away(world: World) -> None:
     root = world.root / "checkpoint"
     entry = (root / "commits" / "1").read_bytes()

@@ -46,6 +46,22 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="repair puts back any plan that lies hidden",
+        why="the log says of a committed batch that it has read what it has not",
+        file="execution/maintenance/repair.py",
+        old="                if known is not None and checkpoint.batch(key, entry, data).digest == known.digest:\n",
+        new="                if known is not None and entry:\n",
+        tests=("tests/execution/test_repair.py",),
+    ),
+    Mutation(
+        name="repair puts back a plan that was taken back",
+        why="it is of before a command, and what it was planned after has changed",
+        file="execution/maintenance/repair.py",
+        old=" or (number not in committed and number > planned[-1]):\n",
+        new=":\n",
+        tests=("tests/execution/test_repair.py",),
+    ),
+    Mutation(
         name="start-behind counts up to any number",
         why="a folder that somebody has renamed has it fill memory and disk",
         file="execution/maintenance/start_behind.py",

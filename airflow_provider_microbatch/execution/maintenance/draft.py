@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_provider_microbatch.checkpoint.store import Store
 
 
@@ -76,6 +78,10 @@ class Draft(Store):
         if full not in self._changes.files:
             return self._base.modified_ms(full)
         return None if self._changes.files[full] is None else self.now_ms()
+
+    def cut_off(self, path: str) -> Sequence[bytes]:
+        """What lies below: nothing that is drafted is cut off."""
+        return self._base.cut_off(self._folder + path)
 
     def scoped(self, folder: str) -> Draft:
         """The same draft seen from ``folder``."""

@@ -47,6 +47,7 @@ def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
     for told in recorded.unusable():
         drafting.note(told)
     for name in drafting.checkpoint.lanes():
+        _put_back(drafting, name)
         LaneRepair(drafting, recorded, name).run()
     _mend_sources(drafting, recorded)
     if give_up:
@@ -121,6 +122,26 @@ def _mend_identity(drafting: Drafting) -> None:
             }
             drafting.write(_IDENTITY, encode_record(values), f"as {where} says")
             return
+
+
+def _put_back(drafting: Drafting, lane: str) -> None:
+    """Plans that are missing in the log, and lie under a hidden name: a process that was to remove its own plan was
+    killed when it had moved another one's, to look at it. By its digest an attempt knows which one is the batch's; any
+    other is a plan that was never made, or taken back."""
+    checkpoint = drafting.checkpoint
+    folder = "offsets" if lane == LIVE else f"lanes/{lane}/offsets"
+    planned, committed = checkpoint.lane(lane).offset_log.ids(), set(checkpoint.lane(lane).commit_log.ids())
+    for number in checkpoint.attempts.epochs.ids(lane) if planned else ():
+        key, path = BatchKey(lane, number), f"{folder}/{number}"
+        if number in planned or number < planned[0] or (number not in committed and number > planned[-1]):
+            continue
+        known = newest_identity(checkpoint, key)
+        for data in drafting.store.cut_off(path):
+            with suppress(CheckpointError):
+                entry = decode_offsets(data, where=path)
+                if known is not None and checkpoint.batch(key, entry, data).digest == known.digest:
+                    drafting.write(path, data, "it lay under a hidden name, where a removal was cut off")
+                    break
 
 
 def _mend_tables(drafting: Drafting) -> None:
