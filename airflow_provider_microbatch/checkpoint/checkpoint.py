@@ -45,7 +45,7 @@ from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, C
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name, is_name
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name, is_lane
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
@@ -246,24 +246,22 @@ class Checkpoint:
         )
 
     def lanes(self) -> list[str]:
-        """All lanes, ``live`` first. What has no lane's name, or no logs, is none, and stops nobody."""
-        return [LIVE, *sorted(filter(self._is_lane, self._store.list("lanes")))]
+        """All lanes, ``live`` first. What has no lane's name is none, and stops nobody. One listing: each interval that
+        ever ran has a lane."""
+        return [LIVE, *sorted(name for name in self._store.list("lanes") if is_lane(name) and name != LIVE)]
 
     def no_lanes(self) -> list[str]:
         """Addresses of what lies among the lanes and is none. An empty folder is one that was to become a lane."""
         names = sorted(self._store.list("lanes"))
-        strays = [name for name in names if not self._is_lane(name) and not self._is_empty(name)]
-        return [f"{self.location}/lanes/{name}" for name in strays]
+        lanes = self.lanes()[1:]
+        return [f"{self.location}/lanes/{name}" for name in names if name not in lanes or self._has_no_logs(name)]
 
-    def _is_lane(self, name: str) -> bool:
-        return is_name(name) and name != LIVE and not _LOGS.isdisjoint(self._store.list(f"lanes/{name}"))
-
-    def _is_empty(self, name: str) -> bool:
-        path = f"lanes/{name}"
+    def _has_no_logs(self, name: str) -> bool:
         try:
-            return is_name(name) and name != LIVE and self._store.get(path) is None
+            found = self._store.list(f"lanes/{name}")
         except CheckpointError:
-            return not self._store.list(path)  # no file can be read there, so it is a folder
+            return True  # a file
+        return bool(found) and _LOGS.isdisjoint(found)
 
     def source_log(self, name: str) -> Store:
         """Spark's log folder of a source: by name in v2, by position in v1.

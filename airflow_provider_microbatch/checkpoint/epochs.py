@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.store import Store
@@ -67,7 +67,7 @@ class Epochs:
 
     def lanes(self) -> list[str]:
         """Lanes that have entries. What has no lane's name nobody of us made."""
-        return sorted(filter(is_name, self._store.list("")))
+        return sorted(filter(is_lane, self._store.list("")))
 
     def ids(self, lane: str) -> list[int]:
         """Batches of the lane that have entries, ascending."""

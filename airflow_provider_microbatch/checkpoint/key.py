@@ -33,6 +33,11 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and ".." not in name
 
 
+def is_lane(name: str) -> bool:
+    """Whether a folder of this name can be a lane's. None has a dot: what is called ``README.txt`` is somebody's."""
+    return is_name(name) and "." not in name
+
+
 @dataclass(frozen=True, order=True)
 class BatchKey:
     """Lane and id of a micro-batch. Ids count from 0 in each lane.

@@ -122,7 +122,7 @@ class PosixStore(Store):
             raise self._explained(error, "read", path) from error
 
     def list(self, folder: str) -> list[str]:
-        """Names directly in ``folder``; a file has none. Hidden ones (unfinished writes, checksums) are left out.
+        """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out.
 
         :raises CheckpointError: if a folder of the checkpoint is a link: what is listed is deleted at times.
         """
@@ -133,8 +133,6 @@ class PosixStore(Store):
         except FileNotFoundError:
             return []
         except OSError as error:
-            if isinstance(error, NotADirectoryError) and names and self._is_folder(names[:-1]):
-                return []
             raise self._explained(error, "list", folder) from error
 
     def delete(self, path: str) -> bool:
@@ -279,13 +277,6 @@ class PosixStore(Store):
 
     def _open(self, names: Iterable[str], *, make: bool = False) -> Folder:
         return Folder.open(self._top, (*self._above, *names), make=make)
-
-    def _is_folder(self, names: Iterable[str]) -> bool:
-        try:
-            with self._open(names):
-                return True
-        except OSError:
-            return False
 
     def _nearest(self) -> Folder:
         """This folder, or the one above it that is there."""

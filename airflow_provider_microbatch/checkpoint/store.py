@@ -75,8 +75,7 @@ class Store(Protocol):
         return None if data is None else data[start : start + size]
 
     def list(self, folder: str) -> list[str]:
-        """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder, or a
-        file in its place.
+        """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder.
 
         Names that a writer has not finished are never among them.
         """

@@ -214,7 +214,7 @@ MUTATIONS = [
         name="a retry asks the source again",
         why="the retry's batch is not what was planned: rows are lost or doubled",
         file="execution/plan.py",
-        old="            self.claim()\n            return self._resume(position.batch_id)\n",
+        old="            return replace(self._resume(position.batch_id), committed=False, set_aside=False)\n",
         new=(
             "            position.planned.ends.update(\n"
             "                {\n"
@@ -224,7 +224,7 @@ MUTATIONS = [
             "            )\n"
             "            self._lane.offset_log._store.delete(str(position.batch_id))\n"
             "            self._lane.offset_log.add(position.batch_id, position.planned)\n"
-            "            self.claim()\n            return self._resume(position.batch_id)\n"
+            "            return replace(self._resume(position.batch_id), committed=False, set_aside=False)\n"
         ),
         tests=(RUN,),
     ),

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.attempts import attempt_values
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.replays import withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
@@ -31,7 +31,7 @@ def repair_attempts(drafting: Drafting) -> None:
         lambda key, epoch: _fence(drafting, key, epoch, FencedBy.COMMAND),
     )
     attempts, leases = drafting.checkpoint.attempts, drafting.checkpoint.leases
-    for lane in filter(is_name, drafting.store.list("leases")):
+    for lane in filter(is_lane, drafting.store.list("leases")):
         for name in drafting.store.list(f"leases/{lane}"):
             path = f"leases/{lane}/{name}"
             if not _is_record(drafting.store.get(path)):
