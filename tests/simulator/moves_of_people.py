@@ -138,6 +138,8 @@ def sets_offset(world: World) -> str | None:
         return None
     if subject.removed is not None:
         return None
+    if subject.renamed is not None and subject.checkpoint().maintenance.unfinished() is not None:
+        return None  # its log is in two places, and nobody can tell what is planned
     landing, planned = world.random.choice(subject.landings), [subject.planned_in(unit) for unit in subject.units]
     places = sorted({one[1] for one in planned if one is not None})
     checkpoint = subject.checkpoint()
