@@ -407,10 +407,10 @@ class Execution:
             published = self._published(found)
             if published is not None:
                 log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
-                self.commit(key=key, manifest=published, run=run)
+                entry = self.commit(key=key, manifest=published, run=run)
                 if is_cleared(self.checkpoint, published, run, planned):
                     continue
-                return summarize(self.checkpoint, key)
+                return summarize(self.checkpoint, key) if entry.run is None or run.is_of(entry.run) else None
             attempt = self.open_next(found, run=run, code=code, engine=engine)
             if attempt is None:
                 continue

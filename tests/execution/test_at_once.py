@@ -10,11 +10,12 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchInProgressError, ConcurrentPlanError
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.sleepers import Sleep
-from tests.execution.world import World, run_identity
+from tests.execution.world import KEY, World, run_identity
 
 RUNS = 6
 
@@ -66,6 +67,20 @@ def test_a_run_that_comes_to_a_batch_that_another_one_commits_then_goes_on_with_
     world.execution.plan(run_identity(0))
     world.land(1)
     sleep.before(Planner, "claim", lambda: world.run(2))
+    summary = world.run(1)
+    assert summary is not None
+    assert (summary.key.id, summary.rows_out) == (1, 1)
+    assert world.table() == {0: [0], 1: [1]}
+
+
+def test_nor_does_one_take_the_commit_for_its_own_that_another_makes_just_before(tmp_path: Path, sleep: Sleep) -> None:
+    world = World(tmp_path)
+    world.land(0)
+    world.staged(0)
+    world.expire_leases()
+    published = world.execution.publish(world.checkpoint.attempts.all(KEY)[0])
+    world.land(1)
+    sleep.before(Execution, "commit", lambda: world.execution.commit(key=KEY, manifest=published, run=run_identity(2)))
     summary = world.run(1)
     assert summary is not None
     assert (summary.key.id, summary.rows_out) == (1, 1)
