@@ -163,7 +163,7 @@ def run_added(world: World) -> str | None:
 def backfills(world: World) -> str | None:
     subject = _subject(world)
     over = intervals(world.now_ms)
-    if not over or subject.kept is not None or len(world.subjects) > 1:
+    if not over or subject.kept is not None or subject.removed is not None or len(world.subjects) > 1:
         return None
     run = world.airflow.new_run(subject, interval=world.random.choice(over))
     assert run.interval is not None
