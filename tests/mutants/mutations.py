@@ -12,6 +12,7 @@ from tests.mutants import (
     of_parts,
     of_security,
     of_sources,
+    of_tables,
 )
 
 MUTATIONS = [
@@ -24,4 +25,5 @@ MUTATIONS = [
     *of_logs.MUTATIONS,
     *of_security.MUTATIONS,
     *of_sources.MUTATIONS,
+    *of_tables.MUTATIONS,
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
+BEHIND = "tests/execution/test_start_behind.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
 MAINTENANCE = "tests/execution/test_maintenance.py"
@@ -67,7 +68,7 @@ MUTATIONS = [
         file="execution/maintenance/start_behind.py",
         old="    if missing > _MOST_MISSING:\n",
         new="    if missing > 10**9:\n",
-        tests=("tests/execution/test_whose_batch.py",),
+        tests=("tests/execution/test_start_behind.py",),
     ),
     Mutation(
         name="repair forgets the id of a table that is away",
@@ -294,7 +295,7 @@ MUTATIONS = [
         file="execution/maintenance/site.py",
         old="return None if is_planned and self.published(key)",
         new="return None if self.published(key)",
-        tests=(WHOSE,),
+        tests=(WHOSE, BEHIND),
     ),
     Mutation(
         name="check says nothing of a clear that holds retention",
@@ -410,7 +411,7 @@ MUTATIONS = [
         file="execution/maintenance/repair_lane.py",
         old="            stands_for=ran.digest if ran else None,\n",
         new="            stands_for=None,\n",
-        tests=(WHOSE,),
+        tests=(WHOSE, BEHIND),
     ),
     Mutation(
         name="a rewind after a restore takes out what nobody can read again",
@@ -418,6 +419,6 @@ MUTATIONS = [
         file="execution/maintenance/rewind.py",
         old="            self._check_given_up(sorted(lost))\n",
         new="",
-        tests=(WHOSE,),
+        tests=(WHOSE, BEHIND),
     ),
 ]

@@ -1,0 +1,69 @@
+"""Words for tests of tables that hold the batches of more than one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
+from tests.execution.maintaining import Make
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+SINKS: dict[str, Callable[[Path], Sink]] = {
+    "file sink": lambda root: FileSink(str(root / "lake" / "orders"), format="json"),
+    "table, append": lambda root: TableSink(PathCatalog(str(root / "lake")), "orders", format="json"),
+}
+
+
+class Setting:
+    """Pipelines that publish to one table, each with a landing folder and a checkpoint of its own.
+
+    :param clean: ``clean_source`` of all of them.
+    """
+
+    def __init__(self, root: Path, make: Callable[[Path], Sink], *, clean: str | None) -> None:
+        self.root = root
+        self._make = make
+        self._clean = clean
+
+    def world(self, name: str, *, pipeline: str = "orders") -> World:
+        world = World(self.root / name, name=pipeline, sink=self._make(self.root))
+        world.lake = self.root / "lake" / "orders"
+        source = FileSource(
+            str(world.landing()), format="json", schema="id long", max_files=1, clean_source=self._clean
+        )  # fmt: skip
+        world.sources = {"orders": source}
+        return world
+
+
+def refused(world: World, number: int) -> str:
+    """A run that ends with the error, before an engine was started and with nothing of the source given up."""
+    engine = InlineEngine()
+    landed = sorted(world.landing().iterdir())
+    commits = world.checkpoint.commit_log.ids()
+    with pytest.raises(SinkError, match="is another one than") as error:
+        world.run(number, engine)
+    assert type(error.value).__name__ == "ForeignBatchError"
+    assert engine.jobs == []
+    assert sorted(world.landing().iterdir()) == landed
+    assert world.checkpoint.commit_log.ids() == commits
+    return str(error.value)
+
+
+def start_behind(*, allow_reread: bool = False) -> Make:
+    return lambda drafting: plan_start_behind(drafting, allow_reread=allow_reread)
+
+
+def adopt(number: int) -> Make:
+    return lambda drafting: plan_adopt(drafting, BatchKey("live", number))

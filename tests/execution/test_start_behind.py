@@ -1,0 +1,158 @@
+"""The ways on from a table that holds somebody else's batches: to count on behind them, or to adopt one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
+from airflow_provider_microbatch.execution.summary import summaries
+from airflow_provider_microbatch.execution.table_check import check_table
+from tests.execution.kept_tables import SINKS, Setting, adopt, refused, start_behind
+from tests.execution.maintaining import applied, filled, killed_at, planned, rewind
+from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
+from tests.support.leases import expire_leases
+
+
+def kept_table(tmp_path: Path, *, batches: int = 3) -> tuple[World, World]:
+    """A table of three batches, and a new checkpoint that has been refused there."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    for number in range(batches):
+        old.land(number)
+        old.run(number)
+    new.land(7)
+    refused(new, 0)
+    return old, new
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("format", ["v1", "v2"])
+def test_a_new_checkpoint_can_count_on_behind_what_the_table_holds(tmp_path: Path, batches: int, format: str) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.options["checkpoint_format"] = format
+    for number in range(batches):
+        old.land(number)
+        old.run(number)
+    new.land(7)
+    refused(new, 0)
+    before = old.table()
+    applied(new, start_behind())
+    assert applied(new, start_behind()).steps == (), "said again there is nothing to do"
+    assert verify_all(new.checkpoint) == []
+    new.run(0)
+    new.land(8)
+    new.run(1)
+    assert new.table() == {**before, batches: [7], batches + 1: [8]}
+    assert verify_all(new.checkpoint) == []
+    assert check_table(new.checkpoint, everything=True).findings == []
+    assert PINNED_BY_DEFAULT.items() <= new.checkpoint.offset_log.get(batches).conf.items()  # type: ignore[union-attr]
+    assert [batch.state for batch in summaries(new.checkpoint)][-2:] == ["committed", "committed"]
+    assert new.janitor().failed is False
+
+
+@pytest.mark.slow
+def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp_path: Path) -> None:
+    moment = 1
+    while True:
+        _, new = kept_table(tmp_path / str(moment))
+        if not killed_at(moment, lambda new=new: applied(new, start_behind())):
+            break
+        new.expire_leases()
+        expire_leases(new.root / "checkpoint" / "maintenance")
+        applied(new, start_behind())
+        new.run(0)
+        assert new.table()[3] == [7]
+        assert verify_all(new.checkpoint) == []
+        moment += 1
+    assert moment > 8
+
+
+def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
+    _, new = kept_table(tmp_path)
+    with pytest.raises(MaintenanceError, match="batch live/0 is not planned"):
+        planned(new, adopt(0))
+
+
+def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.land(7)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    assert f"microbatch adopt {new.root}/checkpoint live/0" in refused(new, 0)
+    plan = applied(new, adopt(0))
+    assert "pipeline 'orders' (checkpoint " in plan.steps[0].why
+    assert applied(new, adopt(0)).steps == ()
+    engine = InlineEngine()
+    assert new.run(0, engine, try_number=2) is not None
+    assert engine.jobs == []
+    assert check_table(new.checkpoint, everything=True).findings == []
+    new.land(8)
+    new.run(1)
+    assert new.table() == {0: [1], 1: [8]}
+    new.run(0, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1)
+    assert new.table() == {0: [9], 1: [8]}
+    applied(new, rewind(-1))
+    assert new.table() == {}
+    new.run(2)
+    new.run(3)
+    assert new.table() == {0: [7], 1: [8]}
+
+
+def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.land(7)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    refused(new, 0)
+    applied(new, adopt(0))
+    new.run(0)
+    applied(new, rewind(-1))
+    new.run(1)
+    assert new.table() == {0: [7]}
+
+
+def counted_as(world: World, number: int, other: int) -> Path:
+    """A copy of the batch in the table, under another number."""
+    folder = world.lake / f"lane=live/batch_id={number}"
+    copy = shutil.copytree(folder, folder.with_name(f"batch_id={other}"))
+    for manifest in copy.glob("_manifest/*"):
+        manifest.write_text(re.sub(rf'"batchId": ?{number}\b', f'"batchId": {other}', manifest.read_text()))
+    return copy
+
+
+def test_a_number_in_the_table_that_nobody_has_counted_to_is_not_counted_up_to(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    stray = counted_as(world, 1, 20_000)
+
+    def start_behind(drafting: Drafting) -> Plan:
+        return plan_start_behind(drafting, allow_reread=True)
+
+    with pytest.raises(MaintenanceError, match=rf"batch_id=20000 of file://{world.lake}\).*19998 numbers"):
+        planned(world, start_behind)
+    shutil.rmtree(stray)
+    counted_as(world, 1, 4)
+    applied(world, start_behind)
+    assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3, 4]
+
+
+def test_a_new_checkpoint_starts_behind_whatever_number_the_table_has_come_to(tmp_path: Path) -> None:
+    """Its log begins there, so that nothing has to be counted."""
+    counted_as(filled(World(tmp_path), 1), 0, 3_000_000)
+    new = World(tmp_path, checkpoint=str(tmp_path / "new"))
+    with pytest.raises(SinkError):
+        new.run(0)
+    assert len(planned(new, lambda drafting: plan_start_behind(drafting, allow_reread=True)).steps) == 4
