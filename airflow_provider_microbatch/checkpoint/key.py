@@ -10,6 +10,9 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 LIVE = "live"
 """The lane whose position moves with new data. Backfills have lanes of their own."""
 
+OF_INTERVAL = "interval-"
+"""Begins the name of a lane that belongs to a data interval."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -34,8 +37,9 @@ def is_name(name: object) -> bool:
 
 
 def is_lane(name: str) -> bool:
-    """Whether a folder of this name can be a lane's. None has a dot: what is called ``README.txt`` is somebody's."""
-    return is_name(name) and "." not in name
+    """Whether a folder of this name is a lane's: there are no others than ``live`` and those of intervals, and whatever
+    else lies beside them is somebody's."""
+    return name == LIVE or (is_name(name) and name.startswith(OF_INTERVAL))
 
 
 @dataclass(frozen=True, order=True)

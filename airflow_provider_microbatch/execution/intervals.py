@@ -8,22 +8,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import OF_INTERVAL, BatchKey
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
 
 if TYPE_CHECKING:
     from pendulum import DateTime
 
-PREFIX = "interval-"
-"""How the names of all lanes of data intervals begin."""
-
-_LANE = re.compile(PREFIX + r"([0-9T.]+Z)-([0-9T.]+Z)")
+_LANE = re.compile(OF_INTERVAL + r"([0-9T.]+Z)-([0-9T.]+Z)")
 
 
 def lane_of(interval: Interval) -> str:
     """Name of the interval's lane, the same whoever asks: ``interval-20260101T000000Z-20260102T000000Z``."""
-    return f"{PREFIX}{_stamp(interval.start)}-{_stamp(interval.end)}"
+    return f"{OF_INTERVAL}{_stamp(interval.start)}-{_stamp(interval.end)}"
 
 
 def batch_of(interval: Interval) -> BatchKey:

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     DefinitionError,
     IntervalError,
+    MaintenanceError,
     NothingInIntervalError,
     TransformError,
 )
@@ -238,3 +239,21 @@ def test_check_goes_on_where_a_lease_is_torn(tmp_path: Path, capsys: pytest.Capt
             lease.write_text("")
     assert main(["check", str(world.root / "checkpoint")]) in (0, 1)
     assert "checks" not in capsys.readouterr().err
+
+
+def test_a_lane_is_one_whose_interval_begins_between_two_seconds(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    between = Interval(start_ms=hour(0).start_ms + 123, end_ms=hour(0).end_ms + 123)
+    (planned,) = world.work(between).plan(backfill_run(1))
+    assert "." in planned.key.lane
+    execution = world.work(between).execution(planned.key)
+    execution.open_attempt(key=planned.key, run=backfill_run(1), code=CODE, engine=InlineEngine())
+    assert world.checkpoint.lanes() == ["live", planned.key.lane]
+    assert world.checkpoint.leases.unfinished() == [(planned.key, 1)]
+    with pytest.raises(MaintenanceError, match="in use"):
+        applied(world, rewind(-1, lane=planned.key.lane))
+    world.expire_leases()
+    assert world.janitor().problems == []
+    assert world.checkpoint.leases.unfinished() == []
+    assert main(["check", world.pipeline.checkpoint]) == 1, "a batch is planned, and nobody is at it"

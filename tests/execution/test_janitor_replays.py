@@ -207,7 +207,7 @@ def test_a_folder_that_is_no_lane_is_passed_over(world: World, folder: str) -> N
 
 
 @pytest.mark.parametrize("folder", ["lanes", "leases", "attempts", "replays"])
-@pytest.mark.parametrize("name", ["lost+found", "README.txt"])
+@pytest.mark.parametrize("name", ["lost+found", "README.txt", "README"])
 def test_a_stray_file_stops_nobody(tmp_path: Path, folder: str, name: str) -> None:
     world = filled(World(tmp_path, min_batches_to_retain=2), 3)
     stray = tmp_path / "checkpoint" / folder / name

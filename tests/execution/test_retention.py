@@ -125,11 +125,11 @@ def test_a_lane_beside_the_live_one_is_retained_by_itself(tmp_path: Path) -> Non
     Path(f"{diary}.fails").write_text("diary finished")
     for number in range(4):
         world.land(number + 20)
-        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="aside")
+        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="interval-1")
         aside.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     Path(f"{diary}.fails").unlink()
-    assert world.janitor().of("retention applied") == ["log entries of 2 batches before aside/2"]
-    assert world.checkpoint.lane("aside").offset_log.ids() == [2, 3]
+    assert world.janitor().of("retention applied") == ["log entries of 2 batches before interval-1/2"]
+    assert world.checkpoint.lane("interval-1").offset_log.ids() == [2, 3]
     assert world.checkpoint.offset_log.ids() == [0, 1]
 
 

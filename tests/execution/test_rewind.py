@@ -267,13 +267,13 @@ def test_batches_in_a_segment_of_old_entries_are_left_alone(world: World, monkey
 def test_another_lane_is_rewound_by_itself(world: World) -> None:
     for number in range(10, 13):
         world.land(number)
-        execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="backfill")
+        execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="interval-1")
         execution.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     live = {path: data for path, data in world.files().items() if path.startswith(("offsets", "commits"))}
-    applied(world, rewind(0, lane="backfill"))
-    lane = world.checkpoint.lane("backfill")
+    applied(world, rewind(0, lane="interval-1"))
+    lane = world.checkpoint.lane("interval-1")
     assert lane.offset_log.ids() == lane.commit_log.ids() == [0]
-    assert sorted(path.name for path in (world.lake / "lane=backfill").iterdir()) == ["batch_id=0"]
+    assert sorted(path.name for path in (world.lake / "lane=interval-1").iterdir()) == ["batch_id=0"]
     assert live.items() <= world.files().items()
     assert rows(world) == [0, 1, 2, 3]
     assert verify_all(world.checkpoint) == []
