@@ -35,6 +35,11 @@ def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes) -> dict[str, Any
     return {OURS: {_KEY: {**trail, _PLAN: _digest(offsets)}}}
 
 
+def is_by_hand(data: bytes) -> bool:
+    """Whether the bytes are an entry that a command wrote."""
+    return f'"{_KEY}"'.encode() in data
+
+
 def is_position(entry: OffsetEntry) -> bool:
     """Whether the offset entry only says where the next batch begins."""
     return _trail(entry).get(_POSITION) is True

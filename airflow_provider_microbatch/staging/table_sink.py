@@ -108,7 +108,7 @@ class TableSink(Sink):
 
     @property
     def can_withdraw(self) -> bool:
-        return self.keeps_batches
+        return self.keeps_batches and type(self.catalog).withdraw is not Catalog.withdraw
 
     @property
     def is_cheap_to_ask(self) -> bool:

@@ -13,6 +13,7 @@ from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, Write
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import Sleep, killed
 from tests.execution.world import Killed, World
@@ -124,3 +125,34 @@ def test_a_command_that_was_given_up_while_it_slept_takes_nothing_out_of_the_tab
         applied(world, rewind(1))
     assert rows(world) == [0, 1, 2, 3]
     assert verify_all(world.checkpoint) == []
+
+
+def test_what_it_was_about_to_take_out_and_is_out_then_is_named(world: World, sleep: Sleep) -> None:
+    def meanwhile() -> None:
+        expire(world)
+        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
+
+    sleep.before(FileSink, "withdraw", meanwhile)
+    with pytest.raises(MaintenanceError, match=r"live/3 was taken out of .* after that\. .*clear its task"):
+        applied(world, rewind(1))
+    world.run(3, clear_number=1)
+    assert rows(world) == [0, 1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_what_the_next_repair_writes_alike_is_not_taken_back_by_one_that_slept(world: World, sleep: Sleep) -> None:
+    metadata = world.root / "checkpoint" / "metadata"
+    metadata.unlink()
+
+    def meanwhile() -> None:
+        expire(world)
+        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
+        assert metadata.exists()
+
+    sleep.before(Write, "apply", meanwhile, writes("metadata"))  # type: ignore[arg-type]
+    with pytest.raises(MaintenanceError, match="given up"):
+        applied(world)
+    assert metadata.exists()
+    world.land(4)
+    world.run(4)
+    assert rows(world) == [0, 1, 2, 3, 4]

@@ -201,7 +201,7 @@ def test_a_server_that_a_checkpoint_names_is_not_spoken_to(world: World, asked: 
         planned(world, rewind(-1))
     step = DropOutput(key="live/0", epoch=1, sink=table.to_dict(), where="x", why="")
     with pytest.raises(UntrustedError):
-        step.apply(open_store(world.pipeline.checkpoint))
+        step.apply(open_store(world.pipeline.checkpoint), is_over=lambda: False)
     assert check_table(world.checkpoint, everything=True).unasked is not None
     assert asked == []
     Janitor(checkpoint=world.checkpoint, engine_of=find_engine, sinks=[table]).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
@@ -13,7 +14,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.site import alive
-from airflow_provider_microbatch.execution.maintenance.steps import Step, Write, step_to_dict
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, SetAsideLate, Step, Write, step_to_dict
 from airflow_provider_microbatch.execution.maintenance.stored_steps import check_typed, read_steps
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,10 @@ class Applier:
                 if not over:
                     maintenance.hold(begun.number)
                     log.info("%s: %s (%s)", step.kind, step.what, step.why)
-                    step.apply(self._store)
+                    if isinstance(step, (DropOutput, SetAsideLate)):
+                        step.apply(self._store, is_over=partial(maintenance.has_ended, begun.number))
+                    else:
+                        step.apply(self._store)
                     # It may have slept in the step.
                     ended_ms = maintenance.ended_at_ms(begun.number)
                     over = ended_ms is not None
@@ -146,7 +150,7 @@ class Applier:
                         step.take_back_if_late(self._store, ended_ms=ended_ms)
             except MicroBatchError as error:
                 if self._has_ended(begun):
-                    raise self._finished_by_another(begun) from error
+                    raise MaintenanceError(f"{self._finished_by_another(begun)} {error}") from error
                 if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
                     # A run that had looked before the marker was there has planned at that moment. It owns the file.
                     maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())

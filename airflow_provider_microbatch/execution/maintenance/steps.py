@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
@@ -19,6 +20,9 @@ from airflow_provider_microbatch.execution.maintenance.copying import copy_check
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
+
+IsOver = Callable[[], bool]
+"""Whether the command that a step is of has ended: its process may have slept, and another have finished it."""
 
 
 def digest(data: bytes) -> str:
@@ -103,12 +107,12 @@ class SetAsideLate:
         """What it is done to, for people."""
         return self.path
 
-    def apply(self, store: Store) -> None:
+    def apply(self, store: Store, *, is_over: IsOver) -> None:
         """Move it, whatever it is, and as often as something comes. The process may sleep here until another has
         finished the command: what is there then belongs to the batch's next life, and stays."""
         data = store.get(self.path)
         # After the look: no run writes it before the command has ended.
-        if data is None or not _is_under_way(self, store):
+        if data is None or is_over():
             return
         target, others = self.target, 1
         while not store.put_if_absent(target, data) and store.get(target) != data:
@@ -140,14 +144,16 @@ class Write:
         return self.path
 
     def take_back_if_late(self, store: Store, *, ended_ms: int) -> None:
-        """Remove the file if it came after the command had ended: whoever was to write it slept meanwhile, and the name
-        may be another batch's by now. Nobody else writes these bytes.
+        """Remove an entry of the logs that came after the command had ended: whoever was to write it slept meanwhile,
+        and the name may be another batch's by now. It bears the command's trail, so nobody else writes these bytes;
+        what bears none, as ``metadata``, the next command may have written alike.
 
         :param ended_ms: when the command ended, by the store's clock.
         """
-        written_ms = store.modified_ms(self.path)
+        data = self.text.encode()
+        written_ms = store.modified_ms(self.path) if is_by_hand(data) else None
         if written_ms is not None and written_ms > ended_ms:
-            store.delete_if(self.path, self.text.encode())
+            store.delete_if(self.path, data)
 
     def apply(self, store: Store) -> None:
         """Put it there.
@@ -281,8 +287,12 @@ class DropOutput:
         """What it is done to, for people."""
         return f"batch {self.key} of {self.where}"
 
-    def apply(self, store: Store) -> None:
-        """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
+    def apply(self, store: Store, *, is_over: IsOver) -> None:
+        """Have the sink do it, unless it is done.
+
+        :raises SinkError: if it cannot.
+        :raises MaintenanceError: if the command had ended before the output was out.
+        """
         identity = None if self.identity is None else BatchIdentity.from_dict(self.identity)
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
         checkpoint = Checkpoint(store)
@@ -292,8 +302,13 @@ class DropOutput:
         sink = Sink.from_dict(self.sink)
         found = sink.contains(taken)
         # After the look: what is there once the command has ended is of the batch's next life, or was given back.
-        if found is not None and _is_under_way(self, store):
-            sink.withdraw(taken, found.epoch)
+        if found is None or is_over():
+            return
+        if sink.withdraw(taken, found.epoch) and is_over():
+            raise MaintenanceError(
+                f"Batch {self.key} was taken out of {self.where} after that. If it is committed, clear its task, which "
+                "makes it again."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,9 +444,3 @@ def step_from_dict(values: Mapping[str, Any]) -> Step:
     if made is None:
         raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")
     return made(**{name: value for name, value in values.items() if name != "step"})
-
-
-def _is_under_way(step: Step, store: Store) -> bool:
-    """Whether the command that this is a step of has not ended."""
-    command = Checkpoint(store).maintenance.unfinished()
-    return command is not None and step_to_dict(step) in map(dict, command.steps)
