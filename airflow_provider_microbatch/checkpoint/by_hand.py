@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.codec import OURS
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.identity import digest_of
 
 _KEY = "by_hand"
 _POSITION = "position"
@@ -32,7 +32,7 @@ def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes) -> dict[str, Any
 
     :param offsets: the offset entry that it commits, as it lies in the log.
     """
-    return {OURS: {_KEY: {**trail, _PLAN: _digest(offsets)}}}
+    return {OURS: {_KEY: {**trail, _PLAN: digest_of(offsets)}}}
 
 
 def is_by_hand(data: bytes) -> bool:
@@ -53,14 +53,10 @@ def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> boo
     plan = _trail(commit).get(_PLAN)
     # An entry that repair has rebuilt stands in for what was committed.
     is_rebuilt = bool(_trail(entry)) and not is_position(entry)
-    return plan is not None and not is_rebuilt and plan != _digest(data)
+    return plan is not None and not is_rebuilt and plan != digest_of(data)
 
 
 def _trail(entry: OffsetEntry | CommitEntry) -> Mapping[str, Any]:
     ours = entry.extra.get(OURS)
     found = ours.get(_KEY) if isinstance(ours, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

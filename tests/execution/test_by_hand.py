@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def back_to_the_third(drafting: Drafting) -> Plan:
     return plan_set_offset(
         drafting, lane="live", source="orders", offset='{"logOffset":2}', allow_skip=False, allow_reread=True
     )  # fmt: skip
+
+
+def given_up(world: World) -> Callable[[], None]:
+    """A person takes the command for dead, and ``repair --give-up`` mends what it has left."""
+
+    def act() -> None:
+        expire(world)
+        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
+
+    return act
 
 
 def writes(name: str) -> object:
@@ -102,11 +113,7 @@ def test_a_position_that_was_set_half_is_not_set_once_the_command_is_given_up(
 
 
 def test_a_command_that_was_given_up_while_it_slept_sets_no_position(world: World, sleep: Sleep) -> None:
-    def meanwhile() -> None:
-        expire(world)
-        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
-
-    sleep.before(Write, "apply", meanwhile, writes("commits/4"))  # type: ignore[arg-type]
+    sleep.before(Write, "apply", given_up(world), writes("commits/4"))  # type: ignore[arg-type]
     with pytest.raises(MaintenanceError, match="given up"):
         applied(world, back_to_the_third)
     world.land(4)
@@ -116,11 +123,7 @@ def test_a_command_that_was_given_up_while_it_slept_sets_no_position(world: Worl
 
 
 def test_a_command_that_was_given_up_while_it_slept_takes_nothing_out_of_the_table(world: World, sleep: Sleep) -> None:
-    def meanwhile() -> None:
-        expire(world)
-        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
-
-    sleep.before(DropOutput, "apply", meanwhile)
+    sleep.before(DropOutput, "apply", given_up(world))
     with pytest.raises(MaintenanceError, match="given up"):
         applied(world, rewind(1))
     assert rows(world) == [0, 1, 2, 3]
@@ -128,11 +131,7 @@ def test_a_command_that_was_given_up_while_it_slept_takes_nothing_out_of_the_tab
 
 
 def test_what_it_was_about_to_take_out_and_is_out_then_is_named(world: World, sleep: Sleep) -> None:
-    def meanwhile() -> None:
-        expire(world)
-        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
-
-    sleep.before(FileSink, "withdraw", meanwhile)
+    sleep.before(FileSink, "withdraw", given_up(world))
     with pytest.raises(MaintenanceError, match=r"live/3 was taken out of .* after that\. .*clear its task"):
         applied(world, rewind(1))
     world.run(3, clear_number=1)
@@ -145,8 +144,7 @@ def test_what_the_next_repair_writes_alike_is_not_taken_back_by_one_that_slept(w
     metadata.unlink()
 
     def meanwhile() -> None:
-        expire(world)
-        assert main(["repair", str(world.root / "checkpoint"), "--give-up"]) == 0
+        given_up(world)()
         assert metadata.exists()
 
     sleep.before(Write, "apply", meanwhile, writes("metadata"))  # type: ignore[arg-type]

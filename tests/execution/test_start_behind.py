@@ -77,6 +77,17 @@ def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp
     assert moment > 8
 
 
+def planned_where_another_is(tmp_path: Path) -> World:
+    """A new checkpoint that has planned batch 0, of row 7, and whose table has row 1 of the old one's."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.land(7)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    return new
+
+
 def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
     _, new = kept_table(tmp_path)
     with pytest.raises(MaintenanceError, match="batch live/0 is not planned"):
@@ -84,12 +95,7 @@ def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
 
 
 def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
-    old, new = setting.world("old"), setting.world("new")
-    new.land(7)
-    new.execution.plan(run_identity(0))
-    old.land(1)
-    old.run(0)
+    new = planned_where_another_is(tmp_path)
     assert f"microbatch adopt {new.root}/checkpoint live/0" in refused(new, 0)
     plan = applied(new, adopt(0))
     assert "pipeline 'orders' (checkpoint " in plan.steps[0].why
@@ -111,12 +117,7 @@ def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) 
 
 
 def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
-    old, new = setting.world("old"), setting.world("new")
-    new.land(7)
-    new.execution.plan(run_identity(0))
-    old.land(1)
-    old.run(0)
+    new = planned_where_another_is(tmp_path)
     refused(new, 0)
     applied(new, adopt(0))
     new.run(0)

@@ -47,13 +47,18 @@ def test_nothing_is_planned_while_the_table_is_away(world: World, mount_point: b
     assert world.table() == {0: [0], 1: [1], 2: [2]}
 
 
-def test_a_table_that_was_emptied_on_purpose_goes_on(world: World) -> None:
+def goes_on_once_emptied(world: World) -> None:
+    """Refused until somebody says that it was on purpose, as the error tells."""
     shutil.rmtree(world.lake)
     with pytest.raises(SinkError, match="emptied on purpose") as refused:
         world.run(2)
     told_folder(refused).mkdir(parents=True)
     world.run(2)
     assert world.table() == {2: [2]}
+
+
+def test_a_table_that_was_emptied_on_purpose_goes_on(world: World) -> None:
+    goes_on_once_emptied(world)
 
 
 def told_folder(refused: pytest.ExceptionInfo[SinkError]) -> Path:
@@ -210,12 +215,7 @@ def test_a_newest_batch_that_was_removed_by_hand_is_brought_back_once_somebody_s
 
 def test_a_table_of_before_ids_that_was_emptied_goes_on_once_somebody_says_so(world: World) -> None:
     forget(world)
-    shutil.rmtree(world.lake)
-    with pytest.raises(SinkError, match="emptied on purpose") as refused:
-        world.run(2)
-    told_folder(refused).mkdir(parents=True)
-    world.run(2)
-    assert world.table() == {2: [2]}
+    goes_on_once_emptied(world)
 
 
 def test_pipelines_that_write_one_table_share_its_id(world: World) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, commits_another, is_position
+from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, is_position
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, command
@@ -214,8 +214,8 @@ class LaneRepair:
         """Why the commit entry is none of the batch that is planned, or None."""
         if _unreadable(self._lane.commit_log, number) is not None:
             return "torn"
-        commit, read = self._lane.commit_log.get(number), self._lane.offset_log.read(number)
-        return _ANOTHERS if commit is not None and read is not None and commits_another(commit, *read) else None
+        commit = self._lane.commit_log.get(number)
+        return _ANOTHERS if commit is not None and self._lane.commits_another(number, commit) else None
 
     def _set_aside_commit(self, number: int, why: str) -> None:
         self._drafting.set_aside(f"{self._folder}commits/{number}", why)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
+from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
-from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import Keep
@@ -58,13 +58,8 @@ def plan_set_offset(
     planned = encoded_offsets(drafting, lane, entry)
     drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
     _check_direction(drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
-    commit = CommitEntry(
-        next_watermark_ms=entry.watermark_ms,
-        set_aside=True,
-        committed_ms=drafting.at_ms,
-        extra=commit_by_hand(drafting.trail, offsets=planned),
-    )
-    drafting.write(f"{folder}commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
+    commit = encoded_position_commit(drafting, entry, planned=planned)
+    drafting.write(f"{folder}commits/{number}", commit, "set by hand: nothing of it is in the table")
     return drafting.plan()
 
 

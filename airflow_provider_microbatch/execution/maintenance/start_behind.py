@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
+from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
+from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
@@ -56,16 +56,11 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
     entry = _entry(drafting, position, identity.sources)
     planned = encoded_offsets(drafting, LIVE, entry)
-    commit = CommitEntry(
-        next_watermark_ms=entry.watermark_ms,
-        set_aside=True,
-        committed_ms=drafting.at_ms,
-        extra=commit_by_hand(drafting.trail, offsets=planned),
-    )
+    commit = encoded_position_commit(drafting, entry, planned=planned)
     for number in range(first, held[-1] + 1):
         goes_on = position.latest is not None or number > first
         drafting.write(f"offsets/{number}", planned, why, after=f"commits/{number - 1}" if goes_on else None)
-        drafting.write(f"commits/{number}", encoded_commit(commit), "set by hand: nothing of it is in the table")
+        drafting.write(f"commits/{number}", commit, "set by hand: nothing of it is in the table")
     return drafting.plan()
 
 
