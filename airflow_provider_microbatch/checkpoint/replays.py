@@ -28,12 +28,14 @@ class Replay:
     :param epoch: number of the request, from 1 on; no attempt's epoch.
     :param run: who asked; None outside of Airflow.
     :param requested_ms: milliseconds since the epoch, UTC.
+    :param code_hash: of the code that who asked had; None if nobody knew, and in those of older versions.
     """
 
     key: BatchKey
     epoch: int
     run: RunIdentity | None
     requested_ms: int
+    code_hash: str | None = None
 
 
 class Replays:
@@ -45,10 +47,13 @@ class Replays:
     def __init__(self, store: Store) -> None:
         self.epochs = Epochs(store)
 
-    def request(self, key: BatchKey, *, run: RunIdentity | None, requested_ms: int) -> Replay:
+    def request(
+        self, key: BatchKey, *, run: RunIdentity | None, requested_ms: int, code_hash: str | None = None
+    ) -> Replay:
         """Ask for the batch again. Durable on return."""
-        epoch = self.epochs.take(key, lambda _: {"run": run_to_dict(run), "requested_ms": requested_ms})
-        return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms)
+        values = {"run": run_to_dict(run), "requested_ms": requested_ms, "code_hash": code_hash}
+        epoch = self.epochs.take(key, lambda _: values)
+        return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms, code_hash=code_hash)
 
     def complete(
         self,
@@ -104,7 +109,9 @@ class Replays:
         where = self.epochs.where(key, epoch)
         try:
             run = run_from_dict(values["run"], where=where)
-            return Replay(key=key, epoch=epoch, run=run, requested_ms=values["requested_ms"])
+            return Replay(
+                key=key, epoch=epoch, run=run, requested_ms=values["requested_ms"], code_hash=values.get("code_hash")
+            )
         except KeyError as error:
             corrupt(where, f"not what it should be: {error} is missing")
 

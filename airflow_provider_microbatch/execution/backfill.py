@@ -25,6 +25,7 @@ from airflow_provider_microbatch.exceptions import (
     IntervalError,
     NothingInIntervalError,
 )
+from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, newest_of
@@ -114,9 +115,10 @@ class IntervalWork:
         unread = any(survey.unread for survey in surveys)
         return FireDecision(fire=True, reason=f"{self._interval} is over, with {'' if unread else 'no '}unread data")
 
-    def plan(self, run: RunIdentity) -> list[PlannedBatch]:
+    def plan(self, run: RunIdentity, *, code: Code | None = None) -> list[PlannedBatch]:
         """The batches to run now, in this order, each durable; a replay is asked for and durable too.
 
+        :param code: what the run has; None if it does not know.
         :raises NothingInIntervalError: if there is nothing to do, with the reason.
         :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
         :raises AttemptFencedError: if it is, and a batch of the interval's own lane is planned: the run's retry makes
@@ -128,7 +130,7 @@ class IntervalWork:
         own = self._own(run)
         if any(key.lane == LIVE for key in own):
             log.info("Run %s has planned %s before", run.run_id, names_of(own))
-            return self._ready(own, run)
+            return self._ready(own, run, code)
         planned_before = self._lane.offset_log.get(self.key.id) is not None
         # Then the interval needs no look at its sources, unless others' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
@@ -158,7 +160,7 @@ class IntervalWork:
         if overlap.committed or overlap.unfinished or overlap.elsewhere:
             log.info("Other batches have data of %s: %s", self._interval, overlap)
         try:
-            return self._ready(keys, run)
+            return self._ready(keys, run, code)
         except BatchInProgressError as busy:
             # A skip is green: nobody would come back for a batch that has taken its data from all other lanes, nor for
             # the replay that this run asked for before it died.
@@ -169,16 +171,16 @@ class IntervalWork:
                 raise
             raise AttemptFencedError(f"{busy} Batch {lane_batch} is planned and waits: try again.") from busy
 
-    def run(self, *, run: RunIdentity, **how: Any) -> RunSummary:
+    def run(self, *, run: RunIdentity, code: Code, **how: Any) -> RunSummary:
         """Plan, then run each batch to its commit; a retry goes on where this ended.
 
         :param how: as for :meth:`Execution.run_planned`.
         """
         batches = []
-        for planned in self.plan(run):
+        for planned in self.plan(run, code=code):
             self.at = planned.key
             # None: another run has committed it meanwhile.
-            done = self.execution(planned.key).run_planned(planned, run=run, **how)
+            done = self.execution(planned.key).run_planned(planned, run=run, code=code, **how)
             batches.append(done or summarize(self._checkpoint, planned.key))
         return RunSummary(batches)
 
@@ -299,7 +301,7 @@ class IntervalWork:
             log.info("%s", planned)
         return self.key
 
-    def _ready(self, keys: Sequence[BatchKey], run: RunIdentity) -> list[PlannedBatch]:
+    def _ready(self, keys: Sequence[BatchKey], run: RunIdentity, code: Code | None) -> list[PlannedBatch]:
         """The batches, with the requests for their replay on record if the run needs any. All are looked at before one
         is asked for: a request that nobody comes for would stay for ever.
 
@@ -318,8 +320,13 @@ class IntervalWork:
         for planned in wanted:
             sources = self._sources_of(planned.key)
             ask_again(
-                checkpoint=self._checkpoint, sources=sources, planned=planned, run=run, now_ms=self._clock_ms()
-            )  # fmt: skip
+                checkpoint=self._checkpoint,
+                sources=sources,
+                planned=planned,
+                run=run,
+                code=code,
+                now_ms=self._clock_ms(),
+            )
             log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)
         return ready
 

@@ -42,6 +42,15 @@ class Code:
     bundle_name: str | None = None
     bundle_version: str | None = None
 
+    def on_record(self) -> dict[str, str | None]:
+        """What attempts say of the code they ran."""
+        return {
+            "transform": self.transform,
+            "code_hash": self.code_hash,
+            "bundle_name": self.bundle_name,
+            "bundle_version": self.bundle_version,
+        }
+
 
 class Engine(Protocol):
     """Runs the job of an attempt. Methods other than ``start`` and ``result`` work from any process."""

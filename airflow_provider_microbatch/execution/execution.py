@@ -105,16 +105,16 @@ class Execution:
         """A planned batch by its key. :raises BrokenLogError: if it was never planned."""
         return self._planner.load(key.id)
 
-    def look(self, key: BatchKey, run: RunIdentity, *, engine_of: EngineOf, goes_on: GoesOn = no_run_goes_on) -> Look:
-        """What there is to do at the batch for ``run``. A replay that a clear asks for is on record on return.
-
-        :param engine_of: asked whether an attempt whose lease has run out still runs.
-        :param goes_on: asked about a run whose batch is between two of its tasks.
-        :raises BatchInProgressError: if another run is alive at the batch.
-        :raises AttemptFencedError: if it is, and ``run`` has a replay to make: who skipped would leave it to nobody.
-        :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
-        :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
-        """
+    def look(
+        self,
+        key: BatchKey,
+        run: RunIdentity,
+        *,
+        engine_of: EngineOf,
+        code: Code | None = None,
+        goes_on: GoesOn = no_run_goes_on,
+    ) -> Look:
+        """What ``run`` has to do at the batch: see :func:`~airflow_provider_microbatch.execution.guard.look`."""
         return look(
             checkpoint=self.checkpoint,
             planner=self._planner,
@@ -122,6 +122,7 @@ class Execution:
             run=run,
             engine_of=engine_of,
             goes_on=goes_on,
+            code=code,
             now_ms=self._clock_ms(),
         )
 
@@ -156,12 +157,7 @@ class Execution:
             epoch=epoch,
             handle=engine.handle(pipeline=self.pipeline.name, key=key, epoch=epoch),
             run=run,
-            code={
-                "transform": code.transform,
-                "code_hash": code.code_hash,
-                "bundle_name": code.bundle_name,
-                "bundle_version": code.bundle_version,
-            },
+            code=code.on_record(),
             started_ms=self._clock_ms(),
             definition=self.checkpoint.definitions.put(defined),
             request=None if look is None else look.request,
@@ -398,7 +394,7 @@ class Execution:
         """
         key = planned.key
         while True:
-            found = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None)
+            found = self.look(key, run, engine_of=lambda name: engine if name == engine.name else None, code=code)
             if found.is_done:
                 if not planned.committed:
                     return None

@@ -50,26 +50,38 @@ class Look:
 
     def check_code(self, checkpoint: Checkpoint, run: RunIdentity, code: Code) -> None:
         """A try that slept through the clear of another run of its batch has the code of its day: its replay would put
-        that in the place of what the later clear has made. Its retry has the newer code, and answers both.
+        that in the place of what the later clear has made, or pass for what that one waits for. Its retry has the newer
+        code, and answers both.
 
-        :raises AttemptFencedError: if the newest replay is of a later try, and of other code.
+        :raises AttemptFencedError: if the newest replay, or a request, is of a later try, and of other code.
         """
         if self.request is None:
             return
         key = self.planned.key
+        for request in checkpoint.replays.pending(key):
+            if _is_overtaken(run, code, by=request.run, code_hash=request.code_hash):
+                raise AttemptFencedError(
+                    f"batch {key}: {named_run(request.run)} was cleared later than this try was made, and waits for "
+                    f"the batch with other code, by replay request {request.epoch}. A retry of this task has the code "
+                    "of now."
+                )
         done = (attempt for attempt in reversed(checkpoint.attempts.all(key)) if attempt.request is not None)
         newest = next(
             (one for one in done if (end := checkpoint.attempts.ended(key, one.epoch)) and end.state == "succeeded"),
             None,
         )
-        if newest is None or newest.run is None or run.is_of(newest.run) or not newest.run.is_newer_than(run):
-            return
-        if newest.code.get("code_hash") != code.code_hash:
+        if newest is not None and _is_overtaken(run, code, by=newest.run, code_hash=newest.code.get("code_hash")):
             raise AttemptFencedError(
-                f"batch {key}: run {newest.run.run_id!r} of DAG {newest.run.dag_id!r} was cleared later than this try "
-                f"was made, and has replayed the batch with other code as attempt {newest.epoch}. A retry of this task "
-                "has the code of now."
+                f"batch {key}: {named_run(newest.run)} was cleared later than this try was made, and has replayed the "
+                f"batch with other code as attempt {newest.epoch}. A retry of this task has the code of now."
             )
+
+
+def _is_overtaken(run: RunIdentity, code: Code, *, by: RunIdentity | None, code_hash: str | None) -> bool:
+    """Whether another run, whose try was made later than this one, has other code; False if nobody can tell."""
+    if by is None or code_hash is None or run.is_of(by) or not by.is_newer_than(run):
+        return False
+    return code_hash != code.code_hash
 
 
 def no_run_goes_on(_: RunIdentity) -> bool:
@@ -97,10 +109,19 @@ def look(
     run: RunIdentity,
     engine_of: EngineOf,
     goes_on: GoesOn,
+    code: Code | None,
     now_ms: int,
 ) -> Look:
-    """What there is to do at the batch for ``run``: see
-    :meth:`~airflow_provider_microbatch.execution.execution.Execution.look`."""
+    """What there is to do at the batch for ``run``. A replay that a clear asks for is on record on return.
+
+    :param engine_of: asked whether an attempt whose lease has run out still runs.
+    :param code: what ``run`` has; None if it does not know.
+    :param goes_on: asked about a run whose batch is between two of its tasks.
+    :raises BatchInProgressError: if another run is alive at the batch.
+    :raises AttemptFencedError: if it is, and ``run`` has a replay to make: who skipped would leave it to nobody.
+    :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
+    :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
+    """
     newest = checkpoint.attempts.latest_epoch(key)
     planned = planner.load(key.id)
     commit = checkpoint.lane(key.lane).commit_log.get(key.id)
@@ -116,6 +137,7 @@ def look(
             planned=planned,
             commit=commit,
             run=run,
+            code=code,
             now_ms=now_ms,
         )
     found = Look(planned=planned, newest=newest, request=request)

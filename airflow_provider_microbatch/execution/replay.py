@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry,
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
+from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
@@ -30,6 +31,7 @@ def request_replay(
     planned: PlannedBatch,
     commit: CommitEntry,
     run: RunIdentity,
+    code: Code | None,
     now_ms: int,
 ) -> int | None:
     """Which replay request of the batch the run has to answer, with all before it; None if there is none. A request
@@ -55,7 +57,7 @@ def request_replay(
     is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
     if is_new_clear:
         check_not_elsewhere(checkpoint, sink, key)
-        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)
+        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
     later = [
@@ -80,15 +82,25 @@ def request_replay(
 
 
 def ask_again(
-    *, checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, run: RunIdentity, now_ms: int
+    *,
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    planned: PlannedBatch,
+    run: RunIdentity,
+    code: Code | None,
+    now_ms: int,
 ) -> None:
     """Request that the batch is replayed. Durable on return.
+
+    :param code: what the run has, and wants the batch to be made with; None if it does not know.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
     :raises AttemptFencedError: if a command took the batch out meanwhile; nothing is asked for then.
     """
     check_replayable(sources, planned)
-    request = checkpoint.replays.request(planned.key, run=run, requested_ms=now_ms)
+    request = checkpoint.replays.request(
+        planned.key, run=run, requested_ms=now_ms, code_hash=None if code is None else code.code_hash
+    )
     # After the request: a rewind withdraws those that it finds. One that came later would wait for ever, and hold
     # retention: the batch's next life is what the user has cleared for.
     if planned_identity(checkpoint, planned.key) != planned.identity:

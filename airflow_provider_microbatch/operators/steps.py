@@ -83,22 +83,22 @@ class PlanMicroBatchOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         """:return: the key of the batch that this run works on."""
         # The code is looked for here, so that a missing file is found before anything is planned.
-        code_of(self.pipeline, context)
-        planned = self._plan(identity_of(context), context)
+        code, _ = code_of(self.pipeline, context)
+        planned = self._plan(identity_of(context), context, code)
         if planned is None:
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
         # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
         with alarming(context):
-            look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context)
+            look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context, code)
         set_label(context, batch_label(planned.key))
         return str(planned.key)
 
-    def _plan(self, run: RunIdentity, context: Context) -> PlannedBatch | None:
+    def _plan(self, run: RunIdentity, context: Context, code: Code) -> PlannedBatch | None:
         work = interval_work(self.pipeline, context)
         try:
             if work is None:
                 return open_execution(self.pipeline).plan(run)
-            planned, *more = work.plan(run)
+            planned, *more = work.plan(run, code=code)
         except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:
             raise AirflowSkipException(str(nothing)) from None
         if more:
@@ -202,7 +202,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     def _open(self, execution: Execution, key: BatchKey, context: Context, *, code: Code, engine: Engine) -> Attempt:
         while True:
-            look = look_or_skip(execution, key, context)
+            look = look_or_skip(execution, key, context, code)
             if look.is_done:
                 raise AirflowSkipException(f"batch {key} is committed already, and nobody asked to replay it.")
             attempt = execution.open_next(look, run=identity_of(context), code=code, engine=engine)
@@ -317,11 +317,11 @@ class CommitMicroBatchOperator(BaseOperator):
         self._stopped = True
 
 
-def look_or_skip(execution: Execution, key: BatchKey, context: Context) -> Look:
+def look_or_skip(execution: Execution, key: BatchKey, context: Context, code: Code) -> Look:
     """What there is to do at the batch. :raises AirflowSkipException: if another run is at it, naming that run."""
     try:
         return execution.look(
-            key, identity_of(context), engine_of=find_engine, goes_on=lambda run: run_goes_on(run, context)
+            key, identity_of(context), engine_of=find_engine, code=code, goes_on=lambda run: run_goes_on(run, context)
         )
     except BatchInProgressError as held:
         raise AirflowSkipException(str(held)) from None

@@ -265,11 +265,11 @@ def test_a_clear_whose_batch_retention_took_meanwhile_does_not_keep_the_log_for_
         world.run(number)
     request = Replays.request
 
-    def late(replays: Replays, key: BatchKey, *, run: RunIdentity | None, requested_ms: int) -> Replay:
+    def late(replays: Replays, key: BatchKey, **how: Any) -> Replay:
         for number in range(5, 8):
             world.land(number)
             world.run(number)
-        return request(replays, key, run=run, requested_ms=requested_ms)
+        return request(replays, key, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(Replays, "request", late)

@@ -325,3 +325,36 @@ def test_a_clear_that_slept_through_another_runs_clear_does_not_put_older_code_i
     assert world.table() == {0: [101]}
     run(made_at(30, run_identity(0, clear_number=1, try_number=3)), "new", newer())
     assert world.checkpoint.replays.pending(KEY) == []
+
+
+@pytest.mark.parametrize("hash_of_sleeper", ["old", "new"])
+def test_a_clear_that_was_asked_for_late_does_not_answer_a_later_try_that_waits_with_other_code(
+    world: World, monkeypatch: pytest.MonkeyPatch, hash_of_sleeper: str
+) -> None:
+    """Run 0 planned the batch and run 1 committed it, and both are cleared. The try of run 0 is the older one, asks
+    last, and so would answer both."""
+
+    def run(identity: RunIdentity, code_hash: str, engine: InlineEngine | None = None) -> None:
+        code = dataclasses.replace(CODE, code_hash=code_hash)
+        world.execution.run(run=identity, engine=engine or InlineEngine(), code=code, transform=None)
+
+    def killed(*args: object, **kwargs: object) -> None:
+        raise Killed
+
+    run(made_at(1, run_identity(1)), "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(Execution, "open_attempt", killed)
+        with pytest.raises(Killed):
+            run(made_at(20, run_identity(1, clear_number=1, try_number=2)), "new", newer())
+    sleeper = made_at(10, run_identity(0, clear_number=1, try_number=2))
+    if hash_of_sleeper == "new":
+        run(sleeper, "new", newer())
+    else:
+        with pytest.raises(AttemptFencedError, match=r"run 'run-1' of DAG 'orders' was cleared later .* and waits"):
+            run(sleeper, "old")
+        assert [replay.epoch for replay in world.checkpoint.replays.pending(KEY)] == [1, 2]
+        run(made_at(25, run_identity(1, clear_number=1, try_number=3)), "new", newer())
+        assert world.table() == {0: [101]}
+        run(made_at(30, run_identity(0, clear_number=1, try_number=3)), "new", newer())
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []

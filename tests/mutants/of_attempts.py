@@ -175,8 +175,16 @@ MUTATIONS = [
         name="a clear that slept through a later one of another run replays with the code of its day",
         why="what the user cleared for last is replaced by what was before",
         file="execution/guard.py",
-        old='        if newest.code.get("code_hash") != code.code_hash:',
-        new="        if False:",
+        old="        if newest is not None and _is_overtaken(",
+        new="        if False and _is_overtaken(",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
+        name="a clear that was asked for late answers a later try that waits with other code",
+        why="what the user cleared for last is never made, and its square is green",
+        file="execution/guard.py",
+        old="            if _is_overtaken(",
+        new="            if False and _is_overtaken(",
         tests=(ZOMBIES,),
     ),
     Mutation(

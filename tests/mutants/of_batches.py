@@ -212,8 +212,8 @@ MUTATIONS = [
         name="a replay's request is not written down",
         why="the retry of a replay that died says that all is done",
         file="execution/replay.py",
-        old="        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)\n",
-        new="",
+        old="        ask_again(checkpoint",
+        new="        dict(checkpoint",
         tests=(PROTOCOL,),
     ),
     Mutation(

@@ -75,11 +75,8 @@ MUTATIONS = [
         name="a batch is replayed into another table than it is in",
         why="its rows are in both",
         file="execution/replay.py",
-        old=(
-            "        check_not_elsewhere(checkpoint, sink, key)\n"
-            "        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)\n"
-        ),
-        new="        ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, now_ms=now_ms)\n",
+        old=("        check_not_elsewhere(checkpoint, sink, key)\n        ask_again("),
+        new="        ask_again(",
         tests=(PLACE,),
     ),
     Mutation(
