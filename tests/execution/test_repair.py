@@ -344,6 +344,17 @@ def test_a_plan_in_the_middle_is_put_back_as_it_was(world: World, number: int) -
     assert verify_all(world.checkpoint) == []
 
 
+@pytest.mark.parametrize("hidden", [(0,), (0, 1), (0, 1, 2, 3)], ids=str)
+def test_the_oldest_plans_are_put_back_if_they_are_committed(world: World, hidden: tuple[int, ...]) -> None:
+    log = world.root / "checkpoint/offsets"
+    plans = {number: (log / str(number)).read_bytes() for number in hidden}
+    for number in hidden:
+        (log / str(number)).rename(log / f".{number}.{HIDDEN}")
+    assert applied(world).problems == ()
+    assert {number: (log / str(number)).read_bytes() for number in hidden} == plans
+    assert verify_all(world.checkpoint) == []
+
+
 def test_a_plan_that_was_taken_back_or_never_made_is_not_put_back(world: World) -> None:
     """Nothing of it is committed, so the next run plans the batch by what there is then."""
     log = world.root / "checkpoint/offsets"

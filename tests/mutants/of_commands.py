@@ -66,8 +66,8 @@ MUTATIONS = [
         name="repair puts back a plan that was taken back",
         why="it is of before a command, and what it was planned after has changed",
         file="execution/maintenance/repair.py",
-        old=" or (number not in committed and number > planned[-1]):\n",
-        new=":\n",
+        old="(planned and planned[0] < number < planned[-1])",
+        new="number > 0",
         tests=("tests/execution/test_repair.py",),
     ),
     Mutation(

@@ -131,9 +131,9 @@ def _put_back(drafting: Drafting, lane: str) -> None:
     checkpoint = drafting.checkpoint
     folder = "offsets" if lane == LIVE else f"lanes/{lane}/offsets"
     planned, committed = checkpoint.lane(lane).offset_log.ids(), set(checkpoint.lane(lane).commit_log.ids())
-    for number in checkpoint.attempts.epochs.ids(lane) if planned else ():
+    for number in checkpoint.attempts.epochs.ids(lane):
         key, path = BatchKey(lane, number), f"{folder}/{number}"
-        if number in planned or number < planned[0] or (number not in committed and number > planned[-1]):
+        if number in planned or not (number in committed or (planned and planned[0] < number < planned[-1])):
             continue
         known = newest_identity(checkpoint, key)
         for data in drafting.store.cut_off(path):
