@@ -402,6 +402,8 @@ def test_a_compaction_that_was_killed_is_finished_by_the_next_and_leaves_no_word
         with pytest.raises(Killed):
             world.janitor()
     assert world.checkpoint.horizons.highest("live") == 3
+    with pytest.raises(MaintenanceError, match=r"have `microbatch janitor \S+` finish that, and look again\.$"):
+        applied(world, rewind(1))
     world.janitor()
     assert world.checkpoint.horizons.highest("live") == 0
 

@@ -159,13 +159,17 @@ class _Rewind:
         """Retention may be at it: what it has announced it removes, whenever it wakes up."""
         before, where = self._checkpoint.horizons.highest(self._name), self._lane.offset_log.location
         if self._to <= before and before > 0:
-            raise MaintenanceError(
+            told = (
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
                 f"packs it, at this moment. Rewind to {before + 1} or later; or, if it was killed, have `microbatch "
-                f"janitor {self._drafting.store.location}` finish that, and look again. One whose pipeline keeps all "
-                f"by now is finished by nobody: `microbatch repair {self._drafting.store.location} --give-up` takes it "
-                "for dead at your word."
+                f"janitor {self._drafting.store.location}` finish that, and look again."
             )
+            if self._checkpoint.horizons.removing(self._name):
+                told += (
+                    " A removal whose pipeline keeps all by now is finished by nobody: `microbatch repair "
+                    f"{self._drafting.store.location} --give-up` takes it for dead at your word."
+                )
+            raise MaintenanceError(told)
 
     def _check_files(self, first: int) -> None:
         """Entries are moved away one by one. One that stayed behind would be taken for a batch whose output is gone."""
