@@ -251,6 +251,10 @@ class Attempt:
         return not self.code
 
 
+JOB, DEAD = "job", "dead"
+"""Values of :attr:`AttemptEnd.cause`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
     """How an attempt ended; at most one for each attempt.

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
 from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.execution.set_aside import DEAD, FOUND_DEAD, cause_of, is_dead
+from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 
 log = logging.getLogger(__name__)

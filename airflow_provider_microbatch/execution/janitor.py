@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -29,7 +29,6 @@ from airflow_provider_microbatch.execution.retention import (
     purge_marks,
     retained,
 )
-from airflow_provider_microbatch.execution.set_aside import DEAD
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import DEAD, JOB, Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import (
@@ -38,9 +38,6 @@ from airflow_provider_microbatch.sinks import Sink
 log = logging.getLogger(__name__)
 
 FOUND_DEAD = "found dead: its lease has run out, and its engine does not say that it runs"
-
-JOB, DEAD = "job", "dead"
-"""Values of :attr:`AttemptEnd.cause`."""
 
 
 @dataclass(frozen=True, kw_only=True)

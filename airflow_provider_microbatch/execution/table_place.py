@@ -6,9 +6,11 @@ to it gives it what is known. Here is what is looked at as long as no id is on r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
@@ -66,7 +68,7 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
     :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
         away: its rows would be in both. A table that was moved to the sink's address is no other one.
     """
-    for other in _sinks(checkpoint, key):
+    for other in _sinks(checkpoint, key, where=partial(_may_have_published, checkpoint)):
         if other.location() == sink.location() or not other.is_cheap_to_ask:
             continue
         away = other.seems_away(checkpoint.tables)
@@ -91,14 +93,22 @@ def _contains(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> bool:
     return found_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None
 
 
-def _sinks(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Sink]:
+def _may_have_published(checkpoint: Checkpoint, attempt: Attempt) -> bool:
+    """Its job failed, and there is nothing to publish: its own process said so when it had given it up."""
+    end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
+    return end is None or end.state != "failed" or end.cause != JOB
+
+
+def _sinks(
+    checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
+) -> Iterator[Sink]:
     """The sinks that attempts of the batch wrote to, each once; those that cannot be loaded here are left out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:
             attempt = checkpoint.attempts.get(key, epoch)
             name = attempt.definition if attempt is not None else None
-            if name is None or name in seen:
+            if attempt is None or name is None or name in seen or not where(attempt):
                 continue
             seen.add(name)
             recorded = checkpoint.definitions.sink(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, SinkError, TransformError
 from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
 from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.execution.table_check import check_table
@@ -363,6 +363,19 @@ def test_nor_is_one_made_again_that_was_published_there_and_not_committed(world:
         world.run(4)
         assert world.table() == {0: [0], 1: [1], 2: [2]}
         assert world.checkpoint.commit_log.ids() == [0, 1, 2]
+
+
+def test_a_batch_whose_job_failed_for_a_table_that_is_gone_is_made_in_the_new_one(tmp_path: Path) -> None:
+    """It can be in no other: its job left nothing to publish."""
+    world = World(tmp_path)
+    world.land(0)
+    world.options["sink"] = FileSink(str(tmp_path / "mistyped"), format="json")
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    shutil.rmtree(tmp_path / "mistyped")
+    world.options["sink"] = FileSink(str(world.lake), format="json")
+    world.run(0, try_number=2)
+    assert world.table() == {0: [0]}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known by an id", "of before ids"])
