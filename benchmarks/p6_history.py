@@ -25,9 +25,9 @@ from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
-from airflow_provider_microbatch.sources.file_index import Span, build, fingerprints
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import SourceLog, encode, offset_of
+from airflow_provider_microbatch.sources.file.index import Span, build, fingerprints
+from airflow_provider_microbatch.sources.file.listing import FoundFile
+from airflow_provider_microbatch.sources.file.log import SourceLog, encode, offset_of
 from benchmarks.harness import Row, paired
 
 RUNS = 9

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.cli.setting import setting
-from airflow_provider_microbatch.engines.spark_connect_wire import default_folder
+from airflow_provider_microbatch.engines.spark_connect.wire import default_folder
 
 NAME = "engine"
 HELP = "Start and stop a warm Spark Connect server on this machine, with a resident runner beside it."

@@ -33,8 +33,8 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_lock import locked
-from airflow_provider_microbatch.sinks.file_posix import sync
+from airflow_provider_microbatch.sinks.file.lock import locked
+from airflow_provider_microbatch.sinks.file.posix import sync
 
 log = logging.getLogger(__name__)
 

@@ -33,18 +33,18 @@ from airflow_provider_microbatch.engines.environment import (
     spark_defaults,
 )
 from airflow_provider_microbatch.engines.packaging import render_properties
-from airflow_provider_microbatch.engines.spark_connect_wire import SESSION_SECONDS, call
+from airflow_provider_microbatch.engines.spark_connect.wire import SESSION_SECONDS, call
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
 from airflow_provider_microbatch.runtime.session import BOOT, boot_id
 from airflow_provider_microbatch.settings import is_private
-from airflow_provider_microbatch.sinks.file_lock import locked
+from airflow_provider_microbatch.sinks.file.lock import locked
 
 CONNECTION = "connection.json"
 CONN_ID = "spark_connect_default"
 _STATE = "engine.json"
 _TAG = "spark.microbatch.engine"
-_RUNNER = "airflow_provider_microbatch.engines.spark_connect_runner"
+_RUNNER = "airflow_provider_microbatch.engines.spark_connect.runner"
 _START_SECONDS = 120.0
 _ALONE = {
     "spark.driver.host": "127.0.0.1",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables, is_table_id
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.file_posix import check_no_link, make_folders, sync, write_mark
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync, write_mark
 
 _FOLDER = "_table_id"
 _TOLD = "by the name of this file pipelines know that this folder is their table\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
-from airflow_provider_microbatch.sinks.file_posix import make_folders, sync
-from airflow_provider_microbatch.sinks.file_reading import read_regular
+from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.file.reading import read_regular
 
 TABLE = "_table.json"
 """In a table's folder: what it is, and who made it. Readers skip names that begin with an underscore."""

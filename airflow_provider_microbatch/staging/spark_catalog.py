@@ -20,9 +20,9 @@ from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_lock import locked
-from airflow_provider_microbatch.sinks.file_posix import sync_tree
-from airflow_provider_microbatch.sinks.file_report import check_files, read_manifest
+from airflow_provider_microbatch.sinks.file.lock import locked
+from airflow_provider_microbatch.sinks.file.posix import sync_tree
+from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest
 from airflow_provider_microbatch.staging.catalog import Catalog
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, remove_mark, reporting
 from airflow_provider_microbatch.staging.metastore import Metastore, TableInfo

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS, FileSink
-from airflow_provider_microbatch.sinks.file_report import read_schema
+from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.staging import statement
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, read_mark
 from airflow_provider_microbatch.staging.metastore import OWNER, PIPELINE, Metastore, TableInfo

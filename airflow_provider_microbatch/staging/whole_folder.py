@@ -19,15 +19,15 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_lock import TABLE_SECONDS, locked
-from airflow_provider_microbatch.sinks.file_posix import (
+from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
+from airflow_provider_microbatch.sinks.file.posix import (
     exchange,
     make_folders,
     rename_new,
     sync,
     sync_tree,
 )
-from airflow_provider_microbatch.sinks.file_report import check_files, read_manifest, read_schema
+from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, read_schema
 from airflow_provider_microbatch.staging import statement
 from airflow_provider_microbatch.staging.marks import TABLE, put_mark, read_mark
 from airflow_provider_microbatch.staging.stage_table import (

@@ -20,8 +20,8 @@ from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sources.file_log import SourceLog
-from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.chaos.signals import kill
 
 PLAN = ("claim", "source log", "offset log")

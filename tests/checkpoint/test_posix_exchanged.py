@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, move_litter
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.sinks.file_posix import exchange
+from airflow_provider_microbatch.sinks.file.posix import exchange
 
 CALLS = ("open", "link", "unlink", "rmdir", "rename", "mkdir", "stat", "lstat", "listdir", "scandir", "readlink")
 MOST = 80

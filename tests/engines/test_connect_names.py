@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_microbatch.engines.spark_connect_names import NamesOfAll, SharedNameError
+from airflow_provider_microbatch.engines.spark_connect.names import NamesOfAll, SharedNameError
 
 IN_MEMORY = {"spark.sql.catalogImplementation": "in-memory", "spark.sql.catalog.lake": "a.Catalog"}
 

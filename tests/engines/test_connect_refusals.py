@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import server
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
-from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, is_own
+from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire, call, is_own
 from airflow_provider_microbatch.exceptions import EngineError
 
 ENGINE_TAG = "microbatch-engine-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"

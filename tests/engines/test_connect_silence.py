@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_microbatch.engines.spark_connect_wire import Wire
+from airflow_provider_microbatch.engines.spark_connect.wire import Wire
 from tests.support.mute_server import mute_server
 
 SECONDS = 20
@@ -17,7 +17,7 @@ SECONDS = 20
 
 CHILD = """
 import sys
-from airflow_provider_microbatch.engines.spark_connect_child import main
+from airflow_provider_microbatch.engines.spark_connect.child import main
 from airflow_provider_microbatch.runtime import silence
 silence.ASK_SECONDS, silence.SILENT_SECONDS, silence.CLOSE_SECONDS = 0.1, 1.0, 0.5
 main(["microbatch", sys.argv[1]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_microbatch.engines.submit_error import submit_error
+from airflow_provider_microbatch.engines.spark_submit.error import submit_error
 from airflow_provider_microbatch.exceptions import SparkKilledError
 
 TRACE = """26/11/22 02:00:00 WARN FileStreamSink: Assume no metadata directory

@@ -22,8 +22,8 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_clean import Cleaner
-from airflow_provider_microbatch.sources.file_log import PlannedFile
+from airflow_provider_microbatch.sources.file.clean import Cleaner
+from airflow_provider_microbatch.sources.file.log import PlannedFile
 from tests.execution.maintaining import applied, rewind
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, rewind

@@ -256,7 +256,7 @@ def test_source_commit_is_said_again_at_the_next_plan(tmp_path: Path, monkeypatc
 def test_whatever_a_source_raises_from_commit_is_logged_and_said_again_and_fails_no_batch(
     world: World, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from airflow_provider_microbatch.sources.file_open import OpenFileSource
+    from airflow_provider_microbatch.sources.file.open import OpenFileSource
 
     said: list[str] = []
 

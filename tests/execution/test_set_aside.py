@@ -33,7 +33,7 @@ from airflow_provider_microbatch.execution.set_aside import failures
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
 

@@ -260,7 +260,7 @@ MUTATIONS = [
     Mutation(
         name="a missing entry of the source log is passed over",
         why="its files are planned again",
-        file="sources/file_seen.py",
+        file="sources/file/seen.py",
         old="                raise self._log.lost(number)\n",
         new="                continue\n",
         tests=(DAMAGED,),
@@ -292,7 +292,7 @@ MUTATIONS = [
     Mutation(
         name="what was cleaned may be forgotten",
         why="new entries under its numbers pass for cleaned ones, and their rows are lost",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        if any(number > last for number in self._cleaning.read().done):\n",
         new="        if False:\n",
         tests=(DAMAGED,),

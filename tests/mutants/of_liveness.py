@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation(
         name="a source that is away counts as cleaned",
         why="its files are there again after the mount, and are never cleaned",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="                if is_away(self._base):\n",
         new="                if False:\n",
         tests=("tests/execution/test_clean_source.py",),
@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation(
         name="a JVM that was killed is like any that failed",
         why="a batch that kills its driver each time is never set aside, and nobody reads why",
-        file="engines/submit_error.py",
+        file="engines/spark_submit/error.py",
         old="    if name is not None:\n",
         new="    if False:\n",
         tests=(SUBMIT_ERROR,),

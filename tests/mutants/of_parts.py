@@ -28,7 +28,7 @@ MUTATIONS = [
     Mutation(
         name="attempts of two checkpoints share a stage",
         why="the janitor of one pipeline drops the stage that another is writing",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="    return folder / checkpoint if checkpoint else folder\n",
         new="    return folder\n",
         tests=(CONTRACT,),
@@ -60,7 +60,7 @@ MUTATIONS = [
     Mutation(
         name="a transform makes a global temporary view on a shared server",
         why="another pipeline reads it, or replaces it while it is read",
-        file="engines/spark_connect_names.py",
+        file="engines/spark_connect/names.py",
         old="        if getattr(_GLOBAL, find)(text):",
         new="        if False:",
         tests=(NAMES,),
@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         name="a rename that overwrites",
         why="the second of two attempts that pass the fence replaces the first",
-        file="sinks/file_posix.py",
+        file="sinks/file/posix.py",
         old="        _rename_with(_RENAME_NOREPLACE, source, target)",
         new="        _rename_with(_RENAME_EXCHANGE if target.exists() else 0, source, target)",
         tests=(FILE_SINK,),
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         name="publish does not ask whether the batch is in",
         why="a retry after a crash between publish and commit fails for ever or replaces",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="        found = self.contains(batch)\n        if found is not None:\n            return found\n",
         new="",
         tests=(SINK,),
@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation(
         name="the stage is published without fsync",
         why="a power cut after the commit leaves a batch of empty files",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="        sync_tree(stage)\n",
         new="",
         tests=(PROTOCOL, FILE_SINK),
@@ -148,7 +148,7 @@ MUTATIONS = [
     Mutation(
         name="the publish itself is not fsynced",
         why="a power cut undoes the rename of a batch that is committed",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            if published:\n                sync(target.parent)\n",
         new="            if published:\n",
         tests=(PROTOCOL, FILE_SINK),
@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         name="contains does not make the rename durable",
         why="the publisher died after its rename; the commit of the next try rests on a rename that a power cut undoes",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            sync(target.parent)\n        return own\n",
         new="        return own\n",
         tests=(PROTOCOL, FILE_SINK),
@@ -164,7 +164,7 @@ MUTATIONS = [
     Mutation(
         name="an unfinished stage is published",
         why="readers see half of a batch",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="        check_files(stage, own)\n",
         new="",
         tests=(FILE_SINK,),
@@ -172,7 +172,7 @@ MUTATIONS = [
     Mutation(
         name="a replay drops the old output first",
         why="readers find the batch missing",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            if not exchange(stage, target):",
         new="            if target.rename(target.with_name('.old')) and not rename_new(stage, target):",
         tests=(FILE_SINK,),

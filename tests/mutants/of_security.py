@@ -40,7 +40,7 @@ MUTATIONS = [
     Mutation(
         name="a process is known by its start time alone",
         why="a checkpoint names any process of this user, and the janitor kills it",
-        file="engines/spark_connect.py",
+        file="engines/spark_connect/__init__.py",
         old="        if own or processes.carries(process, handle.tag):\n",
         new="        if own or process is not None:\n",
         tests=(HANDLES,),
@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation(
         name="whoever the handle names is spoken to",
         why="a checkpoint's writer is sent what this process has to authenticate itself",
-        file="engines/spark_connect.py",
+        file="engines/spark_connect/__init__.py",
         old="        if server is None or server.public_url != handle.url:\n",
         new="        if server is None:\n",
         tests=(HANDLES,),
@@ -112,7 +112,7 @@ MUTATIONS = [
     Mutation(
         name="a lock is waited for for ever",
         why="whoever may read the lock file stops janitor and commands",
-        file="sinks/file_lock.py",
+        file="sinks/file/lock.py",
         old="            if left <= 0:\n",
         new="            if left <= -3600:\n",
         tests=(HOSTILE_FILES,),
@@ -120,7 +120,7 @@ MUTATIONS = [
     Mutation(
         name="a lock file can be opened by all",
         why="whoever may read it can lock it, and stop janitor and commands",
-        file="sinks/file_lock.py",
+        file="sinks/file/lock.py",
         old="            os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode) & settings().file_mode)\n",
         new="            pass\n",
         tests=(HOSTILE_FILES,),
@@ -128,7 +128,7 @@ MUTATIONS = [
     Mutation(
         name="a manifest is read from whatever there is",
         why="a FIFO among its parts stops janitor, tasks and commands for ever",
-        file="sinks/file_reading.py",
+        file="sinks/file/reading.py",
         old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC\n",
         new="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
         tests=(HOSTILE_FILES,),
@@ -136,7 +136,7 @@ MUTATIONS = [
     Mutation(
         name="a manifest is read through a link",
         why="who can write in a table has any file of this user shown in a message",
-        file="sinks/file_reading.py",
+        file="sinks/file/reading.py",
         old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC\n",
         new="_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC\n",
         tests=(HOSTILE_FILES,),
@@ -144,7 +144,7 @@ MUTATIONS = [
     Mutation(
         name="a manifest may be of any size",
         why="one without end takes the memory of janitor, tasks and commands",
-        file="sinks/file_reading.py",
+        file="sinks/file/reading.py",
         old="    if len(data) > largest:\n",
         new="    if len(data) > largest + (1 << 40):\n",
         tests=(HOSTILE_FILES,),
@@ -152,7 +152,7 @@ MUTATIONS = [
     Mutation(
         name="brackets without end are no error of the sink",
         why="one changed manifest ends the whole janitor for its checkpoint",
-        file="sinks/file_report.py",
+        file="sinks/file/report.py",
         old="OverflowError, RecursionError)\n",
         new="OverflowError)\n",
         tests=(HOSTILE_FILES,),
@@ -160,7 +160,7 @@ MUTATIONS = [
     Mutation(
         name="an infinite number is no error of the sink",
         why="one changed manifest ends the whole janitor for its checkpoint",
-        file="sinks/file_report.py",
+        file="sinks/file/report.py",
         old="OverflowError, RecursionError)\n",
         new="RecursionError)\n",
         tests=(HOSTILE_FILES,),
@@ -168,7 +168,7 @@ MUTATIONS = [
     Mutation(
         name="stages that cannot be listed are no error of the sink",
         why="one table that cannot be read ends the whole janitor for its checkpoint",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old='        with _reporting("list the stages of", self.root):\n',
         new="        if True:\n",
         tests=(HOSTILE_FILES,),
@@ -184,7 +184,7 @@ MUTATIONS = [
     Mutation(
         name="what is removed is removed by its path",
         why="a link that comes after the look has files elsewhere deleted",
-        file="sinks/file_removal.py",
+        file="sinks/file/removal.py",
         old="        shutil.rmtree(name, ignore_errors=True, dir_fd=held)\n",
         new="        shutil.rmtree(stage, ignore_errors=True)\n",
         tests=("tests/execution/test_hostile_links.py",),
@@ -192,7 +192,7 @@ MUTATIONS = [
     Mutation(
         name="the door to the stages stays open",
         why="whoever has a login reads rows that no audit has passed",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            make_private_folder(self.root / STAGING)\n",
         new="            make_folders(self.root / STAGING)\n",
         tests=(PRIVATE,),
@@ -256,7 +256,7 @@ MUTATIONS = [
     Mutation(
         name="a lock is made behind a link",
         why="who can write in a table's folder has files and folders made wherever its writer may",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="        check_no_link(self.root, path)\n        with locked",
         new="        with locked",
         tests=(LINKS,),
@@ -264,7 +264,7 @@ MUTATIONS = [
     Mutation(
         name="the door to the stages is a link",
         why="stages lie where somebody else wants them",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            check_no_link(self.root, self.root / STAGING)\n",
         new="",
         tests=(LINKS,),
@@ -272,7 +272,7 @@ MUTATIONS = [
     Mutation(
         name="an attempt tells its token to whoever listens",
         why="any user of the machine takes the port of an engine that is away, and runs code as this one later",
-        file="engines/spark_connect_launch.py",
+        file="engines/spark_connect/launch.py",
         old="        if why := refusal(self.url):\n",
         new='        if why := "":\n',
         tests=(LISTENING,),
@@ -296,7 +296,7 @@ MUTATIONS = [
     Mutation(
         name="an attempt goes on telling its token after its server has died",
         why="who takes the port while the attempt tries again has the token",
-        file="engines/spark_connect_session.py",
+        file="engines/spark_connect/session.py",
         old="        builder.add_interceptor(Guard(url))\n",
         new="",
         tests=(LISTENING,),
@@ -352,7 +352,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source deletes by a path that it has looked at",
         why="who can write the landing folder has any file deleted, by a link that they put there meanwhile",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="os.unlink(name, dir_fd=folder)",
         new="os.unlink(file.path)",
         tests=(CLEAN_RUNS,),
@@ -360,7 +360,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source archives by a path that it has looked at",
         why="who can write the landing folder has any file moved away, by a link that they put there meanwhile",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)",
         new="os.rename(path, new, dst_dir_fd=into)",
         tests=(CLEAN_RUNS,),

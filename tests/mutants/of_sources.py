@@ -17,7 +17,7 @@ MUTATIONS = [
     Mutation(
         name="a source that cannot be cleaned is looked for at each commit",
         why="every commit reads the logs back to the batch of one file that stands in its own way",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="number <= position and (looks_back or end - number < _FAR)",
         new="number <= position",
         tests=("tests/execution/test_clean_source.py",),
@@ -25,7 +25,7 @@ MUTATIONS = [
     Mutation(
         name="what is far behind is never cleaned",
         why="a file that was in the way once stays for good",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="(looks_back or end - number < _FAR)",
         new="(end - number < _FAR)",
         tests=("tests/execution/test_clean_source.py",),
@@ -33,7 +33,7 @@ MUTATIONS = [
     Mutation(
         name="what a backfill takes makes files of the live lane too old",
         why="the backlog of a paused pipeline is never read",
-        file="sources/file_seen.py",
+        file="sources/file/seen.py",
         old="            if file.lane == LIVE:\n",
         new="            if True:\n",
         tests=("tests/execution/test_backfill.py",),
@@ -41,7 +41,7 @@ MUTATIONS = [
     Mutation(
         name="files that are too old are left out without a word",
         why="nobody finds out that rows are in no table",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        left_out.warn()\n",
         new="",
         tests=("tests/sources/test_file_planning.py",),
@@ -105,7 +105,7 @@ MUTATIONS = [
     Mutation(
         name="a schema without fields is pinned",
         why="an empty first file takes the columns from every later batch",
-        file="sources/file_learned.py",
+        file="sources/file/learned.py",
         old="        if not _has_fields(value) or self",
         new="        if self",
         tests=(PLANNING,),
@@ -113,7 +113,7 @@ MUTATIONS = [
     Mutation(
         name="a schema without fields that an earlier version pinned counts",
         why="the columns of every later batch stay lost",
-        file="sources/file_learned.py",
+        file="sources/file/learned.py",
         old="        return name if pinned is None or _has_fields(pinned) else _SCHEMA_ANEW\n",
         new="        return name\n",
         tests=(PLANNING,),
@@ -129,7 +129,7 @@ MUTATIONS = [
     Mutation(
         name="a plan that died after its source log is made anew",
         why="files that were planned are skipped",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        while True:\n            ahead = ",
         new="        begin = self._seen.latest\n        while True:\n            ahead = ",
         tests=(PLANNING, "tests/contract/test_source.py"),
@@ -137,7 +137,7 @@ MUTATIONS = [
     Mutation(
         name="a backfill's files are not marked as its lane's",
         why="the live lane reads what a backfill has read",
-        file="sources/file_log.py",
+        file="sources/file/log.py",
         old='    tag = {} if lane == LIVE else {"lane": lane}\n',
         new="    tag: dict[str, str] = {}\n",
         tests=(BACKFILL,),
@@ -145,7 +145,7 @@ MUTATIONS = [
     Mutation(
         name="a range has the files of all lanes",
         why="a live range across a backfill reads the backfill's files again",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old=" if file.lane == self._lane]",
         new="]",
         tests=(BACKFILL,),
@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation(
         name="a live commit releases what other lanes have read",
         why="what a backfill committed before clean_source was switched on is archived or deleted",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
         new="        read = set(_entries(start, end))\n",
         tests=(CLEAN_LATE,),
@@ -161,7 +161,7 @@ MUTATIONS = [
     Mutation(
         name="a lane does not look for what its dead plan took",
         why="files of a plan that died are read by nobody",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="            own = window.own\n",
         new="            own = None\n",
         tests=(BACKFILL,),
@@ -169,7 +169,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source takes all before the commit",
         why="files that no batch of this checkpoint has read are deleted: of an adopted query, set aside, skipped",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
         new="        read = set(range(log_id(end) + 1))\n",
         tests=(CLEAN,),
@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation(
         name="who deletes is forgotten when clean_source is switched off",
         why="what is planned again while a cleaner sleeps is deleted, and its rows are in no table",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="            if is_taking or file.log_id in cleaned.deleting:\n",
         new="            if is_taking:\n",
         tests=(CLEAN_LATE,),
@@ -185,7 +185,7 @@ MUTATIONS = [
     Mutation(
         name="who could not delete is at it for ever",
         why="no clear and no rewind goes on where a file may not be deleted, also once clean_source is switched off",
-        file="sources/file_cleaning.py",
+        file="sources/file/cleaning.py",
         old=", deleting=self.deleting.without(ids))",
         new=")",
         tests=(CLEAN_LATE,),
@@ -193,7 +193,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source takes what was passed over",
         why="a batch that was set aside, and released by a process that slept, cannot be run again: its rows are lost",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="            found |= over if one.is_read else set()\n",
         new="            found |= over\n",
         tests=(CLEAN,),
@@ -201,7 +201,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source does not look at the logs once more",
         why="a rewind that looked before it said what it takes plans files that are deleted at that moment",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="        ready = _committed({number: files[number] for number in still}, committed)\n",
         new="        ready = still\n",
         tests=(CLEAN_LATE,),
@@ -209,7 +209,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source takes what somebody reads",
         why="a replay reads half of its files",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old="        return {number for one in self._being_read() for number in _entries(one.start, one.end)}\n",
         new="        return set()\n",
         tests=(CLEAN,),
@@ -217,7 +217,7 @@ MUTATIONS = [
     Mutation(
         name="a file that came back while its batch was read counts as read",
         why="its rows are in no batch",
-        file="sources/file_open.py",
+        file="sources/file/open.py",
         old='        if back or told["files"] < len(files):\n',
         new="        if False:\n",
         tests=("tests/sources/test_file_changes.py",),
@@ -225,7 +225,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source says what it took when it is through",
         why="a replay after its death goes on without files that it took",
-        file="sources/file_clean.py",
+        file="sources/file/clean.py",
         old="        due = self._record.change(lambda found: found.taking(taken, deletes=deletes)).due\n",
         new="",
         tests=(CLEAN_RUNS,),
@@ -241,7 +241,7 @@ MUTATIONS = [
     Mutation(
         name="a file that clean_source has taken is skipped as missing",
         why="a replay drops the rows of files that our own archiver has moved",
-        file="sources/file_present.py",
+        file="sources/file/present.py",
         old="(taken if one.planned.log_id in cleaned else gone).append(one)",
         new="gone.append(one)",
         tests=(CLEAN,),
@@ -249,7 +249,7 @@ MUTATIONS = [
     Mutation(
         name="an index of another log is used",
         why="after a restore from a backup, files that no batch read count as planned and are lost",
-        file="sources/file_seen.py",
+        file="sources/file/seen.py",
         old="self._log.seal(self._segments[-1].span.last) != self._segments[-1].span.seal",
         new="False",
         tests=(INDEX,),
@@ -257,7 +257,7 @@ MUTATIONS = [
     Mutation(
         name="a landing folder that is not mounted is skipped",
         why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file_present.py",
+        file="sources/file/present.py",
         old="        if empty and nothing_found:\n",
         new="        if False:\n",
         tests=(CHANGES,),
@@ -265,7 +265,7 @@ MUTATIONS = [
     Mutation(
         name="a landing folder that does not exist is skipped",
         why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file_present.py",
+        file="sources/file/present.py",
         old="        except (FileNotFoundError, NotADirectoryError):\n            return (\n",
         new="        except (FileNotFoundError, NotADirectoryError):\n            continue\n            return (\n",
         tests=(CHANGES,),
@@ -273,7 +273,7 @@ MUTATIONS = [
     Mutation(
         name="only the source's own folder counts as where it reads",
         why="a table below it comes back in every run",
-        file="sources/file_overlap.py",
+        file="sources/file/overlap.py",
         old="    return all(_is_entered(name, recursive=recursive) for name in names[len(parts) :])\n",
         new="    return len(names) <= len(parts)\n",
         tests=(PIPELINE,),
@@ -281,7 +281,7 @@ MUTATIONS = [
     Mutation(
         name="only the very same path is shared",
         why="a source below another is cleaned, or cleans, what the other has not read yet",
-        file="sources/file_overlap.py",
+        file="sources/file/overlap.py",
         old="    if not all(map(_meet, short, long)):\n",
         new="    if list(short) != list(long):\n",
         tests=(PIPELINE,),

@@ -18,7 +18,7 @@ MUTATIONS = [
     Mutation(
         name="a table that is away is asked and written all the same",
         why="what is written in its place is hidden as soon as it is back, and what is not there is taken for gone",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="            if not self.folder.is_here(batch.tables) or not os.path.lexists(target):\n",
         new="            if not os.path.lexists(target):\n",
         tests=(PLACE,),
@@ -66,7 +66,7 @@ MUTATIONS = [
     Mutation(
         name="a fence is put where a table is to be mounted",
         why="the place is not empty any more, and taken for the table",
-        file="sinks/file.py",
+        file="sinks/file/__init__.py",
         old="        if self.folder.is_empty():\n            return",
         new="        if False:\n            return",
         tests=(PLACE,),

@@ -74,7 +74,7 @@ def test_every_definition_of_this_package_is_registered() -> None:
     code = (
         "import pkgutil, importlib, airflow_provider_microbatch as package\n"
         "for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
-        "    if not found.name.endswith(('spark_connect_runner', 'main')): importlib.import_module(found.name)\n"
+        "    if not found.name.endswith(('spark_connect.runner', 'main')): importlib.import_module(found.name)\n"
         "from airflow_provider_microbatch.definition import Definition, class_path\n"
         "from airflow_provider_microbatch.registry import load_stored_class\n"
         "import inspect, dataclasses\n"
@@ -277,7 +277,7 @@ def test_what_is_no_definition_at_all_is_an_error_of_its_own(data: object) -> No
 
 def test_the_planning_half_imports_neither_airflow_nor_spark() -> None:
     code = (
-        "import sys, airflow_provider_microbatch.sources.file_open, airflow_provider_microbatch.runtime.files; "
+        "import sys, airflow_provider_microbatch.sources.file.open, airflow_provider_microbatch.runtime.files; "
         "print([name for name in ('airflow', 'pyspark', 'pandas', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

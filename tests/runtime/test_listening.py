@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
-from airflow_provider_microbatch.engines.spark_connect_launch import Server
+from airflow_provider_microbatch.engines.spark_connect.launch import Server
 from airflow_provider_microbatch.exceptions import EngineError, SinkError
 from airflow_provider_microbatch.runtime import listening
 from airflow_provider_microbatch.runtime import statements as statements_by_connect
@@ -153,7 +153,7 @@ def test_an_attempt_says_nothing_to_a_stranger_at_the_engines_port(
 CLIENT = """
 import sys
 from pathlib import Path
-from airflow_provider_microbatch.engines import spark_connect_session
+from airflow_provider_microbatch.engines.spark_connect import session as spark_connect_session
 from airflow_provider_microbatch.runtime import failure, listening
 
 listening._TABLES = (Path(sys.argv[1]),)

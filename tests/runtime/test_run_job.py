@@ -14,7 +14,7 @@ from airflow_provider_microbatch.runtime import report, write
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_report import read_schema
+from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job

@@ -15,7 +15,7 @@ from unittest import mock
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.execution import liveness
 from airflow_provider_microbatch.listeners import marking
-from airflow_provider_microbatch.sinks import file_posix
+from airflow_provider_microbatch.sinks.file import posix as file_posix
 from tests.simulator.processes import Threading
 
 if TYPE_CHECKING:

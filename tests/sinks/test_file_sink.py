@@ -14,9 +14,10 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
-from airflow_provider_microbatch.sinks import file, file_posix
+from airflow_provider_microbatch.sinks import file
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.file_lock import locked
+from airflow_provider_microbatch.sinks.file import posix as file_posix
+from airflow_provider_microbatch.sinks.file.lock import locked
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, folder_of, write_stage
 
 

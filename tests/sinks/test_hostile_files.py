@@ -13,8 +13,10 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import file, file_reading, file_report
+from airflow_provider_microbatch.sinks import file
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file import reading as file_reading
+from airflow_provider_microbatch.sinks.file import report as file_report
 from airflow_provider_microbatch.staging.path_catalog import PathCatalog
 from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.maintaining import filled, planned, rewind

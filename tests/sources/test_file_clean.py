@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
 from tests.sources.support import World, paths
 

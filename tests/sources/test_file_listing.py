@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file_listing import Listing
+from airflow_provider_microbatch.sources.file.listing import Listing
 
 
 def found(listing: Listing, root: Path) -> list[str]:

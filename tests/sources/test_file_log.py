@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-from airflow_provider_microbatch.sources import file_seen
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import SourceLog, encode
+from airflow_provider_microbatch.sources.file import seen as file_seen
+from airflow_provider_microbatch.sources.file.listing import FoundFile
+from airflow_provider_microbatch.sources.file.log import SourceLog, encode
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.sources.support import World
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.sources import file_batch
-from airflow_provider_microbatch.sources.file_listing import FoundFile, Listing, ends_before
-from airflow_provider_microbatch.sources.file_log import SourceLog
-from airflow_provider_microbatch.sources.file_order import ORDER
+from airflow_provider_microbatch.sources.file import batch as file_batch
+from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, ends_before
+from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.order import ORDER
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.sources.support import World
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file_path import (
+from airflow_provider_microbatch.sources.file.path import (
     check_readable,
     component_regex,
     expand_braces,

@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines.spark_connect_session import MAX_RETRIES
+from airflow_provider_microbatch.engines.spark_connect.session import MAX_RETRIES
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     DefinitionError,

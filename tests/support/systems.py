@@ -20,8 +20,8 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_log import SourceLog, log_id, offset_of
-from airflow_provider_microbatch.sources.file_open import OpenFileSource
+from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 
 Row = dict[str, Any]
 

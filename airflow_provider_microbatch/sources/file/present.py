@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.sources.file_cleaning import Entries
-from airflow_provider_microbatch.sources.file_listing import is_partition
-from airflow_provider_microbatch.sources.file_log import PlannedFile
+from airflow_provider_microbatch.sources.file.cleaning import Entries
+from airflow_provider_microbatch.sources.file.listing import is_partition
+from airflow_provider_microbatch.sources.file.log import PlannedFile
 
 _NAMED = 5
 """So many files of each kind a message names."""

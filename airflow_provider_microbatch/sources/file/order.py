@@ -28,8 +28,8 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.sources.file_listing import Unseen
-from airflow_provider_microbatch.sources.file_log import NOTHING, SourceLog
+from airflow_provider_microbatch.sources.file.listing import Unseen
+from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
 
 log = logging.getLogger(__name__)
 

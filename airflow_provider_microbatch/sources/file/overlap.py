@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from airflow_provider_microbatch.sources.file_listing import Listing, is_hidden, is_partition
-from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, has_wildcard, unescape
+from airflow_provider_microbatch.sources.file.listing import Listing, is_hidden, is_partition
+from airflow_provider_microbatch.sources.file.path import component_regex, expand_braces, has_wildcard, unescape
 
 _SIGN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)
 """What stands for one character in a component of a glob, or for any number of them (``*``)."""

@@ -2,7 +2,7 @@
 
 A session of its own keeps apart what a server keeps by session: analysed plans, temporary views, settings, functions,
 files. What a server keeps for everybody is kept apart here: a frame that is cached is marked, so that no plan of
-another attempt is answered by it; and names that all would see are refused (see :mod:`.spark_connect_names`).
+another attempt is answered by it; and names that all would see are refused (see :mod:`.names`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.engines.spark_connect_names import NamesOfAll
+from airflow_provider_microbatch.engines.spark_connect.names import NamesOfAll
 from airflow_provider_microbatch.runtime.connect import RemoteSession
 from airflow_provider_microbatch.runtime.silence import Watch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from airflow_provider_microbatch.sources.file_listing import FoundFile
+from airflow_provider_microbatch.sources.file.listing import FoundFile
 
 _ROOM = 1_000
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.held_folder import opened
-from airflow_provider_microbatch.sources.file_cleaning import CleaningRecord
-from airflow_provider_microbatch.sources.file_log import PlannedFile, SourceLog, log_id
-from airflow_provider_microbatch.sources.file_present import archived_path, is_away, is_below
+from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
+from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
+from airflow_provider_microbatch.sources.file.present import archived_path, is_away, is_below
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)

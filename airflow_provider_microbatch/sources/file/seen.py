@@ -1,7 +1,7 @@
 """Which files were planned already. The only place that knows how that is remembered.
 
 The source log is the truth. Beside it, in the source's own state, ``index/<first>-<last>`` are segments
-(:mod:`~airflow_provider_microbatch.sources.file_index`) that cover log entries from 0 on. A planner reads the segments
+(:mod:`~airflow_provider_microbatch.sources.file.index`) that cover log entries from 0 on. A planner reads the segments
 and only the entries after them; when these become many it writes a segment of them, merged with those before that are
 not much larger, so that there are never more than a few and each file is written a few times in all.
 
@@ -24,7 +24,7 @@ from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.sources.file_index import (
+from airflow_provider_microbatch.sources.file.index import (
     Segment,
     SegmentDamagedError,
     SegmentGoneError,
@@ -33,7 +33,7 @@ from airflow_provider_microbatch.sources.file_index import (
     fingerprint,
     fingerprints,
 )
-from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog
+from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog
 
 log = logging.getLogger(__name__)
 

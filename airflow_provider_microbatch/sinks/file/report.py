@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.file_reading import LARGEST, read_regular
+from airflow_provider_microbatch.sinks.file.reading import LARGEST, read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What text that is none of ours can raise: brackets without end, numbers of any size."""

@@ -37,8 +37,8 @@ from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
-from airflow_provider_microbatch.sinks.file_lock import TABLE_SECONDS, locked
-from airflow_provider_microbatch.sinks.file_posix import (
+from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
+from airflow_provider_microbatch.sinks.file.posix import (
     check_no_link,
     exchange,
     make_folders,
@@ -47,8 +47,8 @@ from airflow_provider_microbatch.sinks.file_posix import (
     sync_tree,
     write_mark,
 )
-from airflow_provider_microbatch.sinks.file_removal import folder_of, remove, remove_aside, remove_in
-from airflow_provider_microbatch.sinks.file_report import check_files, read_error, read_manifest
+from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
+from airflow_provider_microbatch.sinks.file.report import check_files, read_error, read_manifest
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_microbatch.engines.lookup import SPARK_CONNECT
-from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire, call, default_folder
+from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire, call, default_folder
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.listening import PORT, refusal
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 ENGINE_DIR = "engine_dir"
 """Key in the connection's extra: the ``--dir`` of ``microbatch engine start``, where it is not the default one."""
 
-_CHILD = "airflow_provider_microbatch.engines.spark_connect_child"
+_CHILD = "airflow_provider_microbatch.engines.spark_connect.child"
 _PROBE_SECONDS = 5.0
 _ANSWER_SECONDS = 120.0
 

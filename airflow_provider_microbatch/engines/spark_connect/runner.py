@@ -14,8 +14,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from airflow_provider_microbatch.engines.spark_connect_child import converse, load
-from airflow_provider_microbatch.engines.spark_connect_wire import RUNNER_SOCKET, Wire, is_own
+from airflow_provider_microbatch.engines.spark_connect.child import converse, load
+from airflow_provider_microbatch.engines.spark_connect.wire import RUNNER_SOCKET, Wire, is_own
 
 
 def serve(folder: Path) -> None:

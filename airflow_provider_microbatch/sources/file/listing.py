@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file_path import (
+from airflow_provider_microbatch.sources.file.path import (
     component_regex,
     expand_braces,
     has_wildcard,

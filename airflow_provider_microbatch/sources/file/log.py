@@ -21,8 +21,8 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_path import from_url, to_url
+from airflow_provider_microbatch.sources.file.listing import FoundFile
+from airflow_provider_microbatch.sources.file.path import from_url, to_url
 
 NOTHING = -1
 """The log id before the first, as a number."""

@@ -10,9 +10,9 @@ from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
-from airflow_provider_microbatch.sources.file_listing import Listing
-from airflow_provider_microbatch.sources.file_overlap import list_alike, lists_below
-from airflow_provider_microbatch.sources.file_path import component_regex, expand_braces, local_path
+from airflow_provider_microbatch.sources.file.listing import Listing
+from airflow_provider_microbatch.sources.file.overlap import list_alike, lists_below
+from airflow_provider_microbatch.sources.file.path import component_regex, expand_braces, local_path
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
 
@@ -132,7 +132,7 @@ class FileSource(Source):
 
     def open(self, context: SourceContext) -> OpenSource:
         """The source in the surroundings of one checkpoint."""
-        from airflow_provider_microbatch.sources.file_open import OpenFileSource
+        from airflow_provider_microbatch.sources.file.open import OpenFileSource
 
         return OpenFileSource(self, context)
 

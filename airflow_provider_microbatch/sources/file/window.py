@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.sources.file_listing import FoundFile
-from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, log_id
+from airflow_provider_microbatch.sources.file.listing import FoundFile
+from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, log_id
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 
 

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.engines.environment import (
 )
 from airflow_provider_microbatch.engines.handles import SubmitHandle
 from airflow_provider_microbatch.engines.masters import Target, target_of
-from airflow_provider_microbatch.engines.submit_error import submit_error
+from airflow_provider_microbatch.engines.spark_submit.error import submit_error
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.environment import check_versions
 from airflow_provider_microbatch.engines.handles import ConnectHandle
-from airflow_provider_microbatch.engines.spark_connect_launch import Launch, NobodyListensError, Server
+from airflow_provider_microbatch.engines.spark_connect.launch import Launch, NobodyListensError, Server
 from airflow_provider_microbatch.exceptions import EngineError, HandleError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_microbatch.engines.spark_connect_session import AttemptSession, end_session
-from airflow_provider_microbatch.engines.spark_connect_wire import Hello, Wire
+from airflow_provider_microbatch.engines.spark_connect.session import AttemptSession, end_session
+from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job

@@ -15,18 +15,18 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChan
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file_batch import BatchLimits, NextBatch
-from airflow_provider_microbatch.sources.file_clean import Cleaner
-from airflow_provider_microbatch.sources.file_cleaning import Cleaning, CleaningRecord, Entries
-from airflow_provider_microbatch.sources.file_learned import PARTITIONS, SCHEMA, Learned
-from airflow_provider_microbatch.sources.file_left_out import LeftOut
-from airflow_provider_microbatch.sources.file_listing import FoundFile, Unseen
-from airflow_provider_microbatch.sources.file_log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
-from airflow_provider_microbatch.sources.file_order import FULL_LISTING_SECONDS, ORDER, ListingOrder
-from airflow_provider_microbatch.sources.file_path import check_readable
-from airflow_provider_microbatch.sources.file_present import Located, Presence, locate, partition_groups, usable
-from airflow_provider_microbatch.sources.file_seen import SeenFiles
-from airflow_provider_microbatch.sources.file_window import FileWindow
+from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
+from airflow_provider_microbatch.sources.file.clean import Cleaner
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
+from airflow_provider_microbatch.sources.file.left_out import LeftOut
+from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
+from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
+from airflow_provider_microbatch.sources.file.path import check_readable
+from airflow_provider_microbatch.sources.file.present import Located, Presence, locate, partition_groups, usable
+from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.sources.file.window import FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
