@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from airflow_provider_microbatch.execution.pipeline import Pipeline
+    from airflow_provider_microbatch.job_status import JobStatusHook
+    from airflow_provider_microbatch.pipeline import Pipeline
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.table import TableSink
+    from airflow_provider_microbatch.sinks.table.catalog import Catalog
+    from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
+    from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+    from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
-    from airflow_provider_microbatch.staging.catalog import Catalog
-    from airflow_provider_microbatch.staging.hooks import JobStatusHook
-    from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-    from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
-    from airflow_provider_microbatch.staging.statements import ConnectStatements
-    from airflow_provider_microbatch.staging.table_sink import TableSink
 
 __all__ = [
     "Catalog",
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Catalog": "airflow_provider_microbatch.staging.catalog",
+    "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
-    "JobStatusHook": "airflow_provider_microbatch.staging.hooks",
-    "PathCatalog": "airflow_provider_microbatch.staging.path_catalog",
-    "Pipeline": "airflow_provider_microbatch.execution.pipeline",
+    "JobStatusHook": "airflow_provider_microbatch.job_status",
+    "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
+    "Pipeline": "airflow_provider_microbatch.pipeline",
     "Sink": "airflow_provider_microbatch.sinks",
     "Source": "airflow_provider_microbatch.sources",
-    "SparkCatalog": "airflow_provider_microbatch.staging.spark_catalog",
-    "ConnectStatements": "airflow_provider_microbatch.staging.statements",
-    "TableSink": "airflow_provider_microbatch.staging.table_sink",
+    "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",
+    "ConnectStatements": "airflow_provider_microbatch.sinks.table.statements",
+    "TableSink": "airflow_provider_microbatch.sinks.table",
 }
 
 

@@ -91,28 +91,28 @@ SINKS = Registry(
     "sinks",
     {
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
-        "table": Entry(f"{_PACKAGE}.staging.table_sink:TableSink"),
+        "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
     },
 )
 CATALOGS = Registry(
     "catalogs",
     {
-        "path": Entry(f"{_PACKAGE}.staging.path_catalog:PathCatalog"),
-        "spark": Entry(f"{_PACKAGE}.staging.spark_catalog:SparkCatalog"),
+        "path": Entry(f"{_PACKAGE}.sinks.table.path_catalog:PathCatalog"),
+        "spark": Entry(f"{_PACKAGE}.sinks.table.spark_catalog:SparkCatalog"),
     },
 )
 STATEMENTS = Registry(
     "statements",
     {
-        "spark-connect": Entry(f"{_PACKAGE}.staging.statements:ConnectStatements"),
+        "spark-connect": Entry(f"{_PACKAGE}.sinks.table.statements:ConnectStatements"),
     },
 )
-HOOKS = Registry("hooks", {"staged_table": Entry(f"{_PACKAGE}.staging.staged_table:StagedTableHook")})
+HOOKS = Registry("hooks", {"staged_table": Entry(f"{_PACKAGE}.sinks.table.staged_table:StagedTableHook")})
 PIPELINES = Registry(
     "pipelines",
     {
-        "pipeline": Entry(f"{_PACKAGE}.execution.pipeline:Pipeline"),
-        "table": Entry(f"{_PACKAGE}.staging.stage_table:Table"),
+        "pipeline": Entry(f"{_PACKAGE}.pipeline:Pipeline"),
+        "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },
 )
 STORES = Registry("stores", {"file": Entry(f"{_PACKAGE}.checkpoint.posix:PosixStore")})
@@ -133,6 +133,20 @@ REMOVED = {
 }
 """Classes that definitions of earlier versions name: why they went, and what to use instead."""
 
+MOVED = {
+    f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}"
+    for old, new in {
+        "execution.pipeline:Pipeline": "pipeline:Pipeline",
+        "staging.path_catalog:PathCatalog": "sinks.table.path_catalog:PathCatalog",
+        "staging.spark_catalog:SparkCatalog": "sinks.table.spark_catalog:SparkCatalog",
+        "staging.stage_table:Table": "sinks.table.stage_table:Table",
+        "staging.staged_table:StagedTableHook": "sinks.table.staged_table:StagedTableHook",
+        "staging.statements:ConnectStatements": "sinks.table.statements:ConnectStatements",
+        "staging.table_sink:TableSink": "sinks.table:TableSink",
+    }.items()
+}
+"""Where classes are now that checkpoints and triggers of earlier versions name."""
+
 DEFINITIONS = (SOURCES, SINKS, CATALOGS, STATEMENTS, HOOKS, PIPELINES)
 """Where the classes of definitions are registered."""
 
@@ -145,6 +159,7 @@ def load_stored_class(path: object) -> type:
     """
     if isinstance(path, str) and path in REMOVED:
         raise DefinitionError(f"{path!r} was removed: {REMOVED[path]}")
+    path = MOVED.get(path, path) if isinstance(path, str) else path
     return load_class(_checked(path))
 
 

@@ -15,9 +15,9 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, check_pipeline
 from airflow_provider_microbatch.operators.run_context import bundle_of
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
 
 if TYPE_CHECKING:

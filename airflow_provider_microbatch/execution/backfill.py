@@ -32,12 +32,12 @@ from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of
 from airflow_provider_microbatch.execution.labels import names_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import ask_again, check_replayable
 from airflow_provider_microbatch.execution.summary import RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
+from airflow_provider_microbatch.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)

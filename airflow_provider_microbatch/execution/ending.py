@@ -10,9 +10,9 @@ from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, Attemp
 from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
+from airflow_provider_microbatch.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.guard import GoesOn, Look, known_to_be_held, look, named, no_run_goes_on
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
-from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.replay import (
@@ -42,6 +41,7 @@ from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
+from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Job, Transform
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.exceptions import EngineError, ReadError, TransformError
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 
 
 def explain(pipeline: Pipeline, attempt: Attempt, error: Exception) -> Exception:

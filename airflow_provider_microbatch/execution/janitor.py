@@ -30,8 +30,8 @@ from airflow_provider_microbatch.execution.retention import (
     retained,
 )
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
+from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, Sink
-from airflow_provider_microbatch.staging.hooks import JobStatusHook, Telling
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from airflow_provider_microbatch.execution.decide import should_construct_next_b
 from airflow_provider_microbatch.execution.identity import expected_next
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.pace import limits
-from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.execution.position import (
     Offsets,
     Position,
@@ -37,6 +36,7 @@ from airflow_provider_microbatch.execution.position import (
 from airflow_provider_microbatch.execution.source_names import check_names
 from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
+from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 

@@ -30,9 +30,9 @@ from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.position import render
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Sink
 
 log = logging.getLogger(__name__)

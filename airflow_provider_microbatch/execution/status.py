@@ -9,8 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import BrokenLogError, DefinitionError
-from airflow_provider_microbatch.sinks import Sink
-from airflow_provider_microbatch.staging.hooks import (
+from airflow_provider_microbatch.job_status import (
     CANCELED,
     FAILED,
     FINISHED,
@@ -21,6 +20,7 @@ from airflow_provider_microbatch.staging.hooks import (
     tell_created,
     tell_end,
 )
+from airflow_provider_microbatch.sinks import Sink
 
 _STATUS = {"succeeded": FINISHED, "canceled": CANCELED, "failed": FAILED, "superseded": FAILED}
 

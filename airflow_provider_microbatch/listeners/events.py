@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_microbatch.staging.hooks import CANCELED, CREATED, FAILED, FINISHED
+from airflow_provider_microbatch.job_status import CANCELED, CREATED, FAILED, FINISHED
 
 NOT_THE_END = "not the end"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.operators.run_context import is_backfill, open_checkpoint
+from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 
 if TYPE_CHECKING:

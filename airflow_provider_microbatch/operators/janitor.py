@@ -13,8 +13,8 @@ from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
 from airflow_provider_microbatch.execution.janitor import GRACE_SECONDS, Janitor
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

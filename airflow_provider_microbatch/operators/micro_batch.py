@@ -21,14 +21,14 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.labels import aside_label, batch_label
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.job_status import check_hook
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
-from airflow_provider_microbatch.staging.hooks import check_hook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

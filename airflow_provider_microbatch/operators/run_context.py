@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
 
 if TYPE_CHECKING:

@@ -33,7 +33,6 @@ from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.labels import attempt_label, batch_label
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
@@ -48,6 +47,7 @@ from airflow_provider_microbatch.operators.micro_batch import (
 )
 from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
 from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+from airflow_provider_microbatch.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

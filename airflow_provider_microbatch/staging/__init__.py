@@ -1,1 +1,1 @@
-"""Stage tables, catalogs, job status hooks and the janitor."""
+"""Job status hooks were here; see :mod:`airflow_provider_microbatch.job_status`."""

@@ -16,7 +16,6 @@ from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.plan import FireDecision
 from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.operators.data_interval import wanted_interval
@@ -26,6 +25,7 @@ from airflow_provider_microbatch.operators.run_context import (
     open_checkpoint,
     open_execution,
 )
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class NewDataTrigger(BaseTrigger):
     ``failed`` with the error's text; or ``not importable``, if the triggerer lacks the code of a source, so that a
     worker has to ask.
 
-    :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.execution.pipeline.Pipeline.to_dict` gives it.
+    :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives it.
     :param poll_interval: seconds between two questions.
     :param end_from_trigger: end the task in the triggerer, without a worker.
     :param run: identity of the asking run; None where the task started from its trigger: then it is taken from the task

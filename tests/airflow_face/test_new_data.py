@@ -27,11 +27,11 @@ from airflow_provider_microbatch.execution.plan import FireDecision
 from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
-from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
-from airflow_provider_microbatch.staging.statements import ConnectStatements
-from airflow_provider_microbatch.staging.table_sink import TableSink
 from airflow_provider_microbatch.triggers import new_data
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger, decide
 from tests.airflow_face.support import context, tree

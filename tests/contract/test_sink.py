@@ -15,11 +15,11 @@ from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatch
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.contract.registered import registered
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
-from tests.staging.stages import write_stage_table
+from tests.tables.stages import write_stage_table
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext

@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, DefinitionError, HookError, TransformError
-from airflow_provider_microbatch.execution.pipeline import Pipeline
-from airflow_provider_microbatch.staging.hooks import JobStatusHook, check_hook
+from airflow_provider_microbatch.job_status import JobStatusHook, check_hook
+from airflow_provider_microbatch.pipeline import Pipeline
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine

@@ -21,13 +21,13 @@ from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
 from airflow_provider_microbatch.execution.table_check import check_table
+from airflow_provider_microbatch.job_status import JobContext, JobStatusHook
 from airflow_provider_microbatch.runtime.statements import StatementFailure
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.staging import statements
-from airflow_provider_microbatch.staging.hooks import JobContext, JobStatusHook
-from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
-from airflow_provider_microbatch.staging.statements import ConnectStatements
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table import statements as statements
+from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from tests.execution.maintaining import planned, rewind
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.left import find_left
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource

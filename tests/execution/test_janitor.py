@@ -16,8 +16,8 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, Definitio
 from airflow_provider_microbatch.execution import janitor as janitor_module
 from airflow_provider_microbatch.execution import status
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
+from airflow_provider_microbatch.job_status import PAUSES, JobStatusHook
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.staging.hooks import PAUSES, JobStatusHook
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine

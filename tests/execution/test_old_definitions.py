@@ -18,12 +18,12 @@ from airflow_provider_microbatch.exceptions import DefinitionError, MaintenanceE
 from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, step_to_dict
 from airflow_provider_microbatch.execution.maintenance.stored_steps import read_steps
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import World
 from tests.sinks.stages import NOTHING_KNOWN

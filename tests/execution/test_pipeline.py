@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.settings import Settings
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.execution.world import Killed, World
 from tests.support.inline_engine import InlineEngine
 

@@ -14,8 +14,8 @@ from airflow_provider_microbatch.execution.maintenance.start_behind import plan_
 from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.world import CODE, KEY, Killed, World, run_identity

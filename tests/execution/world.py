@@ -19,8 +19,8 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
-from airflow_provider_microbatch.execution.pipeline import Pipeline
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource

@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         name="a hook that keeps failing is called for ever",
         why="its attempt stays unfinished, and retention removes nothing any more",
-        file="staging/hooks.py",
+        file="job_status.py",
         old="        is_last = tries > len(PAUSES)\n",
         new="        is_last = False\n",
         tests=(JANITOR,),
@@ -205,7 +205,7 @@ MUTATIONS = [
     Mutation(
         name="a hook that failed is called again by every janitor",
         why="its nine calls are over within a minute of an outage",
-        file="staging/hooks.py",
+        file="job_status.py",
         old="    if tries and ago < PAUSES[tries - 1]:\n",
         new="    if False:\n",
         tests=(JANITOR,),
@@ -213,7 +213,7 @@ MUTATIONS = [
     Mutation(
         name="a hook is given up in silence",
         why="nobody does what the hook was to do",
-        file="staging/hooks.py",
+        file="job_status.py",
         old="                deliveries.give_up(key, epoch, delivery, hook=hook, tries=tries, error=text)\n",
         new="                pass\n",
         tests=(JANITOR,),

@@ -12,7 +12,7 @@ SINK = "tests/contract/test_sink.py"
 FILE_SINK = "tests/sinks/test_file_sink.py"
 HOOKS = "tests/execution/test_hooks.py"
 BACKFILL = "tests/execution/test_backfill.py"
-PATH_TABLES = "tests/staging/test_path_tables.py"
+PATH_TABLES = "tests/tables/test_path_tables.py"
 HINTS = "tests/checkpoint/test_log_hints.py"
 SEGMENTS = "tests/checkpoint/test_segments.py"
 HANDOVER = "tests/checkpoint/test_handover.py"
@@ -20,7 +20,7 @@ PIPELINE = "tests/execution/test_pipeline.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 CONTRACT = "tests/contract/test_sink.py"
-STEPS_ON_RECORD = "tests/staging/test_statement_steps.py"
+STEPS_ON_RECORD = "tests/tables/test_statement_steps.py"
 NAMES = "tests/engines/test_connect_names.py"
 WARM = "tests/engines/test_connect_refusals.py"
 
@@ -36,7 +36,7 @@ MUTATIONS = [
     Mutation(
         name="a statement is sent before its handle is on record",
         why="it goes on after its process died, and names a folder that the next attempt has dropped",
-        file="staging/statement_steps.py",
+        file="sinks/table/statement_steps.py",
         old='        put_mark(record, {**handle, "version": 1, "statements": list(statements)})\n',
         new="",
         tests=(STEPS_ON_RECORD,),
@@ -44,7 +44,7 @@ MUTATIONS = [
     Mutation(
         name="who gets a table's lock leaves the statements of its last holder",
         why="a late ADD PARTITION names a folder that was dropped",
-        file="staging/spark_catalog.py",
+        file="sinks/table/spark_catalog.py",
         old="            steps.end_all()\n",
         new="",
         tests=(STEPS_ON_RECORD,),
@@ -52,7 +52,7 @@ MUTATIONS = [
     Mutation(
         name="a statement whose answer is lost is taken for ended",
         why="it may run there still, and change the table after its stage was dropped",
-        file="staging/statement_steps.py",
+        file="sinks/table/statement_steps.py",
         old="            self._end(record)\n            raise\n",
         new="            remove_mark(record)\n            raise\n",
         tests=(STEPS_ON_RECORD,),
@@ -196,7 +196,7 @@ MUTATIONS = [
     Mutation(
         name="on_created is not written down before it is called",
         why="a hook makes its resource twice",
-        file="staging/hooks.py",
+        file="job_status.py",
         old="        if deliveries.record(context.key, context.epoch, index, CREATED):",
         new="        if True:",
         tests=(HOOKS,),
@@ -204,7 +204,7 @@ MUTATIONS = [
     Mutation(
         name="a hook's end is not written down",
         why="every janitor tells all hooks of all attempts again",
-        file="staging/hooks.py",
+        file="job_status.py",
         old="        deliveries.record(context.key, context.epoch, index, status)\n",
         new="",
         tests=(HOOKS,),
@@ -228,7 +228,7 @@ MUTATIONS = [
     Mutation(
         name="a statement replaces the batches of a continuous table",
         why="the history of a pipeline is gone after an hour, and its next batches go on in green",
-        file="staging/whole_folder.py",
+        file="sinks/table/whole_folder.py",
         old='        return made_as == APPEND or any(self.target.glob("lane=*/batch_id=*"))\n',
         new="        return False\n",
         tests=(PATH_TABLES,),
@@ -236,7 +236,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor removes what somebody else has made",
         why="a folder of which there is no other copy is deleted",
-        file="staging/whole_folder.py",
+        file="sinks/table/whole_folder.py",
         old="            if mark is None:\n",
         new="            if False:\n",
         tests=(PATH_TABLES,),
@@ -260,7 +260,7 @@ MUTATIONS = [
     Mutation(
         name="a stage table is dropped whoever made it",
         why="the hook of one pipeline takes away what another, or a person, has made under that name",
-        file="staging/path_catalog.py",
+        file="sinks/table/path_catalog.py",
         old="            if not self._is_own(stage):\n                return False\n",
         new="",
         tests=(PATH_TABLES,),
@@ -268,7 +268,7 @@ MUTATIONS = [
     Mutation(
         name="an older batch may replace the table",
         why="an attempt that slept puts last week's table in place of today's",
-        file="staging/statement.py",
+        file="sinks/table/statement.py",
         old="    check_order(table, batch, owner)\n",
         new="",
         tests=(PATH_TABLES,),
@@ -276,7 +276,7 @@ MUTATIONS = [
     Mutation(
         name="a replaced table is dropped with the stage",
         why="a crash right after the exchange takes away the table that somebody still reads",
-        file="staging/whole_folder.py",
+        file="sinks/table/whole_folder.py",
         old="            self._keep_displaced(stage)\n            self.files.drop_stage(",
         new="            self.files.drop_stage(",
         tests=(PATH_TABLES,),
@@ -324,7 +324,7 @@ MUTATIONS = [
     Mutation(
         name="a pipeline may write where it reads",
         why="its own rows come back in every run, and the files of its checkpoint as rows",
-        file="execution/pipeline.py",
+        file="pipeline.py",
         old="            self._check_apart(where)\n",
         new="            pass\n",
         tests=(PIPELINE,),
@@ -332,7 +332,7 @@ MUTATIONS = [
     Mutation(
         name="a source may be cleaned that another one reads",
         why="what the other has not read yet is gone",
-        file="execution/pipeline.py",
+        file="pipeline.py",
         old="(source.gives_up or other.gives_up) and (",
         new="False and (",
         tests=(PIPELINE,),

@@ -104,7 +104,7 @@ MUTATIONS = [
     Mutation(
         name="an entry of the log sets whatever it names",
         why="who can write a checkpoint chooses what Spark loads",
-        file="execution/pipeline.py",
+        file="pipeline.py",
         old="    return {key: value for key, value in conf.items() if key.startswith(SQL)}\n",
         new="    return dict(conf)\n",
         tests=(MASKING,),

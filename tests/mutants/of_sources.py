@@ -49,7 +49,7 @@ MUTATIONS = [
     Mutation(
         name="a size that follows the rate is no limit",
         why="with latest_first and max_file_age all but the newest file are never read",
-        file="execution/pipeline.py",
+        file="pipeline.py",
         old="            refused = None if target is None or",
         new="            refused = None if True or",
         tests=("tests/execution/test_pipeline.py",),

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.cli.main import COMMANDS, WITHOUT_CHECKPOINT, build_parser
 from airflow_provider_microbatch.sinks import Sink
-from airflow_provider_microbatch.staging.stage_table import MODES
+from airflow_provider_microbatch.sinks.table.stage_table import MODES
 from tests.scheduler.documented import blocks
 
 ROOT = Path(__file__).resolve().parents[2]

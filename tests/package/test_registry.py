@@ -14,17 +14,17 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.definition import Definition, class_path
 from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.job_status import check_hook
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.registry import DEFINITIONS, ENGINES, SOURCES, Entry, Registry, load_stored_class
 from airflow_provider_microbatch.registry import _installed as installed
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.staging.hooks import check_hook
-from airflow_provider_microbatch.staging.spark_catalog import SparkCatalog
-from airflow_provider_microbatch.staging.statements import ConnectStatements
-from airflow_provider_microbatch.staging.table_sink import TableSink
 
 SHIPPED = """
 import pathlib

@@ -26,7 +26,7 @@ from airflow_provider_microbatch.engines.environment import NEWEST, OLDEST
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource

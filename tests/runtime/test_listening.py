@@ -22,7 +22,7 @@ from airflow_provider_microbatch.runtime import listening
 from airflow_provider_microbatch.runtime import statements as statements_by_connect
 from airflow_provider_microbatch.runtime.connect import RemoteSession
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
-from airflow_provider_microbatch.staging.statements import ConnectStatements
+from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 
 OTHER = 54_321
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"

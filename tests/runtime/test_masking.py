@@ -14,14 +14,14 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.janitor_report import JanitorReport
-from airflow_provider_microbatch.execution.pipeline import Pipeline, sql_settings
+from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.runtime.session import pin
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
 
 KEY = BatchKey("live", 0)
 SECRET = "hunter2-Ab/9+x=="

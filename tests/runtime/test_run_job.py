@@ -15,10 +15,10 @@ from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
-from tests.staging.stages import create_stage_table
+from tests.tables.stages import create_stage_table
 
 pytestmark = pytest.mark.spark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_microbatch.staging.hooks import JobContext, JobStatusHook
+from airflow_provider_microbatch.job_status import JobContext, JobStatusHook
 from tests.simulator.seams import world
 
 

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.disk import DiskStore, Entry
 from tests.simulator.hooks import Told

@@ -17,12 +17,12 @@ from airflow_provider_microbatch.sinks import file
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file import reading as file_reading
 from airflow_provider_microbatch.sinks.file import report as file_report
-from airflow_provider_microbatch.staging.path_catalog import PathCatalog
-from airflow_provider_microbatch.staging.table_sink import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.execution.maintaining import filled, planned, rewind
 from tests.execution.world import World
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, folder_of, write_stage
-from tests.staging.stages import write_stage_table
+from tests.tables.stages import write_stage_table
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.posix_litter import find_litter
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.world import CODE, run_identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_microbatch.staging.hooks import JobContext, JobStatusHook
+from airflow_provider_microbatch.job_status import JobContext, JobStatusHook
 
 
 @dataclass(frozen=True)

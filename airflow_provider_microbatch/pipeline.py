@@ -1,0 +1,227 @@
+"""A pipeline: named sources, a transform and one sink, with one checkpoint. The unit of planning and of failure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import combinations
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
+from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
+from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.definition import Definition, is_read_back
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.job_status import JobStatusHook
+from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sources import Source
+
+log = logging.getLogger(__name__)
+
+INTERVAL = "interval"
+"""``plan`` of pipelines that are batches per data interval."""
+
+SQL = "spark.sql."
+"""How the names of settings begin that a batch may pin: what an entry of the log names is set on the session."""
+
+SHORTEST_LEASE = 5.0
+"""Seconds. A shorter one would end in any pause of the machine."""
+
+SKIP, REPLAY = "skip", "replay"
+"""Values of ``on_overlap``."""
+
+
+def sql_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Those settings of an entry of the log that a batch may pin. Any other would let the entry choose what Spark loads
+    and whom it trusts."""
+    others = sorted(key for key in conf if not key.startswith(SQL))
+    if others:
+        log.warning("Settings that are none of Spark SQL are not set by the batch: %s", ", ".join(others))
+    return {key: value for key, value in conf.items() if key.startswith(SQL)}
+
+
+@dataclass(frozen=True)
+class Pipeline(Definition):
+    """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
+
+    :param name: name of the pipeline; recorded in the checkpoint, which refuses any other pipeline.
+    :param checkpoint: where offset log, commit log and attempts lie: a local path or a ``file:`` URL.
+    :param sources: by name. Names are the identity of a source: a rename has to be said to the checkpoint.
+    :param sink: where batches are published.
+    :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
+        None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
+    :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
+    :param conf: SQL settings that change results (``spark.sql.…``, and no other); pinned in every offset log entry and
+        set again by a replay.
+    :param no_data_batches: run a batch without new data when the batch before asked for one
+        (Spark's ``spark.sql.streaming.noDataMicroBatches.enabled``).
+    :param checkpoint_format: ``v2`` (sources by name; Spark 4.2 and newer read it) or ``v1`` (by position; every
+        Spark reads it). Only looked at when the checkpoint is made.
+    :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
+        replayed. None keeps all.
+    :param on_failure: what becomes of a batch that fails again and again: ``fail`` (it stays planned and is tried by
+        every run, and the pipeline stands still until it succeeds) or ``set_aside`` (the pipeline goes on without it;
+        the batch is listed as set aside, and a clear of its task runs it).
+    :param set_aside_after: failed attempts after which a batch is set aside. An attempt counts whose transform failed,
+        or whose data could not be read or computed with; one that was stopped or overtaken, or whose cluster was down,
+        does not.
+    :param set_aside_after_dead: attempts that died (process or Spark killed) after which a batch is set aside; None for
+        never. They have this count of their own, as machines die for other reasons than a batch too.
+    :param target_seconds: how long Spark shall work on a batch: its size follows the measured rate, within the limits
+        of the sources. None: those limits alone.
+    :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
+        it, by the clocks of the sources, in a lane of its own.
+    :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
+        which no batch has read, of intervals that had their run, or from before the DAG's ``start_date``.
+    :param on_overlap: what a run does about the batches that have read data of its interval before: ``skip`` leaves
+        them as they are, ``replay`` runs them again. What no batch has read is read in both cases.
+    :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives one at a
+        third of it. What dies with no retry left waits so long for the next run; a process that cannot write to the
+        checkpoint for so long is taken for dead.
+    :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
+    :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
+        checkpoint, to the sink or to an archive, or gives up what another could read.
+    """
+
+    name: str
+    _: KW_ONLY
+    checkpoint: str
+    sources: Mapping[str, Source]
+    sink: Sink
+    transform: str | None = None
+    py_files: Sequence[str] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    no_data_batches: bool = True
+    checkpoint_format: str = "v2"
+    min_batches_to_retain: int | None = None
+    target_seconds: float | None = None
+    plan: str = LIVE
+    lookback: float | None = None
+    on_overlap: str = SKIP
+    on_failure: str = "fail"
+    set_aside_after: int = 3
+    set_aside_after_dead: int | None = 10
+    lease_seconds: float = LEASE_SECONDS
+    hooks: Sequence[JobStatusHook] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="pipeline")
+        where = f"pipeline {self.name!r}"
+        if not isinstance(self.checkpoint, str) or not self.checkpoint:
+            raise DefinitionError(f"{where}: checkpoint must be a path or URL, not {self.checkpoint!r}.")
+        try:
+            open_store(self.checkpoint)
+        except CheckpointError as error:
+            raise DefinitionError(f"{where}: {error}") from error
+        if not isinstance(self.sources, Mapping) or not self.sources:
+            raise DefinitionError(f"{where}: sources must be a dict of at least one name and source.")
+        for name, source in self.sources.items():
+            check_name(name, what=f"{where}: source")
+            if not isinstance(source, Source):
+                raise DefinitionError(f"{where}: source {name!r} is a {type(source).__name__}, not a Source.")
+        if not isinstance(self.sink, Sink):
+            raise DefinitionError(f"{where}: sink is a {type(self.sink).__name__}, not a Sink.")
+        if self.transform is not None:
+            path, _, function = self.transform.rpartition(":") if isinstance(self.transform, str) else ("", "", "")
+            if not path.endswith(".py") or not function.isidentifier():
+                raise DefinitionError(
+                    f"{where}: transform {self.transform!r} is not of the form 'path/to/file.py:function'."
+                )
+        if isinstance(self.py_files, str):
+            raise DefinitionError(f"{where}: py_files must be a list of paths, not one string.")
+        object.__setattr__(self, "py_files", tuple(self.py_files))
+        if self.checkpoint_format not in ("v1", "v2"):
+            raise DefinitionError(f"{where}: checkpoint_format {self.checkpoint_format!r} is neither 'v1' nor 'v2'.")
+        for key, value in self.conf.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise DefinitionError(f"{where}: conf {key!r} must be text on both sides.")
+            if is_read_back():
+                continue
+            if not key.startswith(SQL):
+                raise DefinitionError(
+                    f"{where}: conf {key!r} is no setting of Spark SQL ({SQL}…), and only those are pinned with a "
+                    "batch. Give it to the operator: conf={…}."
+                )
+            refused = refusal(key, value)
+            if refused is not None:
+                raise DefinitionError(f"{where}: conf: {refused}")
+        sink = self.sink.of_pipeline(self.name)
+        object.__setattr__(self, "sink", sink)
+        if not is_read_back():
+            self._check_apart(where)
+        # Of the sink's own there is one of each, also in what was read back from a log or changed by `replace`.
+        brought = tuple(sink.hooks())
+        kinds = tuple({type(hook) for hook in brought})
+        given = tuple(hook for hook in self.hooks if not isinstance(hook, kinds))
+        object.__setattr__(self, "hooks", (*brought, *given))
+        for hook in self.hooks:
+            if not isinstance(hook, JobStatusHook):
+                raise DefinitionError(f"{where}: hook {hook!r} is a {type(hook).__name__}, not a JobStatusHook.")
+        if self.plan not in (LIVE, INTERVAL):
+            raise DefinitionError(f"{where}: plan must be {LIVE!r} or {INTERVAL!r}, not {self.plan!r}.")
+        if self.on_overlap not in (SKIP, REPLAY):
+            raise DefinitionError(f"{where}: on_overlap must be {SKIP!r} or {REPLAY!r}, not {self.on_overlap!r}.")
+        self._check_lookback(where)
+        target: object = self.target_seconds
+        if target is not None and (not isinstance(target, (int, float)) or isinstance(target, bool) or not target > 0):
+            raise DefinitionError(f"{where}: target_seconds must be None or a number above 0, not {target!r}.")
+        for name, source in self.sources.items():
+            refused = None if target is None or is_read_back() else source.refuses_limits
+            if refused is not None:
+                raise DefinitionError(f"{where}: target_seconds limits source {name!r}: {refused}. Leave out one.")
+        if self.on_failure not in ("fail", "set_aside"):
+            raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
+        for name, after in (
+            ("after", self.set_aside_after),
+            ("after_dead", 1 if self.set_aside_after_dead is None else self.set_aside_after_dead),
+        ):
+            if not isinstance(after, int) or isinstance(after, bool) or after < 1:
+                raise DefinitionError(f"{where}: set_aside_{name} must be a number from 1 on, not {after!r}.")
+        lease: object = self.lease_seconds
+        if not isinstance(lease, (int, float)) or isinstance(lease, bool) or not SHORTEST_LEASE <= lease < float("inf"):
+            raise DefinitionError(
+                f"{where}: lease_seconds must be a number of seconds from {SHORTEST_LEASE:.0f} on, not {lease!r}."
+            )
+        kept = self.min_batches_to_retain
+        if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 2):
+            raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
+
+    def _check_apart(self, where: str) -> None:
+        """No source reads what the pipeline writes: it would grow by its own output in every run. None gives up what
+        another may not have read yet."""
+        written = [("checkpoint", open_store(self.checkpoint).location), ("sink", self.sink.location())]
+        for name, source in self.sources.items():
+            if source.gives_up_to is not None:
+                written.append((f"archive of source {name!r}", source.gives_up_to))
+        for name, source in self.sources.items():
+            for what, location in written:
+                if source.would_read(location):
+                    raise DefinitionError(
+                        f"{where}: source {name!r} reads {source.location()!r}, and with it the {what} at "
+                        f"{location!r}: what is written there would come back as data. Put it where the source does "
+                        "not look (a file source enters no folder whose name begins with '_')."
+                    )
+
+        for (name, source), (second, other) in combinations(self.sources.items(), 2):
+            if (source.gives_up or other.gives_up) and (source.shares_with(other) or other.shares_with(source)):
+                giving, left = (name, second) if source.gives_up else (second, name)
+                raise DefinitionError(
+                    f"{where}: source {giving!r} ({self.sources[giving].location()!r}) gives up what it has read "
+                    f"(clean_source), and source {left!r} ({self.sources[left].location()!r}) could read some of the "
+                    "same later, or not at all. Let their paths have nothing in common, or clean up elsewhere."
+                )
+
+    def _check_lookback(self, where: str) -> None:
+        lookback = self.lookback
+        if lookback is None:
+            return
+        if not isinstance(lookback, (int, float)) or isinstance(lookback, bool) or not 0 < lookback < float("inf"):
+            raise DefinitionError(
+                f"{where}: lookback must be a number of seconds above 0, or None for none; not {lookback!r}."
+            )
+        if self.plan != INTERVAL:
+            raise DefinitionError(
+                f"{where}: lookback={lookback!r} goes with plan={INTERVAL!r} only; live batches read all that is new, "
+                "however old it is."
+            )

@@ -1,0 +1,193 @@
+"""What Spark's catalog says of tables and partitions, and the statements that change it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.table.stage_table import Owner
+from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
+from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements, literal, quoted
+
+OWNER = "microbatch.owner"
+PIPELINE = "microbatch.pipeline"
+
+_MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "PARTITIONS_NOT_FOUND")
+_OF_HIVE = ("path", "serialization.format")
+"""Storage properties that are not the reader's options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInfo:
+    """A table, as ``DESCRIBE TABLE EXTENDED … AS JSON`` (Spark 4.0) tells it.
+
+    :param columns: name and type (Spark's JSON) of each.
+    :param provider: the format; None for a table of Hive's own kinds, or a view.
+    :param location: its folder, None if it is not on this file system.
+    :param properties: its table properties.
+    :param options: options of its reader.
+    :param partitioned_by: partition columns.
+    """
+
+    columns: tuple[tuple[str, Any], ...]
+    provider: str | None
+    location: Path | None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    partitioned_by: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> Owner | None:
+        """The attempt that made it, for stage tables."""
+        try:
+            return Owner.from_dict(json.loads(self.properties.get(OWNER, "null")))
+        except ValueError:
+            return None
+
+    def same_shape(self, other: TableInfo) -> bool:
+        """Whether files of the one can be read as files of the other: a new location is then all that it takes."""
+        return (self.columns, self.provider, dict(self.options), self.partitioned_by) == (
+            other.columns,
+            other.provider,
+            dict(other.options),
+            other.partitioned_by,
+        )
+
+
+@dataclass(frozen=True)
+class Metastore:
+    """:param statements: what runs statements.
+    :param namespace: of all tables that are asked for; None for the default.
+    :param steps: what runs those that change something; None where nothing is to be changed.
+    """
+
+    statements: Statements
+    namespace: str | None
+    steps: StatementSteps | None = None
+
+    def table(self, name: str) -> TableInfo | None:
+        """The table; None if there is none."""
+        return self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} AS JSON")
+
+    def partition(self, name: str, key: BatchKey) -> Path | None:
+        """The folder of the batch's partition; None if there is none."""
+        found = self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} {_partition(key)} AS JSON")
+        return found.location if found else None
+
+    def batches(self, name: str, lane: str) -> list[int]:
+        """Ids of the lane that the table has partitions of, ascending."""
+        try:
+            (rows,) = self.statements.run([f"SHOW PARTITIONS {self.name(name)} PARTITION (lane = {literal(lane)})"])
+        except StatementError as error:
+            if error.condition in _MISSING:
+                return []
+            raise
+        return sorted(int(row["partition"].rpartition("batch_id=")[2]) for row in rows)
+
+    def named(self, prefix: str) -> list[str]:
+        """Tables whose name begins with ``prefix``."""
+        scope = f"IN {quoted(self.namespace)} " if self.namespace else ""
+        try:
+            (rows,) = self.statements.run([f"SHOW TABLES {scope}LIKE {literal(prefix + '*')}"])
+        except StatementError as error:
+            if error.condition in _MISSING:
+                return []
+            raise
+        return sorted(row["tableName"] for row in rows)
+
+    def create(
+        self,
+        name: str,
+        columns: str,
+        *,
+        provider: str,
+        location: Path,
+        properties: Mapping[str, str],
+        options: Mapping[str, str],
+        partitioned_by: Sequence[str] = (),
+        if_not_exists: bool = False,
+    ) -> None:
+        """Make an external table: to drop it never removes a file.
+
+        :param columns: as DDL.
+        """
+        parts = [
+            f"CREATE TABLE {'IF NOT EXISTS ' if if_not_exists else ''}{self.name(name)} ({columns})",
+            f"USING {provider}",
+            f"OPTIONS ({_pairs(options)})" if options else "",
+            f"PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else "",
+            f"LOCATION {_address(location)}",
+            f"TBLPROPERTIES ({_pairs(properties)})",
+        ]
+        self._change([" ".join(part for part in parts if part)])
+
+    def rename(self, name: str, new: str) -> None:
+        """One call of the metastore. :raises StatementError: if ``new`` is taken."""
+        self._change([f"ALTER TABLE {self.name(name)} RENAME TO {self.name(new)}"])
+
+    def move(self, name: str, location: Path) -> None:
+        """Point the table at other files. One call of the metastore."""
+        self._change([f"ALTER TABLE {self.name(name)} SET LOCATION {_address(location)}"])
+
+    def add_partition(self, name: str, key: BatchKey, location: Path) -> None:
+        """Add the batch's partition unless there is one. One call of the metastore."""
+        self._change(
+            [f"ALTER TABLE {self.name(name)} ADD IF NOT EXISTS {_partition(key)} LOCATION {_address(location)}"]
+        )
+
+    def move_partition(self, name: str, key: BatchKey, location: Path) -> None:
+        """Point the batch's partition at other files. One call of the metastore."""
+        self._change([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
+
+    def drop_partition(self, name: str, key: BatchKey) -> None:
+        """Forget the batch's partition, if there is one. One call of the metastore; of an external table no file is
+        removed."""
+        self._change([f"ALTER TABLE {self.name(name)} DROP IF EXISTS {_partition(key)}"])
+
+    def drop(self, *names: str) -> None:
+        """Drop tables, those that are there."""
+        self._change([f"DROP TABLE IF EXISTS {self.name(name)}" for name in names])
+
+    def name(self, table: str) -> str:
+        """The table's name in a statement."""
+        return quoted(self.namespace, table)
+
+    def _change(self, statements: list[str]) -> None:
+        if self.steps is None:
+            raise SinkError(f"{statements[0]}: only who holds the table's lock may change it.")
+        self.steps.run(statements)
+
+    def _describe(self, statement: str) -> TableInfo | None:
+        try:
+            ((row,),) = self.statements.run([statement])
+        except StatementError as error:
+            if error.condition in _MISSING:
+                return None
+            raise
+        told = json.loads(row["json_metadata"])
+        location = str(told.get("location", ""))
+        return TableInfo(
+            columns=tuple((column["name"], column["type"]) for column in told.get("columns", ())),
+            provider=told.get("provider"),
+            location=Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else None,
+            properties=told.get("table_properties", {}),
+            options={key: value for key, value in told.get("storage_properties", {}).items() if key not in _OF_HIVE},
+            partitioned_by=tuple(told.get("partition_columns", ())),
+        )
+
+
+def _partition(key: BatchKey) -> str:
+    return f"PARTITION (lane = {literal(key.lane)}, batch_id = {key.id})"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in values.items())
+
+
+def _address(location: Path) -> str:
+    return literal(f"file://{location}")

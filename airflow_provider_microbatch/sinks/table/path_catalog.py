@@ -1,0 +1,128 @@
+"""A catalog of folders: ``namespace.table`` is ``<root>/namespace/table``.
+
+A stage table is a folder, and beside it a mark with its owner and schema. The mark is what exists from CREATED on; the
+folder is made by Spark when it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.definition import reading_back
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.table.catalog import Catalog
+from airflow_provider_microbatch.sinks.table.folder_of_batches import FolderOfBatches
+from airflow_provider_microbatch.sinks.table.marks import put_mark, read_mark, remove_mark, reporting
+from airflow_provider_microbatch.sinks.table.stage_table import APPEND, Owner, StageTable, Table
+from airflow_provider_microbatch.sinks.table.whole_folder import WholeFolder
+
+_MARK = re.compile(r"lane=[^/]+/batch_id=\d+/attempt=\d+\.table")
+
+
+@dataclass(frozen=True)
+class PathCatalog(Catalog):
+    """Tables as folders of one local or shared POSIX file system.
+
+    :param root: absolute local path or ``file:`` URL.
+    :raises DefinitionError: for a wrong type or value.
+    """
+
+    root: str
+
+    def __post_init__(self) -> None:
+        FileSink(self.root)
+
+    def location(self, table: Table) -> str:
+        return f"file://{self._target(table)}"
+
+    def admits(self, table: Table, batch: BatchIdentity) -> bool:
+        with reporting(f"look at table {table.name}"):
+            return self._kind(table).admits(batch)
+
+    def make_ready(self, table: Table, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        self.files(table).make_ready(tables, is_there=is_there)
+
+    def create_table(self, stage: StageTable) -> None:
+        mark, folder = self._mark(stage), self.folder(stage)
+        with reporting(f"create {stage}"):
+            self._kind(stage.table).prepare(stage)
+            made = {**stage.owner.to_dict(), "version": 1, "table": stage.table.name, "schema": stage.table.schema}
+            if folder.exists() or not put_mark(mark, made):
+                raise SinkError(f"{folder} is there already, so {stage} was not made. Move it away.")
+
+    def drop_table(self, stage: StageTable) -> bool:
+        with reporting(f"drop {stage}"):
+            if not self._is_own(stage):
+                return False
+            self._kind(stage.table).drop(stage)
+            remove_mark(self._mark(stage))  # last: by it the next one finds what a drop that was cut off left
+        return True
+
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
+        with reporting(f"publish {stage}"):
+            kind = self._kind(stage.table)
+            found = kind.published(batch)
+            if (found is None or (replay and found.epoch < stage.epoch)) and not self._is_own(stage):
+                raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
+            published = kind.publish(stage, batch, replay=replay)
+            if published.epoch == stage.epoch:
+                remove_mark(self._mark(stage))
+        return published
+
+    def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        with reporting(f"look for batch {batch.key}"):
+            return self._kind(table).published(batch)
+
+    def batches(self, table: Table, lane: str) -> list[int]:
+        with reporting(f"list table {table.name}"):
+            return self._kind(table).batches(lane)
+
+    def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        staging = self.files(table).root / "_staging" / checkpoint
+        with reporting(f"list the stages of table {table.name}"):
+            marks = [
+                Owner.from_dict(read_mark(path))
+                for path in staging.glob("lane=*/batch_id=*/attempt=*.table")
+                if _MARK.fullmatch(path.relative_to(staging).as_posix())
+            ]
+        own = [owner for owner in marks if owner and (owner.pipeline, owner.checkpoint) == (table.pipeline, checkpoint)]
+        return sorted((owner.key, owner.epoch) for owner in own)
+
+    def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+        return self.files(table).drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def _kind(self, table: Table) -> FolderOfBatches | WholeFolder:
+        files = self.files(table)
+        return FolderOfBatches(table, files) if table.mode == APPEND else WholeFolder(table, self._target(table), files)
+
+    def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
+        if table.mode != APPEND:
+            return super().withdraw(table, batch, epoch)
+        return self.files(table).withdraw(batch, epoch)
+
+    def files(self, table: Table) -> FileSink:
+        target = self._target(table)
+        # A table that is replaced as a whole cannot hold its own stage.
+        root = target if table.mode == APPEND else target.parent / "_tables" / target.name
+        with reading_back():  # the sink that a user writes has checked its options
+            return FileSink(
+                str(root), format=table.format, partition_by=table.partition_by, options=table.options
+            )  # fmt: skip
+
+    def _target(self, table: Table) -> Path:
+        return FileSink(self.root).root.joinpath(*table.name.split("."))
+
+    def _mark(self, stage: StageTable) -> Path:
+        folder = self.folder(stage)
+        return folder.with_name(f"{folder.name}.table")
+
+    def _is_own(self, stage: StageTable) -> bool:
+        return Owner.from_dict(read_mark(self._mark(stage))) == stage.owner

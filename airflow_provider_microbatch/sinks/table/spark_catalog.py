@@ -1,0 +1,277 @@
+"""Tables of Spark's catalog: a Hive metastore, or whatever the session catalog is.
+
+The catalog lives behind a JVM. Publishing is decided here, in the orchestrator, which reads manifests and marks in the
+files; each change of the catalog is a statement that Spark runs, as a step on record. The lock under which a table is
+changed covers these steps too: who gets it ends what its last holder left running on the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.definition import reading_back
+from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.lock import locked
+from airflow_provider_microbatch.sinks.file.posix import sync_tree
+from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest
+from airflow_provider_microbatch.sinks.table.catalog import Catalog
+from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, remove_mark, reporting
+from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
+from airflow_provider_microbatch.sinks.table.spark_kinds import (
+    Names,
+    TableOfPartitions,
+    WholeTable,
+    owner_property,
+    replaced_note,
+)
+from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
+from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
+from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
+
+_UNKNOWN = "columns_are_told_by_the_query STRING"
+"""A metastore has no table without a column. This one stands for those that are not known before the query has run."""
+
+
+_LOCK_SECONDS = 600.0
+"""Who holds the lock waits for statements, and first for those that its last holder left running."""
+
+
+@dataclass(frozen=True)
+class SparkCatalog(Catalog):
+    """Tables of Spark's session catalog, external, with files below ``root``.
+
+    :param statements: what runs statements of SQL, such as
+        :class:`~airflow_provider_microbatch.sinks.table.statements.ConnectStatements`.
+    :param root: folder of the tables' files: an absolute local path or ``file:`` URL that the orchestrator, the
+        Spark of the jobs and the Spark of the catalog share.
+    :raises DefinitionError: for a wrong type or value.
+    """
+
+    statements: Statements
+    root: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.statements, Statements):
+            raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
+        FileSink(self.root)
+
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        return False
+
+    def check_table(self, table: Table) -> None:
+        self.files(table)
+        if table.partition_by:
+            raise DefinitionError(
+                f"table {table.name!r}: a table of Spark's catalog takes no partition_by here; its batches are its "
+                "partitions."
+            )
+        if table.mode == APPEND and table.schema is None:
+            raise DefinitionError(
+                f"table {table.name!r}: give it a schema. A continuous table of Spark's catalog is made before its "
+                "first batch, and a metastore has no table without columns."
+            )
+
+    def location(self, table: Table) -> str:
+        return f"spark_catalog.{table.name}"
+
+    def admits(self, table: Table, batch: BatchIdentity) -> bool:
+        with reporting(f"look at table {table.name}"):
+            return self._kind(table, self._store(table)).admits(batch)
+
+    def create_table(self, stage: StageTable) -> None:
+        table, folder = stage.table, self.folder(stage)
+        with reporting(f"create {stage}"), self._changing(table) as store:
+            self._kind(table, store).prepare(stage)
+            if folder.exists():
+                raise SinkError(f"{folder} is there already, so {stage} was not made. Move it away.")
+            try:
+                store.create(
+                    self._names(stage).stage,
+                    table.schema or _UNKNOWN,
+                    provider=table.format,
+                    location=folder,
+                    properties=owner_property(stage),
+                    options=table.options,
+                )
+            except StatementError as error:
+                if error.condition != "TABLE_OR_VIEW_ALREADY_EXISTS":
+                    raise
+                raise SinkError(
+                    f"table {self._names(stage).stage} is there already, so {stage} was not made. Drop it."
+                ) from error
+            # Spark makes the folder of a table, and the job refuses to write into one: that of another driver.
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def drop_table(self, stage: StageTable) -> bool:
+        if not self.files(stage.table).root.exists():
+            return False  # nothing was ever begun: whoever changes the table makes the folder first
+        with reporting(f"drop {stage}"), self._changing(stage.table) as store:
+            if self._made(stage, store) is None:
+                return False
+            names, kind = self._names(stage), self._kind(stage.table, store)
+            # By the folder, which is no other attempt's, whoever has published what.
+            if kind.folder(stage.key) != self.folder(stage):
+                kind.heal(names)
+                if not replaced_note(self.folder(stage)).exists():
+                    self.files(stage.table).drop_stage(stage.batch, stage.epoch)
+            # Last: by it the next one finds what a drop that was cut off left.
+            store.drop(names.ready, names.stage)
+        return True
+
+    def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
+        names, folder = self._names(stage), self.folder(stage)
+        with reporting(f"publish {stage}"), self._changing(stage.table) as store:
+            kind = self._kind(stage.table, store)
+            found = self._published(kind, batch)
+            if found is not None and found.epoch > stage.epoch and replay:
+                raise PublishConflictError(
+                    f"batch {stage.key}: attempt {found.epoch} is published, which is later than attempt "
+                    f"{stage.epoch}. Nothing was replaced."
+                )
+            if found is None or (replay and found.epoch < stage.epoch):
+                kind.prepare(stage)
+                self._complete(stage, batch, folder)
+                made = self._made(stage, store)
+                if made is None:
+                    raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
+                kind.put(stage, folder, names, made)
+                found = self._published(kind, batch)
+            if found is None:
+                raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
+            if found.epoch == stage.epoch:
+                store.drop(names.ready, names.stage)
+        return found
+
+    def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        with reporting(f"look for batch {batch.key}"):
+            return self._published(self._kind(table, self._store(table)), batch)
+
+    def batches(self, table: Table, lane: str) -> list[int]:
+        with reporting(f"list table {table.name}"):
+            return self._kind(table, self._store(table)).batches(lane)
+
+    def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
+        with reporting(f"take batch {batch.key} out of table {table.name}"), self._changing(table) as store:
+            kind = self._kind(table, store)
+            if not isinstance(kind, TableOfPartitions):
+                return super().withdraw(table, batch, epoch)
+            found = self._published(kind, batch)
+            if found is None:
+                return False
+            if found.epoch != epoch:
+                raise SinkError(
+                    f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
+                    "meanwhile. Nothing was taken out; run the command again."
+                )
+            kind.take_out(batch.key)
+        return True
+
+    def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        store = self._store(table)
+        tables = [store.table(name) for name in store.named(Names(table.base_name, "").stage)]
+        owners = [info.owner for info in tables if info]
+        own = [
+            owner for owner in owners if owner and (owner.pipeline, owner.checkpoint) == (table.pipeline, checkpoint)
+        ]
+        return sorted((owner.key, owner.epoch) for owner in own)
+
+    def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
+        files, found = self.files(table), []
+        staged = [
+            (BatchIdentity.at(key, checkpoint=owner), epoch)
+            for owner in sorted({"", checkpoint})
+            for key, epoch in files.stages(owner)
+        ]
+        if not files.root.exists():
+            return []
+        opened = contextlib.nullcontext(self._store(table)) if dry_run else self._changing(table)
+        with reporting(f"remove what was replaced of table {table.name}"), opened as store:
+            for batch, epoch in staged:
+                folder = self.folder(self.create_stage_table(table, batch, epoch))
+                note = replaced_note(folder)
+                if _is_older(note, older_seconds) and self._kind(table, store).folder(batch.key) != folder:
+                    found.append(str(folder))
+                    if not dry_run:
+                        files.drop_stage(batch, epoch)
+                        remove_mark(note)
+            for note in sorted((files.root / "_replaced").glob(f"{table.base_name}__replaced_*")):
+                if _is_older(note, older_seconds):
+                    found.append(store.name(note.name))
+                    if not dry_run:
+                        store.drop(note.name)
+                        remove_mark(note)
+        return found
+
+    def _complete(self, stage: StageTable, batch: ExpectedBatch, folder: Path) -> None:
+        """See that the stage is whole, mark it, and put it on disk."""
+        own = self.manifest(stage)
+        if own is None:
+            raise SinkError(f"{stage} is no complete stage at {folder}. Run the batch again.")
+        batch.check_stage(own, where=str(folder))
+        check_files(folder, own)
+        put_mark(folder / TABLE, {**stage.owner.to_dict(), "version": 1, "table": stage.table.name})
+        sync_tree(folder)
+
+    @staticmethod
+    def _published(kind: TableOfPartitions | WholeTable, batch: ExpectedBatch) -> Manifest | None:
+        key = batch.key
+        folder = kind.folder(key)
+        if folder is None:
+            return None
+        found = read_manifest(folder, key)
+        if found is None:
+            raise SinkError(
+                f"table {kind.table.name} says that batch {key} is at {folder}, where there is no manifest: this "
+                "package did not publish it. Look at it, and drop the partition or table."
+            )
+        return kind.find(batch, found)
+
+    def _made(self, stage: StageTable, store: Metastore) -> TableInfo | None:
+        """The stage table as the metastore has it, if it is this attempt's."""
+        info = store.table(self._names(stage).stage)
+        return info if info and info.owner == stage.owner else None
+
+    def _kind(self, table: Table, store: Metastore) -> TableOfPartitions | WholeTable:
+        kind = TableOfPartitions if table.mode == APPEND else WholeTable
+        return kind(table, self.files(table), store)
+
+    def _store(self, table: Table) -> Metastore:
+        return Metastore(self.statements, table.namespace)
+
+    def files(self, table: Table) -> FileSink:
+        root = FileSink(self.root).root.joinpath(*table.name.split("."))
+        with reading_back():  # the sink that a user writes has checked its options
+            return FileSink(str(root), format=table.format, partition_by=table.partition_by, options=table.options)
+
+    @contextlib.contextmanager
+    def _changing(self, table: Table) -> Iterator[Metastore]:
+        """The metastore, to change the table: one process at a time, as no statement changes a table on a condition,
+        and none while a statement of the process before may still run. The kernel frees the lock of a process that
+        dies; it does not end what that has sent to the server.
+
+        :raises SinkError: if such a statement can not be ended.
+        """
+        root = self.files(table).root
+        steps = StatementSteps(self.statements, root / "_statements")
+        with locked(root / "_publish.lock", seconds=_LOCK_SECONDS):
+            steps.end_all()
+            yield Metastore(self.statements, table.namespace, steps)
+
+    @staticmethod
+    def _names(stage: StageTable) -> Names:
+        return Names(stage.table.base_name, hashlib.sha256(stage.owner.to_json().encode()).hexdigest()[:12])
+
+
+def _is_older(note: Path, seconds: float) -> bool:
+    return note.exists() and time.time() - note.stat().st_mtime >= seconds

@@ -1,0 +1,237 @@
+"""The two kinds of tables of Spark's catalog: one that grows by partitions, one that is made or replaced as a whole.
+
+Files never move: an attempt writes them where they stay, and publishing is one call that makes the metastore name them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS, FileSink
+from airflow_provider_microbatch.sinks.file.report import read_schema
+from airflow_provider_microbatch.sinks.table import statement as statement
+from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, read_mark
+from airflow_provider_microbatch.sinks.table.metastore import OWNER, PIPELINE, Metastore, TableInfo
+from airflow_provider_microbatch.sinks.table.stage_table import REPLACE, Owner, StageTable, Table
+from airflow_provider_microbatch.sinks.table.statements import quoted
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the catalog calls what an attempt makes.
+
+    :param table: the table's base name.
+    :param digest: of the owner.
+    """
+
+    table: str
+    digest: str
+
+    @property
+    def stage(self) -> str:
+        """The stage table."""
+        return f"{self.table}__stage_{self.digest}"
+
+    @property
+    def ready(self) -> str:
+        """The stage table again, with the columns that the query turned out to have."""
+        return f"{self.table}__ready_{self.digest}"
+
+    @property
+    def replaced(self) -> str:
+        """The table before, where its columns were others."""
+        return f"{self.table}__replaced_{self.digest}"
+
+
+@dataclass(frozen=True)
+class TableOfPartitions:
+    """A continuous table: each batch is the partition ``(lane, batch_id)``, whose location is the stage's folder.
+
+    :param table: the table.
+    :param files: where its files are.
+    :param store: the metastore.
+    """
+
+    table: Table
+    files: FileSink
+    store: Metastore
+
+    def admits(self, batch: BatchIdentity) -> bool:
+        """:raises SinkError: if it is somebody else's table."""
+        info = self.store.table(self.table.base_name)
+        return info is None or self._is_own(info)
+
+    def prepare(self, stage: StageTable) -> None:
+        """Make the table before its first batch runs. :raises SinkError: if it is somebody else's."""
+        if self.store.table(self.table.base_name) is None:
+            self.store.create(
+                self.table.base_name,
+                f"{self.table.schema}, lane STRING, batch_id BIGINT",
+                provider=self.table.format,
+                location=self.files.root,
+                properties={PIPELINE: json.dumps(self.table.pipeline)},
+                options=self.table.options,
+                partitioned_by=RESERVED_COLUMNS,
+                if_not_exists=True,
+            )
+        self.admits(stage.batch)
+
+    def folder(self, key: BatchKey) -> Path | None:
+        """Where the batch's published files are."""
+        return self.store.partition(self.table.base_name, key)
+
+    def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
+        """What is in the batch's partition. :raises ForeignBatchError: if it is somebody else's."""
+        return batch.check(found, where=f"table {self.table.name}")
+
+    def batches(self, lane: str) -> list[int]:
+        """Ids of the lane that there are partitions of."""
+        return self.store.batches(self.table.base_name, lane)
+
+    def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
+        """Name the files, in one call. The metastore decides between two that add one partition."""
+        before = self.folder(stage.key)
+        if before is None:
+            self.store.add_partition(self.table.base_name, stage.key, folder)
+        else:
+            note_replaced(self.files, before)
+            self.store.move_partition(self.table.base_name, stage.key, folder)
+
+    def take_out(self, key: BatchKey) -> None:
+        """Name the batch's files no more, in one call. They are kept as replaced ones are."""
+        before = self.folder(key)
+        if before is not None:
+            note_replaced(self.files, before)
+            self.store.drop_partition(self.table.base_name, key)
+
+    def heal(self, names: Names) -> None:
+        """A partition is never half published."""
+
+    def _is_own(self, info: TableInfo) -> bool:
+        pipeline = info.properties.get(PIPELINE)
+        if pipeline != json.dumps(self.table.pipeline):
+            made = f"is written by pipeline {pipeline}" if pipeline else "was not made by this catalog"
+            raise SinkError(f"table {self.table.name} {made}. Batches would mix; choose another name.")
+        if info.provider != self.table.format:
+            raise SinkError(
+                f"table {self.table.name} was made with format {info.provider!r}, not {self.table.format!r}. Choose "
+                "another name, or keep the format."
+            )
+        return True
+
+
+@dataclass(frozen=True)
+class WholeTable:
+    """``CREATE TABLE AS`` and its sisters.
+
+    :param table: the table.
+    :param files: where its files are.
+    :param store: the metastore.
+    """
+
+    table: Table
+    files: FileSink
+    store: Metastore
+
+    def admits(self, batch: BatchIdentity) -> bool:
+        """Whether the statement allows the batch; False if there is nothing to do."""
+        info = self.store.table(self.table.base_name)
+        exists = info is not None or self._is_moved_away()
+        return statement.admits(self.table, batch, exists=exists, owner=self._owner(info))
+
+    def prepare(self, stage: StageTable) -> None:
+        """The table itself appears only on success. :raises SinkError: if the statement does not allow it any more."""
+        if not self.admits(stage.batch):
+            raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
+
+    def folder(self, key: BatchKey) -> Path | None:
+        """Where the table's files are, if it is the batch's output."""
+        info = self.store.table(self.table.base_name)
+        owner = self._owner(info)
+        if info is None or owner is None or (owner.pipeline, owner.key) != (self.table.pipeline, key):
+            return None
+        return info.location
+
+    def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
+        """What the table is, if it is the batch's output; see :func:`statement.find`."""
+        return statement.find(self.table, batch, found)
+
+    def batches(self, lane: str) -> list[int]:
+        """The batch whose output the table is."""
+        owner = self._owner(self.store.table(self.table.base_name))
+        return [owner.key.id] if owner is not None and owner.key.lane == lane else []
+
+    def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
+        """Name the files: by one call, unless a table is there whose columns are others."""
+        made, table = names.stage, self.table.base_name
+        if self.table.schema is None:
+            made, info = names.ready, self._with_columns(stage, folder, names)
+        before = self.store.table(table)
+        if before is None:
+            self.store.rename(made, table)
+            return
+        if before.location is not None:
+            note_replaced(self.files, before.location)
+        if before.same_shape(info):
+            self.store.move(table, folder)
+            return
+        # No metastore of Hive swaps two tables in one call: for a moment there is none of that name.
+        put_mark(self.files.root / "_replaced" / names.replaced, stage.owner.to_dict())
+        self.store.rename(table, names.replaced)
+        self.store.rename(made, table)
+
+    def heal(self, names: Names) -> None:
+        """Put the table back that a publish had moved away when it was cut off."""
+        if self.store.table(self.table.base_name) is None and self.store.table(names.replaced) is not None:
+            self.store.rename(names.replaced, self.table.base_name)
+
+    def _is_moved_away(self) -> bool:
+        """Whether an attempt was cut off between its two renames. The next attempt may begin: it first drops what is
+        left of that one, which puts the table back."""
+        notes = (self.files.root / "_replaced").glob(f"{self.table.base_name}__replaced_*")
+        return self.table.mode == REPLACE and any(self.store.table(note.name) for note in notes)
+
+    def _with_columns(self, stage: StageTable, folder: Path, names: Names) -> TableInfo:
+        told = read_schema(folder)
+        if told is None:
+            raise SinkError(f"{stage} at {folder} does not tell its columns. Run the batch again.")
+        self.store.create(
+            names.ready,
+            ", ".join(f"{quoted(name)} {kind}" for name, kind in told["columns"]),
+            provider=self.table.format,
+            location=folder,
+            properties=owner_property(stage),
+            options=self.table.options,
+            if_not_exists=True,
+        )
+        made = self.store.table(names.ready)
+        if made is None or made.owner != stage.owner:
+            raise SinkError(f"table {names.ready} is in the way of {stage}. Drop it, and run the batch again.")
+        return made
+
+    def _owner(self, info: TableInfo | None) -> Owner | None:
+        # By the files, not by a property: location and property cannot be changed by one call.
+        return Owner.from_dict(read_mark(info.location / TABLE)) if info and info.location else None
+
+
+def owner_property(stage: StageTable) -> dict[str, str]:
+    """The mark of a stage table in the metastore."""
+    return {OWNER: stage.owner.to_json()}
+
+
+def note_replaced(files: FileSink, folder: Path) -> None:
+    """Say of files of ours that they are about to be replaced: the janitor removes them after its grace period. Said
+    before, so that a crash cannot leave files that nobody knows of; the janitor looks whether they were."""
+    if folder.is_relative_to(files.root / "_staging"):
+        put_mark(replaced_note(folder), {"version": 1})
+
+
+def replaced_note(folder: Path) -> Path:
+    """Where :func:`note_replaced` writes."""
+    return folder.with_name(f"{folder.name}.replaced")
