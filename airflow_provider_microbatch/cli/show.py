@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint
-from airflow_provider_microbatch.cli.table import flow, show_run, show_time
+from airflow_provider_microbatch.cli.table import show_run, show_splits, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.summary import NO_SIGN, BatchSummary, is_held, summarize
 
@@ -91,7 +91,8 @@ def _as_text(
                 "planned": show_time(summary.planned_ms),
                 "committed": show_time(summary.committed_ms),
                 "seconds": "-" if summary.seconds is None else f"{summary.seconds:.3f}",
-                "files": flow(summary.files_in, summary.files_out),
+                "read": show_splits(summary.read),
+                "files out": "-" if summary.files_out is None else f"{summary.files_out:,}",
                 "bytes out": "-" if summary.bytes_out is None else f"{summary.bytes_out:,}",
                 "rows out": "-" if summary.rows_out is None else f"{summary.rows_out:,}",
                 "run": show_run(summary.run),

@@ -10,8 +10,9 @@ from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.execution.summary import BatchSummary
 
-HEADERS = ("batch", "state", "attempt", "offsets", "files", "rows", "seconds", "run")
-"""The columns of :func:`batch_table`. ``files`` and ``rows`` are what was read, an arrow, what was published."""
+HEADERS = ("batch", "state", "attempt", "offsets", "read", "rows", "seconds", "run")
+"""The columns of :func:`batch_table`. ``read`` counts splits as each source calls them;
+``rows`` are what was read, an arrow, what was published."""
 
 _NUMBERS = frozenset({"batch", "attempt", "seconds"})
 _LONGEST_OFFSET = 40
@@ -56,7 +57,7 @@ def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
         batch.state,
         str(batch.epoch) if batch.epoch else "-",
         "; ".join(f"{name} {show_range(ends)}" for name, ends in batch.offsets.items()) or "-",
-        flow(batch.files_in, batch.files_out),
+        show_splits(batch.read),
         flow(sum(rows_in) if rows_in else None, batch.rows_out),
         "-" if batch.seconds is None else f"{batch.seconds:.1f}",
         show_run(batch.run),
@@ -68,6 +69,15 @@ def flow(read: int | None, written: int | None) -> str:
     if read is None and written is None:
         return "-"
     return f"{'-' if read is None else format(read, ',')} → {'-' if written is None else format(written, ',')}"
+
+
+def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
+    """What was read of all sources, in their words: ``3 files, 2 shards``; ``-`` for what is not known."""
+    counts: dict[str, int] = {}
+    for figures in read.values():
+        for word in figures.keys() - {"rows", "bytes"}:
+            counts[word] = counts.get(word, 0) + figures[word]
+    return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items())) or "-"
 
 
 def show_range(ends: Mapping[str, Offset | None]) -> str:

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,11 @@ class OpenedSources:
             if not source.finished(committed.get(name)) and source.has_new(committed.get(name))
         ]
 
-    def next_ranges(self, committed: Offsets, limits: Mapping[str, Limit]) -> Ranges:
+    def splits(self) -> dict[str, str]:
+        """What each calls its smallest units."""
+        return {name: source.splits for name, source in self._each()}
+
+    def next_ranges(self, committed: Offsets, limits: Mapping[str, ReadLimit]) -> Ranges:
         """What the next batch reads.
 
         :param committed: where it begins.
@@ -170,8 +174,8 @@ class OpenedSources:
                 source.learned(learned[name])
 
     def describe(self, ranges: Ranges) -> dict[str, Mapping[str, int]]:
-        """What each source tells of a batch's range."""
-        return {name: source.describe(*ranges.of(name)) for name, source in self._each()}
+        """What each source tells of a batch's range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
+        return {name: source.in_words(*ranges.of(name)) for name, source in self._each()}
 
     def not_replayable(self, ranges: Ranges) -> str | None:
         """The first source that cannot read its range again, with its reason; None if all can."""

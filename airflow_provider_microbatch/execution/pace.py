@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Lane
-from airflow_provider_microbatch.sources import Limit
+from airflow_provider_microbatch.sources import ReadLimit
 
 log = logging.getLogger(__name__)
 
@@ -16,35 +19,53 @@ LARGEST_STEP = 4.0
 """The next batch is at most so many times the last one: a rate that was measured on little says little about much."""
 
 
-def limits(lane: Lane, *, target_seconds: float) -> dict[str, Limit]:
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """How long Spark worked on a batch, and on how much of each source."""
+
+    seconds: float
+    figures: Mapping[str, Mapping[str, Any]]
+
+
+def limits(lane: Lane, *, splits: Mapping[str, str], target_seconds: float) -> dict[str, ReadLimit]:
     """What each source may add to the next batch. A source without a measured rate has no entry: its own limits hold.
 
-    A batch has a share that does not grow with its files, so the rate of small batches is too low and the next one
-    is too small, but larger than the last: the size climbs to the target.
+    Counted are a source's splits; its rows, or bytes, where it cannot tell these. A batch has a share that does not
+    grow with its size, so the rate of small batches is too low and the next one is too small, but larger than the last:
+    the size climbs to the target.
 
     :param lane: its newest commit entries hold what was measured.
+    :param splits: by source, what it calls its splits in these.
     :param target_seconds: how long Spark shall work on a batch.
     """
+    measured = _measured(lane)
+    return {
+        name: limit
+        for name, word in splits.items()
+        if (limit := _limit_of(name, word, measured, target_seconds)) is not None
+    }
+
+
+def _measured(lane: Lane) -> list[_Measured]:
+    """The newest committed batches that Spark worked on, the newest first."""
     newest = lane.commit_log.latest_id()
-    if newest is None:
-        return {}
-    files: dict[str, list[int]] = {}
-    seconds: dict[str, float] = {}
-    for number in range(newest, max(-1, newest - MEASURED_BATCHES), -1):
-        entry = lane.commit_log.get(number)
-        progress = entry.progress if entry is not None else {}
-        total_ms = (progress.get("durationMs") or {}).get("total")
-        if not total_ms:
+    numbers = range(-1 if newest is None else newest, max(-1, (newest or 0) - MEASURED_BATCHES), -1)
+    entries = [entry for number in numbers if (entry := lane.commit_log.get(number)) is not None]
+    return [
+        _Measured(seconds=total_ms / 1000, figures=entry.progress.get("sources") or {})
+        for entry in entries
+        if (total_ms := (entry.progress.get("durationMs") or {}).get("total"))
+    ]
+
+
+def _limit_of(name: str, word: str, measured: Sequence[_Measured], target_seconds: float) -> ReadLimit | None:
+    for kind, told in (("splits", word), ("rows", "rows"), ("bytes", "bytes")):
+        found = [(batch.figures.get(name, {}).get(told), batch.seconds) for batch in measured]
+        counts = [(count, seconds) for count, seconds in found if count]
+        if not counts:
             continue
-        for name, figures in (progress.get("sources") or {}).items():
-            count = figures.get("files")
-            if count:
-                files.setdefault(name, []).append(count)
-                seconds[name] = seconds.get(name, 0.0) + total_ms / 1000
-    found = {}
-    for name, counts in files.items():
-        rate = sum(counts) / seconds[name]
-        wanted = min(rate * target_seconds, counts[0] * LARGEST_STEP)
-        found[name] = Limit(files=max(1, int(wanted)))
-        log.info("source %s: %.1f files a second; at most %s in the next batch", name, rate, found[name].files)
-    return found
+        rate = sum(count for count, _ in counts) / sum(seconds for _, seconds in counts)
+        most = max(1, int(min(rate * target_seconds, counts[0][0] * LARGEST_STEP)))
+        log.info("source %s: %.1f %s a second; at most %s in the next batch", name, rate, told, most)
+        return ReadLimit(**{kind: most})
+    return None

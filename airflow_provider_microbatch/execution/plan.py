@@ -345,9 +345,8 @@ class Planner:
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
         target = self._pipeline.target_seconds
-        ranges = self.sources.next_ranges(
-            position.committed, {} if target is None else limits(self._lane, target_seconds=target)
-        )
+        paced = {} if target is None else limits(self._lane, splits=self.sources.splits(), target_seconds=target)
+        ranges = self.sources.next_ranges(position.committed, paced)
         if not should_construct_next_batch(
             is_new_data_available=not ranges.are_empty,
             last_commit=position.last_commit,

@@ -26,7 +26,7 @@ class BatchSummary:
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
     :param rows_out: rows published.
-    :param files_in: files read, over all sources that count files.
+    :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
     :param files_out: data files published.
     :param bytes_out: bytes published.
     :param seconds: from the start of the published attempt to its commit.
@@ -44,7 +44,7 @@ class BatchSummary:
     offsets: Mapping[str, Mapping[str, Offset | None]]
     rows_in: Mapping[str, int | None]
     rows_out: int | None
-    files_in: int | None
+    read: Mapping[str, Mapping[str, int]]
     files_out: int | None
     bytes_out: int | None
     seconds: float | None
@@ -61,7 +61,14 @@ class BatchSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
-        return {**dataclasses.asdict(self), "key": str(self.key), "label": self.label}
+        # DAGs of before asked for the files of all sources that count files.
+        files = [figures["files"] for figures in self.read.values() if "files" in figures]
+        return {
+            **dataclasses.asdict(self),
+            "key": str(self.key),
+            "label": self.label,
+            "files_in": sum(files) if files else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,6 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     if commit is not None and not aside:
         shown = next((attempt for attempt in attempts if attempt.epoch == published), None)
     end = checkpoint.attempts.ended(key, shown.epoch) if shown else None
-    described = progress.get("sources", {}).values()
     seconds = None
     if committed_ms is not None and shown is not None and not aside:
         seconds = (committed_ms - shown.started_ms) / 1000
@@ -141,7 +147,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         offsets={name: {"start": starts.get(name), "end": offset} for name, offset in entry.ends.items()},
         rows_in=progress.get("numInputRows", {}),
         rows_out=progress.get("numOutputRows"),
-        files_in=sum(facts.get("files", 0) for facts in described) if described else None,
+        read=progress.get("sources", {}),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
         seconds=seconds,

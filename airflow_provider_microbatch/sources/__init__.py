@@ -53,22 +53,30 @@ class SourceContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lag:
-    """How far a position is behind the source's head. None where the source cannot tell cheaply."""
+class Figures:
+    """How much there is in a range or after a position, known without reading it. None where the source cannot tell
+    cheaply.
+
+    :param splits: the smallest units of the source, which it names by :attr:`OpenSource.splits`.
+    """
 
     rows: int | None = None
-    files: int | None = None
     bytes: int | None = None
+    splits: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """How much the next batch may take from a source, beside the source's own limits. None: no limit."""
+class ReadLimit:
+    """How much the next batch may take from a source, beside the source's own limits (Spark's ``ReadLimit``). None: no
+    limit. A source heeds what it can count without reading; each batch has at least one split.
+    """
 
-    files: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    splits: int | None = None
 
 
-UNLIMITED = Limit()
+UNLIMITED = ReadLimit()
 """The source's own limits hold."""
 
 
@@ -113,6 +121,11 @@ class OpenSource(ABC):
     All methods may raise :class:`~airflow_provider_microbatch.exceptions.SourceError`.
     """
 
+    @property
+    def splits(self) -> str:
+        """What people call the smallest units of the source, in the plural: ``files``, ``shards``."""
+        return "splits"
+
     @abstractmethod
     def check(self) -> None:
         """Raise if the source cannot be used at all (a path that is missing or may not be read). Writes nothing."""
@@ -122,7 +135,7 @@ class OpenSource(ABC):
         """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
 
     @abstractmethod
-    def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Plan: the end of the next range, within the source's own limits and ``limit``. None if there has never been
         data; the same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again
         after a crash it returns what it wrote."""
@@ -205,13 +218,19 @@ class OpenSource(ABC):
         """Whether ``offset`` lies after ``other``; None if this source cannot tell."""
         return None
 
-    def lag(self, position: Offset | None) -> Lag:
+    def lag(self, position: Offset | None) -> Figures:
         """How much lies after ``position``."""
-        return Lag()
+        return Figures()
 
-    def describe(self, start: Offset | None, end: Offset | None) -> dict[str, Any]:
-        """Figures about a range known without reading it, such as ``{"files": 3, "bytes": 1200}``."""
-        return {}
+    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
+        """How much there is in a range."""
+        return Figures()
+
+    def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        """The same for people and for commit entries, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
+        figures = self.describe(start, end)
+        told = {self.splits: figures.splits, "rows": figures.rows, "bytes": figures.bytes}
+        return {word: count for word, count in told.items() if count is not None}
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """What there is in an interval of the source's clock, and who holds it. Writes nothing.

@@ -52,11 +52,11 @@ def test_log_tells_every_batch_on_one_line(world: World, capsys: pytest.CaptureF
     status, out, _ = microbatch(capsys, "log", world.pipeline.checkpoint)
     header, _, *lines = out.splitlines()
     assert status == 0
-    assert header.split() == ["batch", "state", "attempt", "offsets", "files", "rows", "seconds", "run"]
+    assert header.split() == ["batch", "state", "attempt", "offsets", "read", "rows", "seconds", "run"]
     cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
     assert [cell[:6] for cell in cells] == [
-        ["0", "committed", "1", "orders - → 0", "1 → 1", "3 → 3"],
-        ["1", "committed", "1", "orders 0 → 1", "1 → 1", "3 → 3"],
+        ["0", "committed", "1", "orders - → 0", "1 files", "3 → 3"],
+        ["1", "committed", "1", "orders 0 → 1", "1 files", "3 → 3"],
         ["2", "planned", "1", "orders 1 → 2", "-", "-"],
     ]
     assert [cell[-1] for cell in cells] == ["run-0", "run-1", "run-2"]

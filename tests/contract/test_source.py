@@ -216,7 +216,7 @@ def test_lag_falls_to_nothing_when_all_is_planned(system: System, reopen: Callab
     while (end := reopen().latest_offset(position)) != position:
         position = end
         lags.append(reopen().lag(position))
-    known = [[figure for figure in (lag.rows, lag.files, lag.bytes) if figure is not None] for lag in lags]
+    known = [[figure for figure in (lag.rows, lag.splits, lag.bytes) if figure is not None] for lag in lags]
     assert known == sorted(known, reverse=True)
     assert not any(known[-1])
 

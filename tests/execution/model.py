@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
-from airflow_provider_microbatch.sources import UNLIMITED, Limit, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 
 HOUR_MS = 60 * 60 * 1000
 ROWS = 3
@@ -298,7 +298,7 @@ class _Rows(OpenSource):
     def has_new(self, position: str | None) -> bool:
         return int(position or 0) < ROWS
 
-    def latest_offset(self, start: str | None, limit: Limit = UNLIMITED) -> str | None:
+    def latest_offset(self, start: str | None, limit: ReadLimit = UNLIMITED) -> str | None:
         return str(min(int(start or 0) + 1, ROWS))
 
     def read(self, start: str | None, end: str | None) -> Read:

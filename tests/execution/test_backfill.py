@@ -43,7 +43,7 @@ def test_a_missing_interval_runs_in_a_lane_of_its_own(world: IntervalWorld) -> N
     (batch,) = world.backfill(hour(0), 1)
     assert str(batch.key) == "interval-20231115T000000Z-20231115T010000Z/0"
     assert batch.label == "batch interval-20231115T000000Z-20231115T010000Z/0 · 2 rows"
-    assert batch.files_in == 1
+    assert batch.read["orders"]["files"] == 1
     assert world.rows() == {str(batch.key): [1, 2]}
     assert world.checkpoint.offset_log.ids() == []
     assert world.checkpoint.lanes() == [LIVE, batch.key.lane]
@@ -71,7 +71,7 @@ def test_a_live_range_across_a_backfill_has_only_its_own_files(world: IntervalWo
     world.land_at(2.5, 3)
     summary = world.run(3)
     assert summary is not None
-    assert summary.files_in == 1
+    assert summary.read["orders"]["files"] == 1
     assert world.table() == {0: [1], 1: [3]}
     replayed = world.run(3, clear_number=1)
     assert replayed is not None

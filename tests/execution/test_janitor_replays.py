@@ -60,7 +60,7 @@ def test_a_replay_that_the_janitor_answered_is_done_for_its_run(world: World) ->
     world.janitor()
     summary = world.run(0, clear_number=1, try_number=2)
     assert summary is not None
-    assert (summary.epoch, summary.rows_out, summary.files_in) == (2, 1, 1)
+    assert (summary.epoch, summary.rows_out, summary.read["orders"]["files"]) == (2, 1, 1)
     assert world.checkpoint.attempts.latest_epoch(KEY) == 3, "the janitor's fence; nothing ran again"
 
 

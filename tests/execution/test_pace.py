@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch.checkpoint.codec import decode_commit, encode_commit
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.pace import limits
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine, local
@@ -89,3 +94,24 @@ def test_there_is_always_a_next_batch(
 def test_a_target_that_is_no_time_is_refused(tmp_path: Path, wrong: object) -> None:
     with pytest.raises(DefinitionError, match="target_seconds"):
         World(tmp_path, target_seconds=wrong).pipeline  # noqa: B018
+
+
+def measured(world: World, **figures: int) -> dict[str, ReadLimit]:
+    """The limits after one batch of 10 seconds that had these figures."""
+    world.run(0)
+    store = PosixStore(world.root / "checkpoint")
+    data = store.get("commits/0")
+    assert data is not None
+    entry = decode_commit(data, where="commits/0")
+    progress = {**entry.progress, "durationMs": {"total": 10_000}, "sources": {"orders": figures}}
+    (world.root / "checkpoint" / "commits" / "0").write_bytes(encode_commit(replace(entry, progress=progress)))
+    return limits(world.checkpoint.lane("live"), splits={"orders": "shards"}, target_seconds=20)
+
+
+def test_a_source_is_paced_by_what_it_counts_in_its_own_words(tmp_path: Path) -> None:
+    figures = {"shards": 8, "rows": 100, "bytes": 5_000}
+    world = paced(tmp_path, files=1)
+    assert measured(world, **figures) == {"orders": ReadLimit(splits=16)}
+    assert measured(world, rows=100, bytes=5_000) == {"orders": ReadLimit(rows=200)}
+    assert measured(world, bytes=5_000) == {"orders": ReadLimit(bytes=10_000)}
+    assert measured(world, files=8) == {}, "another source's word"

@@ -39,7 +39,7 @@ def test_archived_files_are_read_from_the_archive(tmp_path: Path) -> None:
     engine = InlineEngine(transform=lambda sources: [{"id": row["id"] + 100} for row in sources["orders"]])
     summary = world.run(0, engine, clear_number=1)
     assert summary is not None
-    assert (summary.epoch, summary.rows_out, summary.files_in) == (2, 1, 1)
+    assert (summary.epoch, summary.rows_out, summary.read["orders"]["files"]) == (2, 1, 1)
     (job,) = engine.jobs
     assert [path for group in job.sources["orders"].arguments["groups"] for path in group["paths"]] == [
         str(tmp_path / "archive" / "000001.json")

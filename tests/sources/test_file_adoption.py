@@ -52,7 +52,7 @@ def test_each_range_that_spark_planned_can_be_read_alone(world: World, keep: int
     assert world.names(source.read('{"logOffset":8}', '{"logOffset":9}')) == ["9.json"]
     assert world.names(source.read('{"logOffset":9}', '{"logOffset":11}')) == ["10.json", "11.json"]
     assert world.names(source.read('{"logOffset":17}', '{"logOffset":21}')) == [f"{n}.json" for n in range(18, 22)]
-    assert source.describe('{"logOffset":8}', '{"logOffset":9}') == {"files": 1}
+    assert source.in_words('{"logOffset":8}', '{"logOffset":9}') == {"files": 1}
 
 
 def test_an_entry_that_spark_planned_and_did_not_log_is_taken_up(world: World) -> None:

@@ -21,8 +21,8 @@ def test_later_files_are_not_read_however_many_batches_it_takes(world: World) ->
     again = world.open(bounded=True, max_files=2)
     assert not again.has_new(OFFSET_2)
     assert again.finished(OFFSET_2)
-    assert again.lag(OFFSET_2).files == 0
-    assert again.lag(OFFSET_0).files == 3
+    assert again.lag(OFFSET_2).splits == 0
+    assert again.lag(OFFSET_0).splits == 3
 
 
 def test_it_is_not_finished_before_there_was_anything(world: World) -> None:

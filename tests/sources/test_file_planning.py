@@ -48,7 +48,7 @@ def test_max_bytes_takes_what_fits_but_always_one_file(world: World) -> None:
         world.land(name, "x" * size, age=100 - age)
     assert world.drain(max_bytes=10) == [["d", "c"], ["big"], ["a"], ["z"]]
     assert [
-        world.open().describe(f'{{"logOffset":{n - 1}}}' if n else None, f'{{"logOffset":{n}}}') for n in (0, 1)
+        world.open().in_words(f'{{"logOffset":{n - 1}}}' if n else None, f'{{"logOffset":{n}}}') for n in (0, 1)
     ] == [
         {"files": 2, "bytes": 10},
         {"files": 1, "bytes": 50},
@@ -198,8 +198,8 @@ def test_lag_counts_what_is_ahead_and_what_is_not_planned(world: World) -> None:
     source = world.open(max_files=1)
     source.latest_offset(None)
     source.latest_offset(OFFSET_0)
-    assert (source.lag(OFFSET_0).files, source.lag(OFFSET_0).bytes) == (3, 30)
-    assert (source.lag(OFFSET_1).files, source.lag(OFFSET_1).bytes) == (2, 20)
+    assert (source.lag(OFFSET_0).splits, source.lag(OFFSET_0).bytes) == (3, 30)
+    assert (source.lag(OFFSET_1).splits, source.lag(OFFSET_1).bytes) == (2, 20)
 
 
 def test_no_schema_and_no_file_has_no_frame_and_asks_for_a_schema(world: World) -> None:

@@ -230,7 +230,7 @@ class LaneRepair:
             source = self._recorded.source(name, lane=self._lane.name)
             if source is not None:
                 with suppress(CorruptEntryError):  # of its own log; that is another finding
-                    described[name] = source.describe(starts.get(name), end)
+                    described[name] = source.in_words(starts.get(name), end)
         attempt = self._drafting.checkpoint.attempts.get(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
             next_watermark_ms=entry.watermark_ms,

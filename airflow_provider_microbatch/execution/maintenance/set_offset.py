@@ -134,7 +134,7 @@ def _entry(drafting: Drafting, position: Position, source: str, offset: Offset |
 
 
 def _figures(opened: OpenSource, start: Offset | None, end: Offset | None) -> str:
-    told = opened.describe(start, end)
+    told = opened.in_words(start, end)
     return f" ({', '.join(f'{value:,} {name}' for name, value in told.items())})" if told else ""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 
 _ROOM = 1_000
@@ -23,6 +24,10 @@ class BatchLimits:
     bytes: int | None = None
     latest_first: bool = False
 
+    def within(self, limit: ReadLimit) -> BatchLimits:
+        """These, and those of the limit. How many rows a file has is not known before it is read."""
+        return replace(self, files=_least(self.files, limit.splits), bytes=_least(self.bytes, limit.bytes))
+
     def cut(self, files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:
         """All of the files, batch by batch; each has at least one file."""
         batch: list[FoundFile] = []
@@ -37,6 +42,10 @@ class BatchLimits:
             size += file.size
         if batch:
             yield batch
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class NextBatch:

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, Lag, Limit, OpenSource, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file.clean import Cleaner
@@ -74,6 +74,10 @@ class OpenFileSource(OpenSource):
                 clock_ms=context.clock_ms,
             )
 
+    @property
+    def splits(self) -> str:
+        return "files"
+
     def check(self) -> None:
         """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
         base = Path(self._listing.base)
@@ -124,7 +128,7 @@ class OpenFileSource(OpenSource):
         starts = [None] if self._order is None else self._order.starts()
         return any(next(self._eligible(start), None) is not None for start in starts)
 
-    def latest_offset(self, start: Offset | None, limit: Limit = UNLIMITED) -> Offset | None:
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
         begin = self._checked(start)
@@ -295,7 +299,7 @@ class OpenFileSource(OpenSource):
         """Log ids count up."""
         return log_id(offset) > log_id(other)
 
-    def lag(self, position: Offset | None) -> Lag:
+    def lag(self, position: Offset | None) -> Figures:
         """Files and bytes that no batch up to ``position`` has: planned ahead of it, or not planned. Lists all.
 
         Entries that Spark wrote hold no sizes; if one lies ahead, bytes are None.
@@ -305,13 +309,12 @@ class OpenFileSource(OpenSource):
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
             sizes += [found.size for found in self._eligible()]
-        return Lag(files=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=_total(sizes))
 
-    def describe(self, start: Offset | None, end: Offset | None) -> dict[str, Any]:
-        """``files``, and ``bytes`` where the log has sizes."""
+    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
+        """Its files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]
-        total = _total(sizes)
-        return {"files": len(sizes)} if total is None else {"files": len(sizes), "bytes": total}
+        return Figures(splits=len(sizes), bytes=_total(sizes))
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """By the files' mtimes; what was planned counts as it was planned."""
@@ -377,7 +380,7 @@ class OpenFileSource(OpenSource):
             )
         return number
 
-    def _append(self, limit: Limit) -> bool:
+    def _append(self, limit: ReadLimit) -> bool:
         """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
@@ -443,10 +446,10 @@ class OpenFileSource(OpenSource):
         except SourceError as error:
             raise self._error(str(error)) from error
 
-    def _limits(self, limit: Limit = UNLIMITED) -> BatchLimits:
+    def _limits(self, limit: ReadLimit = UNLIMITED) -> BatchLimits:
         source = self._source
-        most = min((one for one in (source.max_files, limit.files) if one is not None), default=None)
-        return BatchLimits(files=most, bytes=source.max_bytes, latest_first=source.latest_first)
+        own = BatchLimits(files=source.max_files, bytes=source.max_bytes, latest_first=source.latest_first)
+        return own.within(limit)
 
     def _bound(self) -> int | None:
         """The last log id of a bounded source; None if it is not bounded, or not pinned yet."""
