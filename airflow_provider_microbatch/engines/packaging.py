@@ -6,6 +6,7 @@ and removes it too. Settings may hold secrets: they are in a file of mode 0600 a
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -74,6 +75,15 @@ def is_recorded(tag: str, *, pid: int, started: float) -> bool:
     return bool(told == {"pid": pid, "started": started})
 
 
+def module_files(modules: Iterable[str], folder: Path) -> list[Path]:
+    """Python modules as files that can travel: of a package a zip, which is made in the folder.
+
+    :param modules: names of top level.
+    :raises EngineError: if one is not installed here, or has no files.
+    """
+    return [_module_file(name, folder) for name in modules]
+
+
 def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, str], base: Path | None) -> Shipment:
     """Write a shipment.
 
@@ -93,6 +103,7 @@ def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, st
         py_files = [_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")]
         (folder / "code").mkdir(mode=0o700)
         py_files += [Path(shutil.copyfile(path, folder / "code" / Path(path).name)) for path in code_files]
+        py_files += module_files(job.requires.modules, folder / "code")
         properties = folder / "spark.properties"
         inherited = base.read_text(encoding="utf-8") if base else ""
         _write_private(properties, f"{inherited}\n{render_properties(conf)}" if inherited else render_properties(conf))
@@ -132,9 +143,27 @@ def _write_private(path: Path, text: str) -> None:
 
 def _zip_runtime(path: Path) -> Path:
     """The package's ``__init__`` and its ``runtime``; byte for byte the same for the same sources."""
-    sources = [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "runtime").glob("*.py"))]
+    return _zip(path, _PACKAGE, [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "runtime").glob("*.py"))])
+
+
+def _module_file(name: str, folder: Path) -> Path:
+    # Found, not imported: its module may need what only Spark's host has.
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise EngineError(
+            f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is not installed "
+            "here as Python files. Install it where the task runs."
+        )
+    origin = Path(spec.origin)
+    if not spec.submodule_search_locations:
+        return Path(shutil.copyfile(origin, folder / origin.name))
+    return _zip(folder / f"{name}.zip", origin.parent, sorted(origin.parent.rglob("*.py")))
+
+
+def _zip(path: Path, package: Path, sources: Iterable[Path]) -> Path:
+    """Modules of a package as an archive that Python imports them from; the same bytes for the same sources."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for source in sources:
-            name = Path(_PACKAGE.name, source.relative_to(_PACKAGE)).as_posix()
+            name = Path(package.name, source.relative_to(package)).as_posix()
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
     return path

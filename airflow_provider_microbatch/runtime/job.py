@@ -11,8 +11,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JOB_VERSION = 2
+JOB_VERSION = 3
 """A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a reader or a writer needs beside Spark and this runtime. It travels with each job.
+
+    :param modules: names of Python modules or packages, of top level, that are installed where the task runs.
+    :param packages: Maven coordinates, ``group:artifact:version``.
+    :param jars: paths or addresses of jars.
+    """
+
+    modules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+
+    def __or__(self, other: Requirements) -> Requirements:
+        """Of both, each once."""
+        return Requirements(
+            modules=_once(*self.modules, *other.modules),
+            packages=_once(*self.packages, *other.packages),
+            jars=_once(*self.jars, *other.jars),
+        )
+
+
+def _once(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+NOTHING = Requirements()
+"""Spark and this runtime are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +53,12 @@ class Read:
         :class:`~airflow_provider_microbatch.runtime.files.ReadResult`-like object: ``frame`` (a DataFrame) and
         ``learned`` (a dict of JSON values handed back to the source's planning half, or empty) among others.
     :param arguments: JSON values.
+    :param requires: what the reader needs.
     """
 
     reader: str
     arguments: Mapping[str, Any]
+    requires: Requirements = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +71,7 @@ class Stage:
     :param reserved_columns: columns that the user's frame must not have.
     :param fence: a file, in Spark's form, that is there once a later attempt has fenced this one; None if the sink
         mirrors no fence.
+    :param requires: what the writer needs.
     """
 
     writer: str
@@ -46,6 +79,7 @@ class Stage:
     report: str
     reserved_columns: tuple[str, ...] = ()
     fence: str | None = None
+    requires: Requirements = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +125,14 @@ class Job:
     absent: Mapping[str, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def requires(self) -> Requirements:
+        """What its readers and its writer need."""
+        found = self.stage.requires
+        for read in self.sources.values():
+            found |= read.requires
+        return found
+
     def to_json(self) -> str:
         """The job as a JSON text."""
         return json.dumps({"version": JOB_VERSION, **dataclasses.asdict(self)}, ensure_ascii=False)
@@ -112,7 +154,12 @@ class Job:
         stage = data.pop("stage")
         stage["reserved_columns"] = tuple(stage["reserved_columns"])
         return cls(
-            **{**data, "sources": {name: Read(**read) for name, read in data["sources"].items()}},
-            stage=Stage(**stage),
+            **{**data, "sources": {name: Read(**_revived(read)) for name, read in data["sources"].items()}},
+            stage=Stage(**_revived(stage)),
             transform=Transform(**transform) if transform else None,
         )
+
+
+def _revived(values: Mapping[str, Any]) -> dict[str, Any]:
+    requires = {kind: tuple(names) for kind, names in values["requires"].items()}
+    return {**values, "requires": Requirements(**requires)}

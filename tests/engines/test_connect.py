@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from acme_microbatch.counter import CounterSource
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
@@ -121,6 +122,15 @@ def test_code_reaches_client_and_workers_and_attempts_do_not_mix_it(
     first, second = handles(world)[0], handles(world, BatchKey("live", 1))[0]
     assert not packaging.folder_of(first["tag"]).exists()
     assert first["session"] != second["session"]
+
+
+def test_a_batch_of_a_source_that_somebody_else_brings(world: World, tmp_path: Path) -> None:
+    head = tmp_path / "numbers.txt"
+    world.sources = {"numbers": CounterSource(str(head), max_rows=3)}
+    world.options["transform"] = None
+    head.write_text("5")
+    assert [execute(world, number)["rows_out"] for number in (1, 2)] == [3, 2]
+    assert world.table() == {0: [1, 2, 3], 1: [4, 5]}
 
 
 DIMENSION = """

@@ -9,6 +9,7 @@ import tempfile
 import uuid
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.engines import packaging
 from airflow_provider_microbatch.exceptions import EngineError
-from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.job import Job, Requirements
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import make_job
 
@@ -103,3 +104,34 @@ def load_properties(text: str) -> dict[str, str]:
 @given(st.dictionaries(st.text(min_size=1), st.text(), max_size=3))
 def test_any_setting_comes_back_from_a_properties_file(conf: dict[str, str]) -> None:
     assert load_properties(packaging.render_properties(conf)) == conf
+
+
+def test_modules_travel_as_they_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "acme_of_the_test" / "inner").mkdir(parents=True)
+    there.mkdir()
+    (here / "acme_of_the_test" / "__init__.py").write_text("raise RuntimeError('imported where the task runs')")
+    (here / "acme_of_the_test" / "inner" / "reader.py").write_text("X = 1\n")
+    (here / "single_of_the_test.py").write_text("Y = 2\n")
+    monkeypatch.syspath_prepend(str(here))
+    package, single = packaging.module_files(["acme_of_the_test", "single_of_the_test"], there)
+    assert zipfile.ZipFile(package).namelist() == ["acme_of_the_test/__init__.py", "acme_of_the_test/inner/reader.py"]
+    assert single == there / "single_of_the_test.py"
+
+
+@pytest.mark.parametrize("name", ["not_installed_anywhere", "../etc", "zlib", "sys"])
+def test_a_module_that_cannot_travel_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=f"module '{name}'.*cannot travel"):
+        packaging.module_files([name], tmp_path)
+
+
+def test_the_requirements_of_all_readers_and_of_the_writer_are_one(job: Job) -> None:
+    (read,) = job.sources.values()
+    one, other = Requirements(modules=("a",), jars=("x.jar",)), Requirements(modules=("b", "a"), packages=("g:a:1",))
+    made = replace(
+        job,
+        sources={"one": replace(read, requires=one), "other": replace(read, requires=other)},
+        stage=replace(job.stage, requires=Requirements(jars=("y.jar",))),
+    )
+    assert made.requires == Requirements(modules=("a", "b"), packages=("g:a:1",), jars=("y.jar", "x.jar"))
+    assert Job.from_json(made.to_json()) == made

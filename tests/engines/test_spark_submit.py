@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from airflow_provider_microbatch.exceptions import EngineError, ForeignBatchErro
 from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.engines.conftest import World
 from tests.execution.maintaining import applied
@@ -109,6 +112,35 @@ def runs(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+READER = """
+from airflow_provider_microbatch.runtime.files import ReadResult
+
+def read(spark, arguments):
+    rows = [(arguments["id"], spark.conf.get("spark.jars"))]
+    return ReadResult(frame=spark.createDataFrame(rows, "id long, note string"), columns=("id",))
+"""
+
+
+def test_what_a_reader_requires_travels(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has nothing of the reader's package but what the job says."""
+    package, jar = tmp_path / "here" / "travelling", tmp_path / "driver.jar"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "reader.py").write_text(READER)
+    with zipfile.ZipFile(jar, "w") as made:
+        made.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    job, code = world.job(None, [])
+    requires = Requirements(modules=("travelling",), jars=(str(jar),))
+    read = Read(reader="travelling.reader:read", arguments={"id": 7}, requires=requires)
+    world.engine.result(world.start(replace(job, sources={"orders": read}), code))
+    world.sink.publish(world.expected, 1)
+    (part,) = (world.sink.root / "lane=live" / "batch_id=0").glob("*.json")
+    row = json.loads(part.read_text())
+    assert row["id"] == 7
+    assert "driver.jar" in row["note"]
 
 
 def test_a_transform_that_fails_is_reported_and_the_exit_status_says_so(world: World) -> None:

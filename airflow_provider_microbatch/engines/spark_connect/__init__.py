@@ -91,11 +91,14 @@ class SparkConnectEngine:
         if launch is None:
             raise EngineError(f"{handle['application']} has no process: its handle was chosen by another one.")
         folder = packaging.folder_of(handle["tag"])
+        if needed := (*job.requires.packages, *job.requires.jars):
+            log.info("%s needs %s: the server has to have been started with them", handle["url"], ", ".join(needed))
         try:
             # Copied, as a deploy may change the bundle's folder while the attempt runs.
             folder.mkdir(mode=0o700)
             packaging.record_process(handle["tag"], pid=launch.hello.pid, started=launch.hello.started)
-            files = [shutil.copyfile(path, folder / Path(path).name) for path in code.files]
+            files = [Path(shutil.copyfile(path, folder / Path(path).name)) for path in code.files]
+            files += packaging.module_files(job.requires.modules, folder)
             launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
         except OSError as error:
             launch.close()

@@ -27,7 +27,7 @@ from airflow_provider_microbatch.engines.masters import Target, target_of
 from airflow_provider_microbatch.engines.spark_submit.error import submit_error
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
-from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.job import Job, Requirements
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class SparkSubmitEngine:
                 name=handle["application"],
                 deploy_mode=target.deploy_mode,
                 spark_binary=self._spark_binary,
-                **self._hook_arguments,
+                **_with_required(self._hook_arguments, job.requires),
             )
         except Exception as error:
             packaging.unpack(tag)
@@ -233,6 +233,13 @@ class SparkSubmitEngine:
         if target.is_yarn:
             settings["spark.yarn.tags"] = ",".join(part for part in (self._conf.get("spark.yarn.tags"), tag) if part)
         return settings
+
+
+def _with_required(arguments: Mapping[str, Any], requires: Requirements) -> dict[str, Any]:
+    """The hook's arguments, with what the batch's reader and writer need beside what the user names."""
+    wanted = {"jars": requires.jars, "packages": requires.packages}
+    joined = {name: ",".join(filter(None, [arguments.get(name), *names])) for name, names in wanted.items() if names}
+    return {**arguments, **joined}
 
 
 class _Launch(threading.Thread):

@@ -1,0 +1,83 @@
+"""A source of numbers: a file holds how far the counter has come, and a batch has the next of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.job import Read, Requirements
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, Source, SourceContext
+
+
+@dataclass(frozen=True)
+class CounterSource(Source):
+    """All numbers from 1 on.
+
+    :param path: the file.
+    :param max_rows: so many numbers are in a batch at most; None for no limit.
+    """
+
+    path: str
+    max_rows: int | None = None
+
+    def open(self, context: SourceContext) -> OpenCounter:
+        return OpenCounter(self, context)
+
+    def location(self) -> str:
+        return self.path
+
+
+class OpenCounter(OpenSource):
+    """Offsets are ``{"n": 12}``: the numbers up to 12. Whoever plans looks where the counter is, and keeps no log."""
+
+    def __init__(self, source: CounterSource, context: SourceContext) -> None:
+        self._source = source
+        self._name = context.name
+
+    def check(self) -> None:
+        self._head()
+
+    def has_new(self, position: str | None) -> bool:
+        return self._head() > _number(position)
+
+    def latest_offset(self, start: str | None, limit: ReadLimit = UNLIMITED) -> str | None:
+        most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
+        begin, head = _number(start), self._head()
+        end = max(begin, min([head, *(begin + one for one in most)]))
+        return start if end == begin else json.dumps({"n": end})
+
+    def read(self, start: str | None, end: str | None) -> Read:
+        return Read(
+            reader="acme_microbatch.counter_reader:read",
+            arguments={"start": _number(start), "end": _number(end)},
+            requires=Requirements(modules=("acme_microbatch",)),
+        )
+
+    def is_after(self, offset: str | None, other: str | None) -> bool:
+        return _number(offset) > _number(other)
+
+    def check_offset(self, offset: str) -> None:
+        try:
+            known = 0 < _number(offset) <= self._head()
+        except (ValueError, KeyError, TypeError):
+            known = False
+        if not known:
+            raise SourceError(f"source {self._name!r}: {offset} is no position of {self._source.path}.")
+
+    def lag(self, position: str | None) -> Figures:
+        return Figures(rows=self._head() - _number(position))
+
+    def describe(self, start: str | None, end: str | None) -> Figures:
+        return Figures(rows=_number(end) - _number(start))
+
+    def _head(self) -> int:
+        try:
+            return int(Path(self._source.path).read_text())
+        except (OSError, ValueError) as error:
+            raise SourceError(f"source {self._name!r} cannot be read: {error}") from error
+
+
+def _number(offset: str | None) -> int:
+    return 0 if offset is None else int(json.loads(offset)["n"])
