@@ -124,6 +124,14 @@ ENGINES = Registry(
         "spark-submit": Entry(f"{_PACKAGE}.engines.spark_submit:SparkSubmitEngine"),
     },
 )
+CONNECTIONS = Registry(
+    "connections",
+    {
+        "spark": Entry(f"{_PACKAGE}.engines.spark_submit:SparkSubmitEngine"),
+        "spark_connect": Entry(f"{_PACKAGE}.engines.spark_connect:SparkConnectEngine"),
+    },
+)
+"""Engines by the type of the Airflow connection that an operator names."""
 
 REMOVED = {
     f"{_PACKAGE}.engines.submit_statements:SubmitStatements": (

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from airflow_provider_microbatch.execution.engine import Engine
-from airflow_provider_microbatch.registry import ENGINES
+from airflow_provider_microbatch.registry import CONNECTIONS, ENGINES
 
-log = logging.getLogger(__name__)
+_ELSE = "spark"
+"""A connection of any other type, or none at all: spark-submit takes it, or says what is missing."""
 
-SPARK_CONNECT = "spark_connect"
-"""The connection type of Airflow's Spark provider."""
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What an operator says of the engine that it wants.
+
+    :param conn_id: the connection, whose type decides.
+    :param conf: Spark settings.
+    :param arguments: the operator's other arguments, by name; an engine takes those that it knows, and names the others
+        that have a value.
+    """
+
+    conn_id: str
+    conf: Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EngineOfConnection(Protocol):
+    """The class of an engine, named in the registry by the type of connections that it takes."""
+
+    def of_connection(self, wanted: Wanted) -> Engine:
+        """The engine that an operator wants. Touches nothing yet."""
 
 
 def find_engine(name: str) -> Engine | None:
@@ -26,25 +46,22 @@ def find_engine(name: str) -> Engine | None:
     return engine
 
 
-def find_connect_engine(conn_id: str, *, conf: Mapping[str, Any] | None, unused: Mapping[str, Any]) -> Engine | None:
-    """The engine for a connection of type ``spark_connect``; None if it is of another type, or missing.
+def engine_for(wanted: Wanted) -> Engine:
+    """The engine for a connection.
 
-    :param conn_id: the connection.
-    :param conf: Spark settings of the session.
-    :param unused: arguments that a server which runs already cannot heed; those that have a value are named.
+    :raises DefinitionError: if its module cannot be imported.
     """
+    conn_type = _type_of(wanted.conn_id)
+    found: Any = CONNECTIONS.load(conn_type if conn_type in CONNECTIONS.names() else _ELSE)
+    by_type: EngineOfConnection = found
+    return by_type.of_connection(wanted)
+
+
+def _type_of(conn_id: str) -> str:
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException
 
     try:
-        if BaseHook.get_connection(conn_id).conn_type != SPARK_CONNECT:
-            return None
+        return str(BaseHook.get_connection(conn_id).conn_type)
     except AirflowException:
-        return None  # spark-submit says what is missing
-    from airflow_provider_microbatch.engines.processes import STOP_SECONDS
-    from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
-
-    ignored = sorted(name for name, value in unused.items() if value)
-    if ignored:
-        log.warning("connection %r is a running Spark Connect server: not used: %s", conn_id, ", ".join(ignored))
-    return SparkConnectEngine(conn_id=conn_id, conf=conf, grace_seconds=STOP_SECONDS)
+        return _ELSE

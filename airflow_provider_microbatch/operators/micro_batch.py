@@ -139,8 +139,6 @@ class MicroBatchOperator(BaseOperator):
             "env_vars": env_vars,
             "files": files,
             "spark_binary": spark_binary,
-        }
-        self._hook_arguments: dict[str, Any] = {
             "exclude_packages": exclude_packages,
             "repositories": repositories,
             "driver_class_path": driver_class_path,
@@ -170,7 +168,7 @@ class MicroBatchOperator(BaseOperator):
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)
         work = interval_work(self.pipeline, context)
-        engine = self._running = StoppableEngine(self.connect_engine() or self.engine())
+        engine = self._running = StoppableEngine(self.engine())
         try:
             with alarming(context):
                 summary: BatchSummary | RunSummary | None = (work or execution).run(
@@ -197,28 +195,12 @@ class MicroBatchOperator(BaseOperator):
         """The files that travel, and the function to call."""
         return code_of(self.pipeline, context)
 
-    def connect_engine(self) -> Engine | None:
-        """What runs the batch, if the connection is of type ``spark_connect``."""
-        from airflow_provider_microbatch.engines.lookup import find_connect_engine
-
-        unused = {**self._engine_arguments, **self._rendered_hook_arguments()}
-        return find_connect_engine(self.conn_id, conf=self._conf, unused=unused)
-
     def engine(self) -> Engine:
-        """What runs the batch otherwise: spark-submit."""
-        from airflow_provider_microbatch.engines.processes import STOP_SECONDS
-        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+        """What runs the batch: the connection's type tells."""
+        from airflow_provider_microbatch.engines.lookup import Wanted, engine_for
 
-        return SparkSubmitEngine(
-            conn_id=self.conn_id,
-            conf=self._conf,
-            grace_seconds=STOP_SECONDS,
-            **self._engine_arguments,
-            hook_arguments=self._rendered_hook_arguments(),
-        )
-
-    def _rendered_hook_arguments(self) -> dict[str, Any]:
-        return {**self._hook_arguments, "packages": self.packages, "jars": self.jars}
+        arguments = {**self._engine_arguments, "packages": self.packages, "jars": self.jars}
+        return engine_for(Wanted(conn_id=self.conn_id, conf=self._conf, arguments=arguments))
 
 
 def set_label(context: Context, label: str | None) -> None:

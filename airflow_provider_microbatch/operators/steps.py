@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines.lookup import find_connect_engine, find_engine
+from airflow_provider_microbatch.engines.lookup import Wanted, engine_for, find_engine
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     BatchInProgressError,
@@ -169,8 +169,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         key = BatchKey.parse(self.key)
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline, lane=key.lane)
-        connect = self.connect_engine()
-        engine = self._running = StoppableEngine(connect or self.engine())
+        engine = self._running = StoppableEngine(self.engine())
         set_label(context, batch_label(key))
         with alarming(context):
             attempt = self._open(execution, key, context, code=code, engine=engine)
@@ -214,23 +213,9 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         if self._running is not None:
             self._running.stop()
 
-    def connect_engine(self) -> Engine | None:
-        """What runs the batch, if the connection is of type ``spark_connect``."""
-        unused = {**self._engine_arguments(), **self._hook_arguments()}
-        return find_connect_engine(self.conn_id, conf=self.conf, unused=unused)
-
     def engine(self) -> Engine:
-        """What runs the batch otherwise: spark-submit."""
-        from airflow_provider_microbatch.engines.processes import STOP_SECONDS
-        from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-
-        return SparkSubmitEngine(
-            conn_id=self.conn_id,
-            conf=self.conf,
-            grace_seconds=STOP_SECONDS,
-            **self._engine_arguments(),
-            hook_arguments=self._hook_arguments(),
-        )
+        """What runs the batch: the connection's type tells."""
+        return engine_for(Wanted(conn_id=self.conn_id, conf=self.conf, arguments=self._engine_arguments()))
 
     def _engine_arguments(self) -> dict[str, Any]:
         return {
@@ -239,10 +224,6 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             "env_vars": self.env_vars,
             "files": self.files,
             "spark_binary": self._spark_binary,
-        }
-
-    def _hook_arguments(self) -> dict[str, Any]:
-        return {
             "archives": self._archives,
             "driver_class_path": self.driver_class_path,
             "jars": self.jars,

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
@@ -293,7 +294,7 @@ def test_what_a_running_server_cannot_heed_is_named(
         MicroBatchOperator(task_id="batch", pipeline=world.pipeline, **given),
     ):
         caplog.clear()
-        assert operator.connect_engine() is not None
+        assert isinstance(operator.engine(), SparkConnectEngine)
         assert "not used: driver_memory, jars" in caplog.text
 
 

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.runtime.job import Job, Read
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.sinks.stages import batch_of, expect
@@ -29,13 +29,13 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """A bundle folder with the user's code, a landing folder and a table; and an engine that leaves nothing behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, engine: Engine | None = None) -> None:
         self.bundle = folder / "bundle"
         self.bundle.mkdir()
         self.landing = folder / "landing"
         self.landing.mkdir()
         self.sink = FileSink(str(folder / "lake"), format="json")
-        self.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
+        self.engine = engine or SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
         self.key = BatchKey("live", 0)
         self.batch = batch_of(self.key)
         self.expected = expect(self.key)

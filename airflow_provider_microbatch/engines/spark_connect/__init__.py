@@ -20,6 +20,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines import packaging, processes
 from airflow_provider_microbatch.engines.environment import check_versions
 from airflow_provider_microbatch.engines.handles import ConnectHandle
+from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.spark_connect.launch import Launch, NobodyListensError, Server
 from airflow_provider_microbatch.exceptions import EngineError, HandleError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
@@ -52,6 +53,16 @@ class SparkConnectEngine:
         self._grace = grace_seconds
         self._servers: dict[str, Server] = {}
         self._launches: dict[str, Launch] = {}
+
+    @classmethod
+    def of_connection(cls, wanted: Wanted) -> SparkConnectEngine:
+        """A server that runs already cannot heed what is said of how Spark is started."""
+        ignored = sorted(name for name, value in wanted.arguments.items() if value)
+        if ignored:
+            log.warning(
+                "connection %r is a running Spark Connect server: not used: %s", wanted.conn_id, ", ".join(ignored)
+            )
+        return cls(conn_id=wanted.conn_id, conf=wanted.conf, grace_seconds=processes.STOP_SECONDS)
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
         """Choose the handle, and have the process and the session of the attempt ready: a server that cannot be used is

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_provider_microbatch.engines.lookup import SPARK_CONNECT
 from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire, call, default_folder
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.listening import PORT, refusal
+
+SPARK_CONNECT = "spark_connect"
+"""The connection type of Airflow's Spark provider."""
 
 log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from airflow_provider_microbatch.engines.environment import (
     spark_defaults,
 )
 from airflow_provider_microbatch.engines.handles import SubmitHandle
+from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.masters import Target, target_of
 from airflow_provider_microbatch.engines.spark_submit.error import submit_error
 from airflow_provider_microbatch.exceptions import EngineError
@@ -32,6 +33,7 @@ from airflow_provider_microbatch.runtime.job import Job, Requirements
 log = logging.getLogger(__name__)
 
 TAG = "spark.microbatch.tag"
+_OWN = ("properties_file", "deploy_mode", "env_vars", "files", "spark_binary")
 
 
 class SparkSubmitEngine:
@@ -76,6 +78,15 @@ class SparkSubmitEngine:
         self._hook_arguments = dict(hook_arguments or {})
         self._class_archive: str | None = None
         self._launches: dict[str, _Launch] = {}
+
+    @classmethod
+    def of_connection(cls, wanted: Wanted) -> SparkSubmitEngine:
+        """What the engine itself does not take is its hook's."""
+        own = {name: value for name, value in wanted.arguments.items() if name in _OWN}
+        rest = {name: value for name, value in wanted.arguments.items() if name not in _OWN}
+        return cls(
+            conn_id=wanted.conn_id, conf=wanted.conf, grace_seconds=processes.STOP_SECONDS, **own, hook_arguments=rest
+        )
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
         """Choose the handle. Everything that Spark or this machine would refuse is refused here, before the attempt is

@@ -1,0 +1,173 @@
+"""What every engine must do, wherever it runs a job. A new engine adds a factory to ``SYSTEMS``.
+
+Each case runs a real Spark; what is an engine's own is in ``tests/engines``.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from acme_microbatch.engine import ProcessEngine
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.engines import server
+from airflow_provider_microbatch.engines.lookup import Wanted, engine_for, find_engine
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.exceptions import EngineError, HandleError
+from airflow_provider_microbatch.execution.engine import Engine, EngineState
+from airflow_provider_microbatch.runtime.job import Read, Requirements
+from tests.contract.registered import registered
+from tests.engines.conftest import World
+
+pytestmark = pytest.mark.spark
+
+CONN_ID = "of_the_contract"
+
+
+@dataclass(frozen=True)
+class System:
+    """How an engine is reached.
+
+    :param kind: the engine's class.
+    :param connection: of the Airflow connection that leads to it; None for a warm server, which is started then.
+    """
+
+    kind: type[Engine]
+    connection: dict[str, object] | None
+
+
+SYSTEMS = {
+    "spark-submit": System(SparkSubmitEngine, {"conn_type": "spark", "host": "local[1]"}),
+    "spark-connect": System(SparkConnectEngine, None),
+    "acme's process": System(ProcessEngine, {"conn_type": "acme_process"}),
+}
+
+system_name = registered(SYSTEMS)
+
+
+@pytest.fixture(scope="module")
+def warm_connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
+    """The connection to a warm server, as ``microbatch engine start`` writes it down."""
+    folder = tmp_path_factory.mktemp("warm")
+    folder.chmod(0o700)
+    try:
+        assert main(["engine", "start", "--dir", str(folder), "--master", "local[2]"]) == 0
+        (connection,) = json.loads((folder / server.CONNECTION).read_text()).values()
+        yield connection
+    finally:
+        assert main(["engine", "stop", "--dir", str(folder)]) == 0
+
+
+@pytest.fixture
+def make(system_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Engine]:
+    """The engine as any process makes it, from the connection alone."""
+    connection = SYSTEMS[system_name].connection or request.getfixturevalue("warm_connection")
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(connection))
+    return lambda: engine_for(Wanted(conn_id=CONN_ID, conf={"spark.ui.enabled": "false"}))
+
+
+@pytest.fixture
+def world(tmp_path: Path, make: Callable[[], Engine]) -> Iterator[World]:
+    made = World(tmp_path, engine=make())
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline, moment = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        moment.wait(0.05)
+
+
+def test_it_is_found_by_its_connection_and_by_its_name(system_name: str, make: Callable[[], Engine]) -> None:
+    engine, kind = make(), SYSTEMS[system_name].kind
+    assert isinstance(engine, kind)
+    assert isinstance(find_engine(engine.name), kind)
+
+
+def test_a_job_runs_to_its_stage(world: World) -> None:
+    paths = [world.land("a.json", [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}])]
+    handle = world.start(*world.job(None, paths))
+    assert json.loads(json.dumps(handle)) == handle
+    assert handle["engine"] == world.engine.name
+    assert world.engine.poll(handle) is EngineState.RUNNING
+    world.engine.result(handle)
+    assert world.engine.poll(handle) is EngineState.SUCCEEDED
+    manifest = world.sink.manifest(world.batch, 1)
+    assert manifest is not None
+    assert manifest.result["numOutputRows"] == 2
+    assert world.engine.cancel(handle) is False
+
+
+def test_a_transform_that_fails_fails_the_job_and_leaves_its_reason(world: World) -> None:
+    transform = world.transform("def transform(batch):\n    raise ValueError('the data is at fault')\n")
+    handle = world.start(*world.job(transform, [world.land("a.json", [{"id": 1}])]))
+    with pytest.raises(EngineError):
+        world.engine.result(handle)
+    assert world.engine.poll(handle) in (EngineState.FAILED, EngineState.UNKNOWN)
+    failure = world.sink.failure(world.batch, 1)
+    assert failure is not None
+    assert "the data is at fault" in failure["error"]
+    assert world.sink.manifest(world.batch, 1) is None
+
+
+def test_what_a_reader_requires_travels(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "here" / "travelling"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "reader.py").write_text(
+        "from airflow_provider_microbatch.runtime.files import ReadResult\n"
+        "def read(spark, arguments):\n"
+        "    return ReadResult(frame=spark.range(arguments['count']), columns=('id',))\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    requires = Requirements(modules=("travelling",))
+    read = Read(reader="travelling.reader:read", arguments={"count": 7}, requires=requires)
+    job, code = world.job(None, [])
+    world.engine.result(world.start(replace(job, sources={"orders": read}), code))
+    manifest = world.sink.manifest(world.batch, 1)
+    assert manifest is not None
+    assert manifest.result["numOutputRows"] == 7
+
+
+def test_another_process_ends_it_by_the_handle_alone(world: World, make: Callable[[], Engine], tmp_path: Path) -> None:
+    flag = tmp_path / "begun"
+    transform = world.transform(
+        f"import time\ndef transform(batch):\n    open({str(flag)!r}, 'w').close()\n    time.sleep(600)\n"
+    )
+    handle = world.start(*world.job(transform, [world.land("a.json", [{"id": 1}])]))
+    wait_until(lambda: flag.exists() or world.engine.poll(handle) is not EngineState.RUNNING)
+    other = make()
+    assert other.poll(json.loads(json.dumps(handle))) is EngineState.RUNNING
+    assert other.cancel(json.loads(json.dumps(handle))) is True
+    assert other.poll(handle) is not EngineState.RUNNING
+    with pytest.raises(EngineError):
+        world.engine.result(handle)
+    assert other.cancel(handle) is False
+    assert world.sink.manifest(world.batch, 1) is None
+
+
+def test_a_handle_that_a_stranger_wrote_ends_nothing(world: World, make: Callable[[], Engine]) -> None:
+    handle = dict(world.engine.handle(pipeline="orders", key=world.key, epoch=1))
+    world.tags.append(str(handle["tag"]))
+    for change in ({"tag": "python"}, {"tag": "../.."}, {"tag": None}, {"engine": "another"}):
+        with pytest.raises(HandleError):
+            make().cancel({**handle, **change})
+
+
+def test_no_two_handles_are_the_same(world: World) -> None:
+    handles = [dict(world.engine.handle(pipeline="orders", key=world.key, epoch=1)) for _ in range(2)]
+    world.tags += [str(handle["tag"]) for handle in handles]
+    assert handles[0]["tag"] != handles[1]["tag"]
+    for handle in handles:
+        world.engine.cancel(handle)
