@@ -1,4 +1,5 @@
-"""What Airflow knows and the layers below need: the section ``[microbatch]`` of its configuration, and its masker.
+"""What Airflow knows and the layers below need: the section ``[microbatch]`` of its configuration, its masker, and its
+connections.
 
 Whoever enters the package from Airflow's side, or by the command, hands it down. It is read when it is needed, and not
 before.
@@ -12,14 +13,17 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from airflow_provider_microbatch import settings
+from airflow_provider_microbatch.connections import Connection, find_by
+from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.masking import mask_by
 from airflow_provider_microbatch.settings import GROUP_ACCESS, SECTION, TRUSTED_MODULES, TRUSTED_SERVERS, Settings
 
 
 def hand_down() -> None:
-    """Let the layers below see Airflow's configuration and use its masker. Can be said again."""
+    """Let the layers below see Airflow's configuration, use its masker and find its connections. Can be said again."""
     settings.hand_down(_settings)
     mask_by(_mask)
+    find_by(_connection)
 
 
 def _mask(text: str) -> str:
@@ -29,6 +33,33 @@ def _mask(text: str) -> str:
     from airflow.sdk.log import redact  # type: ignore[attr-defined,unused-ignore]
 
     return str(redact(text))
+
+
+def _connection(conn_id: str) -> Connection:
+    """The connection of Airflow's secrets backends, environment or database.
+
+    :raises DefinitionError: if there is none.
+    """
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowException as error:
+        raise DefinitionError(
+            f"connection {conn_id!r} cannot be used: {error}. Make it: airflow connections add {conn_id} …, or "
+            f"AIRFLOW_CONN_{conn_id.upper()}."
+        ) from error
+    return Connection(
+        conn_id=conn_id,
+        conn_type=str(found.conn_type),
+        host=found.host,
+        port=found.port,
+        schema=found.schema,
+        login=found.login,
+        password=found.password,
+        extra=found.extra_dejson,
+    )
 
 
 def _settings() -> Settings:

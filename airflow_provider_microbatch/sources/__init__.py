@@ -15,6 +15,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.runtime.job import Read
@@ -35,6 +36,7 @@ class SourceContext:
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
     :param state: the store, scoped to what this source keeps for itself beside Spark's folders (pinned schema, index).
     :param clock_ms: the time, milliseconds since the epoch.
+    :param connect: finds a connection by its id, when it is needed.
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
     :param being_read: ranges of this source, of all lanes, that attempts are at, or that were asked for again and wait
         for one. What a commit gives up must not be of them.
@@ -50,6 +52,7 @@ class SourceContext:
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
+    connect: Connect = connect
 
 
 @dataclass(frozen=True, kw_only=True)

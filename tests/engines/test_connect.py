@@ -124,9 +124,12 @@ def test_code_reaches_client_and_workers_and_attempts_do_not_mix_it(
     assert first["session"] != second["session"]
 
 
-def test_a_batch_of_a_source_that_somebody_else_brings(world: World, tmp_path: Path) -> None:
+def test_a_batch_of_a_source_that_somebody_else_brings(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = tmp_path / "numbers.txt"
-    world.sources = {"numbers": CounterSource(str(head), max_rows=3)}
+    monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps({"conn_type": "acme", "host": str(tmp_path)}))
+    world.sources = {"numbers": CounterSource(head.name, max_rows=3, conn_id="acme")}
     world.options["transform"] = None
     head.write_text("5")
     assert [execute(world, number)["rows_out"] for number in (1, 2)] == [3, 2]

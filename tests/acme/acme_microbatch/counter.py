@@ -15,12 +15,13 @@ from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, 
 class CounterSource(Source):
     """All numbers from 1 on.
 
-    :param path: the file.
+    :param path: the file; with a connection it begins at the folder that the connection has as host.
     :param max_rows: so many numbers are in a batch at most; None for no limit.
     """
 
     path: str
     max_rows: int | None = None
+    conn_id: str | None = None
 
     def open(self, context: SourceContext) -> OpenCounter:
         return OpenCounter(self, context)
@@ -35,6 +36,7 @@ class OpenCounter(OpenSource):
     def __init__(self, source: CounterSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
+        self._connect = context.connect
 
     def check(self) -> None:
         self._head()
@@ -74,9 +76,13 @@ class OpenCounter(OpenSource):
 
     def _head(self) -> int:
         try:
-            return int(Path(self._source.path).read_text())
+            return int(self._path().read_text())
         except (OSError, ValueError) as error:
             raise SourceError(f"source {self._name!r} cannot be read: {error}") from error
+
+    def _path(self) -> Path:
+        conn_id = self._source.conn_id
+        return Path("" if conn_id is None else self._connect(conn_id).host or "", self._source.path)
 
 
 def _number(offset: str | None) -> int:
