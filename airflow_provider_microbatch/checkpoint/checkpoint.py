@@ -246,9 +246,9 @@ class Checkpoint:
         )
 
     def lanes(self) -> list[str]:
-        """All lanes, ``live`` first. What has no lane's name is none, and stops nobody. One listing: each interval that
-        ever ran has a lane."""
-        return [LIVE, *sorted(name for name in self._store.list("lanes") if is_lane(name) and name != LIVE)]
+        """All lanes, ``live`` first. What has no lane's name, or is a plain file, is none, and stops nobody. One
+        listing: each interval that ever ran has a lane."""
+        return [LIVE, *sorted(name for name in self._store.folders("lanes") if is_lane(name) and name != LIVE)]
 
     def no_lanes(self) -> list[str]:
         """Addresses of what lies among the lanes and is none. An empty folder is one that was to become a lane."""
@@ -257,10 +257,7 @@ class Checkpoint:
         return [f"{self.location}/lanes/{name}" for name in names if name not in lanes or self._has_no_logs(name)]
 
     def _has_no_logs(self, name: str) -> bool:
-        try:
-            found = self._store.list(f"lanes/{name}")
-        except CheckpointError:
-            return True  # a file
+        found = self._store.list(f"lanes/{name}")
         return bool(found) and _LOGS.isdisjoint(found)
 
     def source_log(self, name: str) -> Store:

@@ -67,7 +67,7 @@ class Epochs:
 
     def lanes(self) -> list[str]:
         """Lanes that have entries. What has no lane's name nobody of us made."""
-        return sorted(filter(is_lane, self._store.list("")))
+        return sorted(filter(is_lane, self._store.folders("")))
 
     def ids(self, lane: str) -> list[int]:
         """Batches of the lane that have entries, ascending."""

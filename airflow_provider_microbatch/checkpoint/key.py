@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 
@@ -14,6 +15,8 @@ OF_INTERVAL = "interval-"
 """Begins the name of a lane that belongs to a data interval."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_STAMP = r"([0-9]{8}T[0-9]{6}(?:\.[0-9]{3})?Z)"
+_SPAN = re.compile(f"{OF_INTERVAL}{_STAMP}-{_STAMP}")
 
 
 def check_name(name: object, *, what: str) -> str:
@@ -38,8 +41,22 @@ def is_name(name: object) -> bool:
 
 def is_lane(name: str) -> bool:
     """Whether a folder of this name is a lane's: there are no others than ``live`` and those of intervals, and whatever
-    else lies beside them is somebody's."""
-    return name == LIVE or (is_name(name) and name.startswith(OF_INTERVAL))
+    else lies beside them is somebody's. So is a copy of a lane: what is in it would count as read twice."""
+    return name == LIVE or span_of(name) is not None
+
+
+def span_of(lane: str) -> tuple[int, int] | None:
+    """Start and end of the interval that the lane of this name belongs to, milliseconds since the epoch; None if it is
+    of none. A name is ``interval-20260101T000000Z-20260102T000000Z``, or has stamps as ``20260101T000000.001Z``."""
+    found = _SPAN.fullmatch(lane)
+    try:
+        return None if found is None else (_milliseconds(found[1]), _milliseconds(found[2]))
+    except ValueError:
+        return None  # no moment: it looks like a stamp, and nobody made a lane of it
+
+
+def _milliseconds(stamp: str) -> int:
+    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
 
 
 @dataclass(frozen=True, order=True)

@@ -89,7 +89,7 @@ class Leases:
     def unfinished(self, lane: str | None = None) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that have a lease, alive or not. One listing a lane."""
         found = set()
-        for name in filter(is_lane, self._store.list("")) if lane is None else [lane]:
+        for name in filter(is_lane, self._store.folders("")) if lane is None else [lane]:
             for batch_id, epoch, _ in self._files(name):
                 found.add((BatchKey(name, batch_id), epoch))
         return sorted(found)

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import stat
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -126,10 +126,18 @@ class PosixStore(Store):
 
         :raises CheckpointError: if a folder of the checkpoint is a link: what is listed is deleted at times.
         """
+        return [*self._names(folder, Folder.names)]
+
+    def folders(self, folder: str) -> Sequence[str]:
+        """Names directly in ``folder``, without plain files and hidden ones. A link is among them: whoever lists it is
+        told, where it would be missed if it were passed over."""
+        return self._names(folder, Folder.names_of_no_files)
+
+    def _names(self, folder: str, names_of: Callable[[Folder], Sequence[str]]) -> Sequence[str]:
         names = check_path(folder).split("/") if folder else []
         try:
             with self._open(names) as opened:
-                return [name for name in opened.names() if not name.startswith(".")]
+                return [name for name in names_of(opened) if not name.startswith(".")]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -78,6 +78,11 @@ class Folder:
         with os.scandir(self._descriptor) as entries:
             return [entry.name for entry in entries]
 
+    def names_of_no_files(self) -> list[str]:
+        """All names in it but those of plain files, unsorted. One listing, which tells the kinds too."""
+        with os.scandir(self._descriptor) as entries:
+            return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
+
     def look(self, name: str) -> os.stat_result | None:
         """What there is of that name, a link itself and not what it leads to; None if nothing is."""
         try:

@@ -80,6 +80,13 @@ class Store(Protocol):
         Names that a writer has not finished are never among them.
         """
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """Names as :meth:`list` has them, but for those that are certainly no folders: what is listed next.
+
+        A store that cannot tell at no cost names them all.
+        """
+        return self.list(folder)
+
     def delete(self, path: str) -> bool:
         """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import OF_INTERVAL, BatchKey
+from airflow_provider_microbatch.checkpoint.key import OF_INTERVAL, BatchKey, span_of
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
 
 if TYPE_CHECKING:
     from pendulum import DateTime
-
-_LANE = re.compile(OF_INTERVAL + r"([0-9T.]+Z)-([0-9T.]+Z)")
 
 
 def lane_of(interval: Interval) -> str:
@@ -35,8 +31,8 @@ def late_spans(checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int) 
         return ()
     start = interval.start_ms - lookback_ms
     runs = checkpoint.intervals
-    spans = [span for span in map(_span, runs.lanes()) if span is not None]
-    spans += [(start, span[1]) for span in map(_span, runs.older(newest_of(checkpoint.lanes()))) if span is not None]
+    spans = [span for span in map(span_of, runs.lanes()) if span is not None]
+    spans += [(start, span[1]) for span in map(span_of, runs.older(newest_of(checkpoint.lanes()))) if span is not None]
     first = interval.first_ms
     # Whoever backfills what lies before the first interval has others there.
     if first is not None and first <= interval.start_ms and not any(begin < first for begin, _ in spans):
@@ -47,19 +43,8 @@ def late_spans(checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int) 
 
 def newest_of(lanes: Iterable[str]) -> str | None:
     """The lane whose interval ends last; None if none is of an interval."""
-    ends = {lane: span[1] for lane, span in ((lane, _span(lane)) for lane in lanes) if span is not None}
+    ends = {lane: span[1] for lane, span in ((lane, span_of(lane)) for lane in lanes) if span is not None}
     return max(ends, key=lambda lane: ends[lane], default=None)
-
-
-def _span(lane: str) -> tuple[int, int] | None:
-    """Start and end of a lane's interval, milliseconds since the epoch; None if the lane is of none."""
-    found = _LANE.fullmatch(lane)
-    return None if found is None else (_milliseconds(found[1]), _milliseconds(found[2]))
-
-
-def _milliseconds(stamp: str) -> int:
-    form = "%Y%m%dT%H%M%S.%fZ" if "." in stamp else "%Y%m%dT%H%M%SZ"
-    return round(datetime.strptime(stamp, form).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 class LaneRanges(Mapping[str, Sequence[HeldRange]]):

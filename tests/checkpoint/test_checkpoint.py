@@ -105,10 +105,11 @@ def test_logs_without_metadata_are_refused(tmp_path: Path) -> None:
 def test_lanes_are_small_checkpoints_of_their_own(tmp_path: Path) -> None:
     checkpoint = claimed(tmp_path)
     fill(checkpoint, planned=2, committed=2)
-    fill(checkpoint, planned=1, committed=0, lane="interval-2024")
-    assert (tmp_path / "lanes" / "interval-2024" / "offsets" / "0").exists()
-    assert checkpoint.lanes() == ["live", "interval-2024"]
-    assert checkpoint.lane("interval-2024").tail().commit_id is None
+    lane = "interval-20260101T000000Z-20260102T000000Z"
+    fill(checkpoint, planned=1, committed=0, lane=lane)
+    assert (tmp_path / "lanes" / lane / "offsets" / "0").exists()
+    assert checkpoint.lanes() == ["live", lane]
+    assert checkpoint.lane(lane).tail().commit_id is None
     assert checkpoint.lane("live").tail().offset_id == 1
 
 

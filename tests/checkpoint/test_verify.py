@@ -16,6 +16,8 @@ from tests.checkpoint.world import RUN, attempt, claimed, entry, fill, opened
 
 ATTEMPT = 'v1\n{"handle":{},"run":null,"code":{},"started_ms":1}'
 
+LANE = "interval-20260101T000000Z-20260102T000000Z"
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
@@ -27,7 +29,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
         made.attempts.take_exactly(attempt(key, 1))
         made.attempts.end(key, 1, AttemptEnd(state="succeeded", ended_ms=1))
     made.replays.request(BatchKey("live", 2), run=RUN, requested_ms=1)
-    fill(made, planned=2, committed=2, lane="interval-1")
+    fill(made, planned=2, committed=2, lane=LANE)
     return made
 
 
@@ -89,7 +91,7 @@ def truncate(path: str) -> Callable[[Path], None]:
         (write("offsets/1", ""), "unreadable", "offsets/1"),
         (truncate("offsets/1"), "unreadable", "offsets/1"),
         (write("commits/1", "v9\n{}"), "unreadable", "commits/1"),
-        (remove("lanes/interval-1/commits/0"), "gap", "lanes/interval-1/commits/0"),
+        (remove(f"lanes/{LANE}/commits/0"), "gap", f"lanes/{LANE}/commits/0"),
         (lambda root: (root / "lanes/lost+found").mkdir(), "lane", "lanes/lost+found"),
         (write("lanes/README.txt", "x"), "lane", "lanes/README.txt"),
         (write("lanes/of_ours/notes/1", "x"), "lane", "lanes/of_ours"),
@@ -112,8 +114,8 @@ def test_damage_is_found(
 
 
 def test_a_lane_whose_maker_died_before_its_first_entry_is_no_finding(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    (tmp_path / "lanes/interval-3").mkdir()
-    (tmp_path / "lanes/interval-4/offsets").mkdir(parents=True)
+    (tmp_path / "lanes/interval-20260103T000000Z-20260104T000000Z").mkdir()
+    (tmp_path / "lanes/interval-20260105T000000Z-20260106T000000Z/offsets").mkdir(parents=True)
     assert verify_all(opened(tmp_path)) == []
 
 

@@ -75,6 +75,14 @@ def test_list_names_files_and_folders_of_one_level(store: Store) -> None:
     assert store.list("") == ["attempts"]
 
 
+def test_each_folder_is_named_among_the_folders(store: Store) -> None:
+    for path in ("attempts/live/0/1", "attempts/README"):
+        store.put_if_absent(path, b"x")
+    assert {"live"} <= set(store.folders("attempts")) <= {"live", "README"}
+    assert store.folders("") == ["attempts"]
+    assert store.folders("leases") == []
+
+
 def test_delete_removes_one_entry_and_frees_its_name(store: Store) -> None:
     store.put_if_absent("offsets/0", b"x")
     store.put_if_absent("offsets/1", b"y")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEn
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
@@ -24,6 +26,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.execution.intervals import DAY_MS, IntervalWorld, backfill_run, hour
+from tests.execution.maintaining import planned
 from tests.execution.world import CODE, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -47,6 +50,30 @@ def test_a_missing_interval_runs_in_a_lane_of_its_own(world: IntervalWorld) -> N
     assert world.rows() == {str(batch.key): [1, 2]}
     assert world.checkpoint.offset_log.ids() == []
     assert world.checkpoint.lanes() == [LIVE, batch.key.lane]
+
+
+@pytest.mark.parametrize(
+    "name", ["interval-1Z-2Z", "interval-20231345T000000Z-20231345T010000Z", "LANE.old", "LANE.tar"]
+)
+def test_what_is_only_called_like_a_lane_stops_no_interval_and_is_named(world: IntervalWorld, name: str) -> None:
+    """A person has packed a lane's folder, or copied it: its batches are nobody's."""
+    for number in range(3):
+        world.land_at(number + 0.5, number)
+    (first,) = world.backfill(hour(0), 1)
+    lane = world.root / "checkpoint/lanes" / first.key.lane
+    stray = lane.with_name(name.replace("LANE", lane.name))
+    if stray.suffix == ".old":
+        shutil.copytree(lane, stray)
+    elif stray.suffix == ".tar":
+        stray.write_bytes(b"x")
+    else:
+        stray.mkdir()
+    assert [world.backfill(hour(number), number + 1)[0].rows_out for number in (1, 2)] == [1, 1]
+    assert world.checkpoint.lanes() == [LIVE, *(lane_of(hour(number)) for number in range(3))]
+    assert world.janitor().problems == []
+    named = [finding.where for finding in verify_all(world.checkpoint)]
+    assert named == [str(stray)]
+    assert [problem.where for problem in planned(world).problems] == named
 
 
 def test_what_a_backfill_took_the_live_lane_does_not_read(world: IntervalWorld) -> None:

@@ -47,4 +47,5 @@ def test_it_answers_as_the_store_would(
             assert (draft.modified_ms(path) is None) == (real.modified_ms(path) is None)
         for path in FOLDERS:
             assert sorted(draft.list(path)) == sorted(real.list(path))
+            assert sorted(draft.folders(path)) == sorted(real.folders(path))
         assert {path: path.read_bytes() for path in Path(folder, "below").rglob("*") if path.is_file()} == files

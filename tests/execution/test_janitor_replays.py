@@ -11,15 +11,19 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.settle import settle
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import hour
 from tests.execution.maintaining import filled
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine
 from tests.support.whose import expected_batch
+
+LANE = lane_of(hour(0))
 
 
 def dies(*args: object, **kwargs: object) -> None:
@@ -207,8 +211,9 @@ def test_a_folder_that_is_no_lane_is_passed_over(world: World, folder: str) -> N
 
 
 @pytest.mark.parametrize("folder", ["lanes", "leases", "attempts", "replays"])
-@pytest.mark.parametrize("name", ["lost+found", "README.txt", "README"])
+@pytest.mark.parametrize("name", ["lost+found", "README.txt", "README", "interval-notes", LANE, f"{LANE}.tar"])
 def test_a_stray_file_stops_nobody(tmp_path: Path, folder: str, name: str) -> None:
+    """Nor does one that is called like a lane: a person has packed one."""
     world = filled(World(tmp_path, min_batches_to_retain=2), 3)
     stray = tmp_path / "checkpoint" / folder / name
     stray.parent.mkdir(exist_ok=True)

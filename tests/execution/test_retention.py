@@ -29,13 +29,17 @@ from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointErr
 from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.retention import apply_retention, retained
+from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.sleepers import Sleep, applied_or_refused, killed
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary
 from tests.support.inline_engine import InlineEngine
+
+LANE = lane_of(hour(0))
 
 
 def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
@@ -125,11 +129,11 @@ def test_a_lane_beside_the_live_one_is_retained_by_itself(tmp_path: Path) -> Non
     Path(f"{diary}.fails").write_text("diary finished")
     for number in range(4):
         world.land(number + 20)
-        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="interval-1")
+        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane=LANE)
         aside.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     Path(f"{diary}.fails").unlink()
-    assert world.janitor().of("retention applied") == ["log entries of 2 batches before interval-1/2"]
-    assert world.checkpoint.lane("interval-1").offset_log.ids() == [2, 3]
+    assert world.janitor().of("retention applied") == [f"log entries of 2 batches before {LANE}/2"]
+    assert world.checkpoint.lane(LANE).offset_log.ids() == [2, 3]
     assert world.checkpoint.offset_log.ids() == [0, 1]
 
 

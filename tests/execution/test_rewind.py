@@ -21,12 +21,16 @@ from airflow_provider_microbatch.exceptions import (
     TransformError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.maintenance import apply
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, applier, filled, planned, rewind, rows
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
+
+LANE = lane_of(hour(0))
 
 
 @pytest.fixture
@@ -267,13 +271,13 @@ def test_batches_in_a_segment_of_old_entries_are_left_alone(world: World, monkey
 def test_another_lane_is_rewound_by_itself(world: World) -> None:
     for number in range(10, 13):
         world.land(number)
-        execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane="interval-1")
+        execution = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane=LANE)
         execution.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     live = {path: data for path, data in world.files().items() if path.startswith(("offsets", "commits"))}
-    applied(world, rewind(0, lane="interval-1"))
-    lane = world.checkpoint.lane("interval-1")
+    applied(world, rewind(0, lane=LANE))
+    lane = world.checkpoint.lane(LANE)
     assert lane.offset_log.ids() == lane.commit_log.ids() == [0]
-    assert sorted(path.name for path in (world.lake / "lane=interval-1").iterdir()) == ["batch_id=0"]
+    assert sorted(path.name for path in (world.lake / f"lane={LANE}").iterdir()) == ["batch_id=0"]
     assert live.items() <= world.files().items()
     assert rows(world) == [0, 1, 2, 3]
     assert verify_all(world.checkpoint) == []

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, DefinitionError, SinkError
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.intervals import IntervalWorld, hour
@@ -133,10 +134,11 @@ def test_the_lanes_that_are_looked_at_are_few_and_none_if_the_own_one_has_publis
         return len(listed)
 
     few = looked("live")
-    for number in range(100):
-        (tmp_path / "checkpoint" / "lanes" / f"interval-{number}" / "commits").mkdir(parents=True)
+    lanes = [lane_of(hour(number)) for number in range(100)]
+    for lane in lanes:
+        (tmp_path / "checkpoint" / "lanes" / lane / "commits").mkdir(parents=True)
     assert looked("live") == few
-    assert looked("interval-50") < few + 5
+    assert looked(lanes[50]) < few + 5
     write(world, path=tmp_path / "second")
     assert looked("live") < few + 4 * OTHERS
 

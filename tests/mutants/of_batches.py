@@ -165,7 +165,7 @@ MUTATIONS = [
         name="all that was not read is late",
         why="a later run takes an earlier one's files, which is then skipped in green",
         file="execution/intervals.py",
-        old="    spans = [span for span in map(_span, runs.lanes()) if span is not None]\n",
+        old="    spans = [span for span in map(span_of, runs.lanes()) if span is not None]\n",
         new="    spans = [(start, interval.start_ms)]\n",
         tests=(LOOKBACK,),
     ),

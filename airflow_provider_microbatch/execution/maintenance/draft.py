@@ -61,6 +61,13 @@ class Draft(Store):
         gone = self._changes.files
         return sorted(name for name in names if gone.get(f"{full}/{name}" if full else name, b"") is not None)
 
+    def folders(self, folder: str) -> Sequence[str]:
+        """Names of folders as they would be."""
+        full = (self._folder + folder).rstrip("/")
+        prefix = f"{full}/" if full else ""
+        files = {*self._base.list(full)}.difference(self._base.folders(full))
+        return [name for name in self.list(folder) if name not in files and prefix + name not in self._changes.files]
+
     def delete(self, path: str) -> bool:
         """As a store does it, in memory."""
         if self.get(path) is None:

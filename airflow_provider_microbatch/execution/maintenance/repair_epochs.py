@@ -31,7 +31,7 @@ def repair_attempts(drafting: Drafting) -> None:
         lambda key, epoch: _fence(drafting, key, epoch, FencedBy.COMMAND),
     )
     attempts, leases = drafting.checkpoint.attempts, drafting.checkpoint.leases
-    for lane in filter(is_lane, drafting.store.list("leases")):
+    for lane in filter(is_lane, drafting.store.folders("leases")):
         for name in drafting.store.list(f"leases/{lane}"):
             path = f"leases/{lane}/{name}"
             if not _is_record(drafting.store.get(path)):
