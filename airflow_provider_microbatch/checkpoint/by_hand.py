@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.identity import digest_of
 _KEY = "by_hand"
 _POSITION = "position"
 _PLAN = "plan"
+_SINCE = "since"
 
 
 def by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,12 +28,14 @@ def position_by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
     return {OURS: {_KEY: {**trail, _POSITION: True}}}
 
 
-def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes) -> dict[str, Any]:
+def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes, since: int | None = None) -> dict[str, Any]:
     """The same for a commit entry. Its writer may sleep until the number is another batch's.
 
     :param offsets: the offset entry that it commits, as it lies in the log.
+    :param since: the first of the numbers that the command passes over in a row; None if it is not known.
     """
-    return {OURS: {_KEY: {**trail, _PLAN: digest_of(offsets)}}}
+    row = {} if since is None else {_SINCE: since}
+    return {OURS: {_KEY: {**trail, _PLAN: digest_of(offsets), **row}}}
 
 
 def is_by_hand(data: bytes) -> bool:
@@ -43,6 +46,11 @@ def is_by_hand(data: bytes) -> bool:
 def is_position(entry: OffsetEntry) -> bool:
     """Whether the offset entry only says where the next batch begins."""
     return _trail(entry).get(_POSITION) is True
+
+
+def written_since(commit: CommitEntry) -> object:
+    """The first of the numbers that a command has passed over in a row, as its entry says; None if it does not."""
+    return _trail(commit).get(_SINCE)
 
 
 def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> bool:

@@ -195,7 +195,8 @@ class CommitEntry:
     :param set_aside: the batch was given up after failing again and again; its range is not in the sink, unless a
         replay has been completed since.
     :param failure: of a batch that was set aside: ``error`` (the last one), ``attempts`` (how many failed), ``epoch``
-        (under which it was set aside), ``starts`` and ``ends`` by source.
+        (under which it was set aside), ``since`` (the first of the batches in a row that were), ``starts`` and ``ends``
+        by source.
     :param progress: the runtime's result: numInputRows by source, rows, files, bytes, durationMs by phase.
     :param run: the run that committed it.
     :param committed_ms: milliseconds since the epoch, UTC.

@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
+from airflow_provider_microbatch.checkpoint.by_hand import written_since
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+
+SINCE = "since"
+"""Of a batch that was set aside (``failure``): the first of those in a row that were, the batch itself included."""
 
 
 def newest_published(checkpoint: Checkpoint, lane: str) -> tuple[BatchKey, int] | None:
-    """The newest batch of the lane that was published, with the epoch of its commit; None if there is none.
+    """The newest batch of the lane that was published, with the epoch of the attempt whose output is in the table; None
+    if there is none.
 
-    It is looked for before every run, so the log is not listed. Batches that were set aside are passed over; what a
-    streaming query has committed, or retention removed, ends the way: nothing of this package lies below.
+    It is looked for before every run, so the log is not listed, and what is in no table is passed over at once: those
+    that were set aside in a row, or that a command has counted on. Of these, a batch that was run since is in the
+    table. What a streaming query has committed, or retention removed, ends the way: nothing of this package lies below.
 
     :raises CorruptEntryError: if an entry cannot be read.
     """
     log = checkpoint.lane(lane).commit_log
-    newest = log.latest_id()
-    for number in range(-1 if newest is None else newest, -1, -1):
+    number = log.latest_id()
+    while number is not None and number >= 0:
         commit = log.get(number)
-        if commit is not None and commit.set_aside:
-            continue
-        return None if commit is None or commit.epoch is None else (BatchKey(lane, number), commit.epoch)
+        if commit is None or not commit.set_aside:
+            return None if commit is None or commit.epoch is None else (BatchKey(lane, number), commit.epoch)
+        first = _first_of_row(commit, number)
+        found = _replayed(checkpoint, lane, first, number)
+        if found is not None:
+            return found
+        number = first - 1
+    return None
+
+
+def first_in_a_row(log: MetadataLog[CommitEntry], number: int) -> int:
+    """Where a row of batches that were set aside begins, if this one is added to it now.
+
+    :raises CorruptEntryError: if the entry before it cannot be read.
+    """
+    before = log.get(number - 1) if number > 0 else None
+    return number if before is None or not before.set_aside else _first_of_row(before, number - 1)
+
+
+def _first_of_row(commit: CommitEntry, number: int) -> int:
+    """As the entry says; the batch itself where an older version wrote it."""
+    since = commit.failure.get(SINCE) if commit.failure else written_since(commit)
+    return since if type(since) is int and 0 <= since <= number else number
+
+
+def _replayed(checkpoint: Checkpoint, lane: str, first: int, last: int) -> tuple[BatchKey, int] | None:
+    """The newest of these batches that was run since it was set aside. One listing, where none was asked for again."""
+    for number in reversed(checkpoint.replays.epochs.ids(lane)):
+        answer = checkpoint.replays.newest_answer(BatchKey(lane, number)) if first <= number <= last else None
+        if answer is not None and answer["attempt"]:
+            return BatchKey(lane, number), int(answer["attempt"])
     return None

@@ -29,6 +29,7 @@ from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
+from airflow_provider_microbatch.execution.newest import SINCE, first_in_a_row
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.position import render
@@ -168,6 +169,7 @@ def set_aside(
             "error": errors[-1],
             "attempts": len(errors),
             "epoch": epoch,
+            SINCE: first_in_a_row(checkpoint.lane(key.lane).commit_log, key.id),
             "starts": dict(planned.starts),
             "ends": dict(planned.entry.ends),
         },

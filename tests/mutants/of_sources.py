@@ -82,8 +82,8 @@ MUTATIONS = [
         name="a batch that was set aside ends the way to what is published",
         why="after it a table may be written in any form, and none is missed that is away",
         file="execution/newest.py",
-        old="            continue\n",
-        new="            return None\n",
+        old="        number = first - 1\n",
+        new="        return None\n",
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(

@@ -6,7 +6,41 @@ from tests.mutants.mutation import Mutation
 
 PLACE = "tests/execution/test_table_place.py"
 
+NEWEST = "tests/execution/test_newest.py"
+
 MUTATIONS = [
+    Mutation(
+        name="what was set aside and run since is not in the table",
+        why="the next batch is written in another form, or into the place of a table that is away",
+        file="execution/newest.py",
+        old="        if found is not None:\n            return found\n",
+        new="",
+        tests=(NEWEST,),
+    ),
+    Mutation(
+        name="of batches in a row that were set aside only the newest may have been run since",
+        why="the next batch is written in another form, or into the place of a table that is away",
+        file="execution/newest.py",
+        old="        found = _replayed(checkpoint, lane, first, number)\n",
+        new="        found = _replayed(checkpoint, lane, number, number)\n",
+        tests=(NEWEST,),
+    ),
+    Mutation(
+        name="the way to the newest batch is walked entry by entry",
+        why="each plan with nothing new reads ten thousand entries that start-behind has written",
+        file="execution/newest.py",
+        old="        number = first - 1\n",
+        new="        number -= 1\n",
+        tests=(NEWEST,),
+    ),
+    Mutation(
+        name="a row of batches begins where an entry says, whatever that is",
+        why="what somebody wrote into an entry keeps each plan busy, or hides the table's form",
+        file="execution/newest.py",
+        old=" if type(since) is int and 0 <= since <= number else number",
+        new=" if type(since) is int else number",
+        tests=(NEWEST,),
+    ),
     Mutation(
         name="a table that is away is planned for",
         why="what is written in its place is hidden as soon as it is back",

@@ -18,16 +18,17 @@ def encoded_offsets(drafting: Drafting, lane: str, entry: OffsetEntry) -> bytes:
     return drafting.checkpoint.lane(lane).offset_log.encoded(entry)
 
 
-def encoded_position_commit(drafting: Drafting, entry: OffsetEntry, *, planned: bytes) -> bytes:
+def encoded_position_commit(drafting: Drafting, entry: OffsetEntry, *, planned: bytes, since: int) -> bytes:
     """The commit entry of an offset entry that only sets the position, as bytes: nothing of it is in the table.
 
     :param planned: the offset entry as bytes.
+    :param since: the first of the numbers that are passed over in a row, by whomever.
     """
     return encode_commit(
         CommitEntry(
             next_watermark_ms=entry.watermark_ms,
             set_aside=True,
             committed_ms=drafting.at_ms,
-            extra=commit_by_hand(drafting.trail, offsets=planned),
+            extra=commit_by_hand(drafting.trail, offsets=planned, since=since),
         )
     )

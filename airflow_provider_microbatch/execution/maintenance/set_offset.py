@@ -11,6 +11,7 @@ from airflow_provider_microbatch.execution.maintenance.encoding import encoded_o
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import Keep
+from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sources import OpenSource
@@ -58,7 +59,8 @@ def plan_set_offset(
     planned = encoded_offsets(drafting, lane, entry)
     drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
     _check_direction(drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
-    commit = encoded_position_commit(drafting, entry, planned=planned)
+    since = first_in_a_row(checkpoint.lane(lane).commit_log, number)
+    commit = encoded_position_commit(drafting, entry, planned=planned, since=since)
     drafting.write(f"{folder}commits/{number}", commit, "set by hand: nothing of it is in the table")
     return drafting.plan()
 

@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
+from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.position import Position, read_position
 
@@ -56,7 +57,8 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
     entry = _entry(drafting, position, identity.sources)
     planned = encoded_offsets(drafting, LIVE, entry)
-    commit = encoded_position_commit(drafting, entry, planned=planned)
+    since = first_in_a_row(checkpoint.lane(LIVE).commit_log, first)
+    commit = encoded_position_commit(drafting, entry, planned=planned, since=since)
     for number in range(first, held[-1] + 1):
         goes_on = position.latest is not None or number > first
         drafting.write(f"offsets/{number}", planned, why, after=f"commits/{number - 1}" if goes_on else None)
