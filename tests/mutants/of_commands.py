@@ -82,8 +82,8 @@ MUTATIONS = [
         name="repair forgets the id of a table that is away",
         why="it asks an empty folder for batches that are committed, and plans them again",
         file="execution/maintenance/repair.py",
-        old="        if away is not None:\n",
-        new="        if False:\n",
+        old="        if away is None:\n",
+        new="        if True:\n",
         tests=("tests/execution/test_repair.py",),
     ),
     Mutation(

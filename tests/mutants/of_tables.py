@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 PLACE = "tests/execution/test_table_place.py"
 
+FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
 
 MUTATIONS = [
@@ -136,5 +137,29 @@ MUTATIONS = [
         old="    check_not_elsewhere(checkpoint, sink, key)\n",
         new="",
         tests=(PLACE,),
+    ),
+    Mutation(
+        name="a torn id is left while any table is away",
+        why="one that was dropped for good keeps it torn, and the pipeline stands",
+        file="execution/maintenance/repair.py",
+        old="                found += [sink] if str(error) == told else []\n    return found\n",
+        new="                pass\n            found += [sink]\n    return found\n",
+        tests=(FORMER,),
+    ),
+    Mutation(
+        name="a lane whose table cannot be asked for a torn id ends repair",
+        why="nothing else is mended either",
+        file="execution/maintenance/repair_lane.py",
+        old="        except (MaintenanceError, SinkError, CorruptEntryError) as error:\n",
+        new="        except (MaintenanceError, SinkError) as error:\n",
+        tests=(FORMER,),
+    ),
+    Mutation(
+        name="a plan is another one if a problem is told in other words",
+        why="repair refuses its own plan while a table is away, whatever else there is to mend",
+        file="execution/maintenance/plan.py",
+        old="        return left == also_left and replace(self, problems=()) == replace(other, problems=())\n",
+        new="        return self == other\n",
+        tests=(FORMER,),
     ),
 ]

@@ -119,7 +119,7 @@ class Applier:
         try:
             # A run that had looked before the marker was there may have begun at that moment. From here on none does.
             self._check_nobody_alive()
-            if make() != shown:
+            if not make().does_as(shown):
                 raise MaintenanceError(
                     f"{self._store.location} was changed since the plan was made; nothing was done. Run it again."
                 )

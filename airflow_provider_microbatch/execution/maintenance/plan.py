@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,6 +56,12 @@ class Plan:
     steps: tuple[Step, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def does_as(self, other: Plan) -> bool:
+        """Whether both do the same and leave the same. What is told of a problem may name a folder to be made, which is
+        a new one each time."""
+        left, also_left = ([problem.where for problem in plan.problems] for plan in (self, other))
+        return left == also_left and replace(self, problems=()) == replace(other, problems=())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import decode_offsets, version_of
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -19,11 +20,13 @@ from airflow_provider_microbatch.exceptions import (
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
 from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.source_check import check_sources, has_committed
+from airflow_provider_microbatch.sinks import Sink
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"
@@ -145,24 +148,36 @@ def _put_back(drafting: Drafting, lane: str) -> None:
 
 
 def _mend_tables(drafting: Drafting) -> None:
-    """By which id a table is known it tells itself, as long as it is there.
+    """By which id a table is known it tells itself, as long as it is there. While it may be away its torn id stays: it
+    keeps whoever would ask an empty folder for the table's batches from doing so."""
+    tables = drafting.checkpoint.tables
+    for name, told in list(tables.unreadable()):
+        if isinstance(told, UnknownVersionError):
+            continue
+        path = f"microbatch/tables/{name}"
+        without = Draft(drafting.store)
+        without.delete(path)
+        unknown = Checkpoint(without).tables
+        sinks = _known_by(drafting, str(told))
+        away = next((found for sink in sinks if (found := sink.seems_away(unknown)) is not None), None)
+        if away is None:
+            drafting.set_aside(path, "torn; the table tells its id again")
+        else:
+            drafting.problem(
+                tables.where(name), f"{told} It cannot be mended now: {away}", "Do that, then run the command again."
+            )
 
-    :raises MaintenanceError: if a table whose id is torn may be away. Repair would ask an empty folder for its batches.
-    """
-    torn = [
-        (name, told)
-        for name, told in drafting.checkpoint.tables.unreadable()
-        if not isinstance(told, UnknownVersionError)
-    ]
-    for name, _ in torn:
-        drafting.set_aside(f"microbatch/tables/{name}", "torn; the table tells its id again")
-    sinks = []
+
+def _known_by(drafting: Drafting, told: str) -> list[Sink]:
+    """Sinks that look for their table by the entry of which this was told."""
+    found = []
     with suppress(MaintenanceError):
-        sinks = Recorded(drafting.checkpoint).usable()
-    for sink in sinks if torn else ():
-        away = sink.seems_away(drafting.checkpoint.tables)
-        if away is not None:
-            raise MaintenanceError(f"{torn[0][1]} It cannot be mended now: {away}")
+        for sink in Recorded(drafting.checkpoint).usable():
+            try:
+                sink.seems_away(drafting.checkpoint.tables)
+            except CorruptEntryError as error:
+                found += [sink] if str(error) == told else []
+    return found
 
 
 def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:

@@ -65,7 +65,7 @@ class LaneRepair:
             return
         except UnknownVersionError as error:
             self._drafting.problem(self._lane.offset_log.location, str(error), "Use the version that wrote it.")
-        except (MaintenanceError, SinkError) as error:
+        except (MaintenanceError, SinkError, CorruptEntryError) as error:
             self._drafting.problem(
                 self._lane.offset_log.location,
                 f"lane {self._name} is broken, and what to do depends on what is in the sink. {error}",

@@ -13,7 +13,13 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    CorruptEntryError,
+    DefinitionError,
+    MaintenanceError,
+    SinkError,
+)
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -51,13 +57,14 @@ class Recorded:
         :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink; or if a sink that an
             attempt of the batch wrote to cannot be asked from here.
         :raises SinkError: if the sink cannot tell.
+        :raises CorruptEntryError: if that is since an entry cannot be read, of a table's id or of an attempt.
         """
         batch = expected_on_record(self._checkpoint, key, tables=self._tables)
-        unknown: SinkError | None = None
+        unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
                 manifest = found_in(sink, batch)
-            except SinkError as error:
+            except (SinkError, CorruptEntryError) as error:
                 unknown = error  # it may be in another one
                 continue
             if manifest is not None:

@@ -1,0 +1,80 @@
+"""A pipeline has written to other tables before: only those are asked that may have the batch, and today's first."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.maintaining import applied
+from tests.execution.world import World
+
+
+def write(world: World, path: Path) -> None:
+    """Where the pipeline writes from now on."""
+    world.options["sink"] = FileSink(str(path), format="json")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Batch 0 is in a former table, batches 1 and 2 in today's."""
+    world = World(tmp_path)
+    write(world, tmp_path / "old")
+    world.land(0)
+    world.run(0)
+    write(world, world.lake)
+    for number in (1, 2):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def known(world: World, path: Path) -> Path:
+    """The record of the table's id."""
+    folder = world.root / "checkpoint/microbatch/tables"
+    (found,) = (one for one in folder.iterdir() if f"file://{path}" in one.read_text())
+    return found
+
+
+def tear(path: Path) -> bytes:
+    whole = path.read_bytes()
+    path.write_bytes(b"v1\n{")
+    return whole
+
+
+def test_a_torn_id_is_mended_though_another_table_is_gone_for_good(world: World) -> None:
+    record = known(world, world.lake)
+    whole = tear(record)
+    shutil.rmtree(world.root / "old")
+    (world.root / "checkpoint/commits/1").write_bytes(b"")
+    assert applied(world).problems == ()
+    assert verify_all(world.checkpoint) == []
+    world.land(3)
+    world.run(3)
+    assert world.table() == {1: [1], 2: [2], 3: [3]}
+    assert record.read_bytes() == whole
+
+
+def test_what_needs_no_look_at_a_table_that_is_away_is_mended_beside_its_torn_id(world: World) -> None:
+    """In an empty folder no batch is found: what is committed would be planned again."""
+    record = known(world, world.lake)
+    tear(record)
+    kept = world.lake.rename(world.root / "kept")
+    world.lake.mkdir()
+    tear(world.root / "checkpoint/microbatch/identity")
+    tear(world.root / "checkpoint/attempts/live/1/1")
+    torn_commit = world.root / "checkpoint/commits/2"
+    torn_commit.write_bytes(b"")
+    plan = applied(world)
+    assert {step.what for step in plan.steps} == {"microbatch/identity", "attempts/live/1/1"}
+    assert str(record) in [problem.where for problem in plan.problems]
+    assert "may not be mounted" in str(plan.problems)
+    assert torn_commit.read_bytes() == b""
+    world.lake.rmdir()
+    kept.rename(world.lake)
+    assert applied(world).problems == ()
+    assert verify_all(world.checkpoint) == []
+    assert world.checkpoint.commit_log.get(2) is not None
