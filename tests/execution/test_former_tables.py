@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.sinks.file import FileSink
-from tests.execution.maintaining import applied
+from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.world import World
 
 
@@ -78,3 +80,30 @@ def test_what_needs_no_look_at_a_table_that_is_away_is_mended_beside_its_torn_id
     assert applied(world).problems == ()
     assert verify_all(world.checkpoint) == []
     assert world.checkpoint.commit_log.get(2) is not None
+
+
+@pytest.mark.parametrize("first", ["old", "lake"])
+def test_a_rewind_takes_batches_out_of_todays_table_not_out_of_the_one_it_was_copied_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whichever definition comes first by its name."""
+    names, world, old = Definitions.names, World(tmp_path), tmp_path / "old"
+
+    def is_later(definitions: Definitions, name: str) -> bool:
+        return f"{tmp_path}/{first}" not in str(definitions.sink(name))
+
+    monkeypatch.setattr(Definitions, "names", lambda self: sorted(names(self), key=lambda name: is_later(self, name)))
+    write(world, old)
+    filled(world, 3)
+    shutil.copytree(old, world.lake)
+    write(world, world.lake)
+    world.land(3)
+    world.run(3)
+    world.expire_leases()
+    applied(world, rewind(1))
+    assert world.table() == {0: [0], 1: [1]}
+    assert sorted(path.name for path in (old / "lane=live").iterdir()) == [f"batch_id={number}" for number in range(3)]
+    world.run(4)
+    world.run(5)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+    assert check_table(world.checkpoint, everything=True).findings == []

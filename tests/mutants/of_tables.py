@@ -162,4 +162,12 @@ MUTATIONS = [
         new="        return self == other\n",
         tests=(FORMER,),
     ),
+    Mutation(
+        name="any table is asked before today's",
+        why="a rewind takes a batch out of the table that today's was copied from, and leaves it in today's",
+        file="execution/maintenance/site.py",
+        old="sorted(definitions.names(), key=lambda name: name != newest)",
+        new="sorted(definitions.names(), key=lambda name: name == newest)",
+        tests=(FORMER,),
+    ),
 ]

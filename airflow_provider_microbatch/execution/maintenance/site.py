@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -111,7 +112,8 @@ class Recorded:
         return found
 
     def usable(self) -> list[Sink]:
-        """Those sinks that can be used from here, each once.
+        """Those sinks that can be used from here, each once. Today's comes first: of a table that was copied it is that
+        one that readers go by.
 
         :raises MaintenanceError: if none is on record.
         """
@@ -149,8 +151,8 @@ class Recorded:
         """Sinks, and what is the matter with those that cannot be used, by the names of their definitions."""
         found: dict[str, Sink] = {}
         refused: dict[str, str] = {}
-        definitions = self._checkpoint.definitions
-        for name in definitions.names():
+        definitions, newest = self._checkpoint.definitions, self._newest_definition()
+        for name in sorted(definitions.names(), key=lambda name: name != newest):
             try:
                 recorded = definitions.sink(name)
                 if recorded is not None:
@@ -158,6 +160,24 @@ class Recorded:
             except (DefinitionError, CheckpointError) as error:
                 refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
         return found, refused
+
+    def _newest_definition(self) -> str | None:
+        """What the attempt ran that began last, of all lanes; None if none is on record."""
+        attempts = self._checkpoint.attempts
+        lanes = ((lane, attempts.epochs.ids(lane)) for lane in attempts.epochs.lanes())
+        begun = [found for lane, ids in lanes if (found := self._newest_attempt(lane, ids)) is not None]
+        newest = max(begun, key=lambda attempt: attempt.started_ms, default=None)
+        return None if newest is None else newest.definition
+
+    def _newest_attempt(self, lane: str, ids: Sequence[int]) -> Attempt | None:
+        attempts = self._checkpoint.attempts
+        for key in (BatchKey(lane, number) for number in reversed(ids)):
+            for epoch in reversed(attempts.epochs.all(key)):
+                with suppress(CheckpointError):
+                    attempt = attempts.get(key, epoch)
+                    if attempt is not None and attempt.definition is not None:
+                        return attempt
+        return None
 
     def _check_usable(self, names: Collection[str]) -> None:
         if names:
