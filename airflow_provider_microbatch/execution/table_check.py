@@ -41,8 +41,9 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     :param everything: ask for all, and also sinks that it takes a server to ask; else for some, where it is cheap.
     """
     committed = list(_committed(checkpoint))
+    recorded = Recorded(checkpoint)
     try:
-        identity, sinks = checkpoint.identity(), Recorded(checkpoint).sinks()
+        identity, sinks = checkpoint.identity(), recorded.sinks()
     except (CheckpointError, DefinitionError) as error:
         if everything and committed:
             return TableCheck(findings=[_unasked(checkpoint, error)], asked=0, of=len(committed))
@@ -57,7 +58,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         # Each batch replaces the table: only the last one of all can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
-    findings = [finding for key in chosen for finding in _look(checkpoint, sinks, key)]
+    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key)]
     findings += _look_at_next(checkpoint, sinks)
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
 
@@ -78,8 +79,8 @@ def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
         yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
 
 
-def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Iterator[Finding]:
-    lane = checkpoint.lane(key.lane)
+def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator[Finding]:
+    lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
         commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
         if commit is None or batch is None or (commit.epoch is None and not commit.set_aside):
@@ -87,20 +88,23 @@ def _look(checkpoint: Checkpoint, sinks: Sequence[Sink], key: BatchKey) -> Itera
         by_hand = commit.set_aside and not commit.failure
         if by_hand or is_aside(checkpoint, key, commit):
             return  # nothing of it is in the table, and the log says so
-        told: SinkError | None = None
+        failed: list[tuple[Sink, SinkError]] = []
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
             try:
                 if sink.contains(asked) is not None:
                     return
             except SinkError as error:
-                told = error  # it may be in another one
+                failed.append((sink, error))  # it may be in another one
+        # Whether another table is away, or was dropped long ago, tells nothing of this batch.
+        wrote = recorded.sinks_of(key)
     except CheckpointError:
         return  # the logs' own findings tell it
+    told = next((error for sink, error in failed if sink in wrote), None)
     tables = " nor in ".join(sink.location() for sink in sinks)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
-    away = next(filter(None, (sink.seems_away(asked.tables) for sink in sinks)), None)
+    away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
     if away is not None:
         # It may be in there: run again it would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")

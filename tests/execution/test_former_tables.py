@@ -107,3 +107,16 @@ def test_a_rewind_takes_batches_out_of_todays_table_not_out_of_the_one_it_was_co
     world.run(5)
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
     assert check_table(world.checkpoint, everything=True).findings == []
+
+
+def test_check_has_a_batch_cleared_that_no_former_table_can_have(world: World) -> None:
+    shutil.rmtree(world.root / "old")
+    shutil.rmtree(world.lake / "lane=live/batch_id=2")
+    told = {one.where.rpartition("/")[2]: one for one in check_table(world.checkpoint, everything=True).findings}
+    assert set(told) == {"0", "2"}
+    assert told["0"].repair == "Bring the table back, then check again."
+    assert "its rows are missing" in told["2"].message
+    assert told["2"].repair.startswith("Clear task")
+    world.run(2, clear_number=1)
+    assert world.table() == {1: [1], 2: [2]}
+    assert [one.where.rpartition("/")[2] for one in check_table(world.checkpoint, everything=True).findings] == ["0"]

@@ -170,4 +170,12 @@ MUTATIONS = [
         new="sorted(definitions.names(), key=lambda name: name == newest)",
         tests=(FORMER,),
     ),
+    Mutation(
+        name="check asks every table whether it is away",
+        why="as soon as a former one is gone no batch is told to be cleared, however it was lost",
+        file="execution/table_check.py",
+        old="        wrote = recorded.sinks_of(key)\n",
+        new="        wrote = sinks\n",
+        tests=(FORMER,),
+    ),
 ]

@@ -102,6 +102,13 @@ class Recorded:
         """
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
+    def sinks_of(self, key: BatchKey) -> list[Sink]:
+        """Those usable sinks that attempts of the batch wrote to; all, if that is not known. It is in no other, unless
+        somebody has moved or copied the table."""
+        names = self._definitions_of(key)
+        wrote = [str(sink.to_dict()) for name, sink in self._usable.items() if names is None or name in names]
+        return [sink for sink in self.usable() if str(sink.to_dict()) in wrote]
+
     def sinks(self) -> list[Sink]:
         """All sinks of the checkpoint, each once.
 
