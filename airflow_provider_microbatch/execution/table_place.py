@@ -55,10 +55,10 @@ def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
 
 
 def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was to the sink's address."""
+    """The newest batch of each lane that was published, if it was where the sink writes."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        if newest is not None and any(other.location() == sink.location() for other in _sinks(checkpoint, newest[0])):
+        if newest is not None and any(sink.is_same_place(other) for other in _sinks(checkpoint, newest[0])):
             yield newest[0]
 
 
@@ -69,7 +69,7 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
         away: its rows would be in both. A table that was moved to the sink's address is no other one.
     """
     for other in _sinks(checkpoint, key, where=partial(_may_have_published, checkpoint)):
-        if other.location() == sink.location() or not other.is_cheap_to_ask:
+        if sink.is_same_place(other) or not other.is_cheap_to_ask:
             continue
         away = other.seems_away(checkpoint.tables)
         if away is not None:

@@ -55,4 +55,4 @@ def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
 
 
 def _is_one_table(checkpoint: Checkpoint, sink: Sink, before: Sink) -> bool:
-    return before.location() == sink.location() or sink.is_table_of(before, checkpoint.tables)
+    return sink.is_same_place(before) or sink.is_table_of(before, checkpoint.tables)

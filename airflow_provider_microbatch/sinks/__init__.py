@@ -166,6 +166,11 @@ class Sink(Definition, ABC):
         does not. Asked at each plan."""
         return None
 
+    def is_same_place(self, other: Sink) -> bool:
+        """Whether both write to one table, as it is now: the address of one may only be another spelling of the
+        other's, by a link."""
+        return self.location() == other.location()
+
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         """Whether the table that ``before`` wrote at another address is this one: it was moved, and has the id by which
         ``tables`` knows it."""

@@ -51,6 +51,15 @@ class TableFolder:
             raise SinkError(away)
         return False
 
+    def is_same_place(self, other: TableFolder) -> bool:
+        """Whether both are one folder: of the same path, or a link leads from one to the other."""
+        if self.root == other.root:
+            return True
+        try:
+            return self.root.samefile(other.root)
+        except OSError:
+            return False
+
     def is_table_of(self, before: TableFolder, tables: KnownTables) -> bool:
         """Whether here is the table that was known at another address."""
         table_id = tables.get(before.location)

@@ -9,10 +9,14 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.staging.path_catalog import PathCatalog
+from airflow_provider_microbatch.staging.table_sink import TableSink
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
 
 
 def write(world: World, path: Path) -> None:
@@ -120,3 +124,35 @@ def test_check_has_a_batch_cleared_that_no_former_table_can_have(world: World) -
     world.run(2, clear_number=1)
     assert world.table() == {1: [1], 2: [2]}
     assert [one.where.rpartition("/")[2] for one in check_table(world.checkpoint, everything=True).findings] == ["0"]
+
+
+@pytest.mark.parametrize("kind", ["file sink", "table"])
+def test_a_table_under_another_spelling_of_its_path_is_the_same(tmp_path: Path, kind: str) -> None:
+    """A link leads to it: a clear puts the batch where it is."""
+    world = World(tmp_path)
+    (tmp_path / "alias").symlink_to(tmp_path)
+
+    def spelled(root: Path) -> None:
+        if kind == "table":
+            world.options["sink"] = TableSink(PathCatalog(str(root)), "lake", format="json")
+        else:
+            write(world, root / "lake")
+
+    spelled(tmp_path)
+    filled(world, 2)
+    spelled(tmp_path / "alias")
+    world.land(2)
+    world.run(2)
+    world.run(1, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1)
+    assert world.table() == {0: [0], 1: [9], 2: [2]}
+
+
+def test_nor_is_it_written_in_another_form(tmp_path: Path) -> None:
+    world = filled(World(tmp_path), 2)
+    (tmp_path / "alias").symlink_to(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint/microbatch/tables")
+    shutil.rmtree(world.lake / "_table_id")
+    world.options["sink"] = FileSink(str(tmp_path / "alias/lake"), format="csv")
+    world.land(2)
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(2)

@@ -178,4 +178,12 @@ MUTATIONS = [
         new="        wrote = sinks\n",
         tests=(FORMER,),
     ),
+    Mutation(
+        name="a table is known by the spelling of its path",
+        why="through a link it is taken for another one: a clear is refused, and readers cannot read what comes",
+        file="sinks/table_folder.py",
+        old="            return self.root.samefile(other.root)\n",
+        new="            return False\n",
+        tests=(FORMER,),
+    ),
 ]

@@ -181,6 +181,9 @@ class FileSink(Sink):
             sync(target.parent)
         return own
 
+    def is_same_place(self, other: Sink) -> bool:
+        return isinstance(other, FileSink) and self.folder.is_same_place(other.folder)
+
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
 

@@ -117,6 +117,11 @@ class TableSink(Sink):
     def seems_away(self, tables: KnownTables) -> str | None:
         return self.catalog.seems_away(self.definition, tables)
 
+    def is_same_place(self, other: Sink) -> bool:
+        if self.location() == other.location():
+            return True
+        return isinstance(other, TableSink) and self._folder.is_same_place(other._folder)
+
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, TableSink) and self._folder.is_table_of(before._folder, tables)
 
