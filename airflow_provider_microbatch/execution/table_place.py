@@ -7,14 +7,14 @@ to it gives it what is known. Here is what is looked at as long as no id is on r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, planned_identity
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import Sink
@@ -68,7 +68,8 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
     :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
         away: its rows would be in both. A table that was moved to the sink's address is no other one.
     """
-    for other in _sinks(checkpoint, key, where=partial(_may_have_published, checkpoint)):
+    planned = planned_identity(checkpoint, key)
+    for other in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
         if sink.is_same_place(other) or not other.is_cheap_to_ask:
             continue
         away = other.seems_away(checkpoint.tables)
@@ -93,8 +94,15 @@ def _contains(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> bool:
     return found_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None
 
 
-def _may_have_published(checkpoint: Checkpoint, attempt: Attempt) -> bool:
-    """Its job failed, and there is nothing to publish: its own process said so when it had given it up."""
+def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: BatchIdentity | None) -> bool:
+    """Not if it made the batch as it was planned before a rewind: that took out what was published, and a process that
+    slept publishes it no more. Nor if its job failed, and there is nothing to publish: its own process said so when it
+    had given it up.
+
+    :param planned: the batch as it is planned now.
+    """
+    if planned is not None and attempt.identity is not None and attempt.identity != planned:
+        return False
     end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
     return end is None or end.state != "failed" or end.cause != JOB
 

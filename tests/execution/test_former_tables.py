@@ -156,3 +156,17 @@ def test_nor_is_it_written_in_another_form(tmp_path: Path) -> None:
     world.land(2)
     with pytest.raises(SinkError, match="could not read both"):
         world.run(2)
+
+
+def test_what_a_rewind_took_out_of_a_table_that_is_gone_is_made_in_another(tmp_path: Path) -> None:
+    """Attempts of the batch's former life publish no more: a way on that the errors name leads on."""
+    world, old = World(tmp_path), tmp_path / "old"
+    write(world, old)
+    filled(world, 3)
+    world.expire_leases()
+    applied(world, rewind(-1))
+    shutil.rmtree(old)
+    write(world, world.lake)
+    for number in range(3):
+        world.run(number)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
