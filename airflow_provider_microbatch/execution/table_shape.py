@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks import Sink
 
 OTHERS = 20
-"""So many lanes are looked at beside the batch's own and the live one: each interval that ever ran has one."""
+"""So many lanes are looked at beside the batch's own and the live one, before anybody asks whether the form was ever
+another one: each interval that ever ran has a lane."""
 
 
 def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
@@ -20,7 +21,7 @@ def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
 
     :raises SinkError: if they could not.
     """
-    for name in _lanes(checkpoint, lane):
+    for name in _lanes(checkpoint, sink, lane):
         before = _newest_sink(checkpoint, name)
         if before is None or not _is_one_table(checkpoint, sink, before):
             continue
@@ -34,12 +35,25 @@ def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
         return
 
 
-def _lanes(checkpoint: Checkpoint, lane: str) -> Iterator[str]:
-    """Where the newest batch is looked for. A lane that has published costs no listing of the others."""
+def _lanes(checkpoint: Checkpoint, sink: Sink, lane: str) -> Iterator[str]:
+    """Where the newest batch is looked for. A lane that has published costs no listing of the others. All of them are
+    looked at where the newest ones have published nothing, and the form was another one once."""
     yield lane
     if lane != LIVE:
         yield LIVE
-    yield from [name for name in reversed(checkpoint.lanes()) if name not in (lane, LIVE)][:OTHERS]
+    others = [name for name in reversed(checkpoint.lanes()) if name not in (lane, LIVE)]
+    yield from others[:OTHERS]
+    if len(others) > OTHERS and _was_ever_unlike(checkpoint, sink):
+        yield from others[OTHERS:]
+
+
+def _was_ever_unlike(checkpoint: Checkpoint, sink: Sink) -> bool:
+    """Whether any pipeline on record writes the table in another form: if none does, no batch of any lane has one."""
+    sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
+    try:
+        return any(_is_one_table(checkpoint, sink, one) and sink.unlike(one) for one in sinks if one is not None)
+    except CheckpointError:
+        return True  # one that cannot be read may be it
 
 
 def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
@@ -47,7 +61,11 @@ def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
     newest = newest_published(checkpoint, lane)
     attempt = None if newest is None else checkpoint.attempts.get(*newest)
     name = None if attempt is None else attempt.definition
-    recorded = None if name is None else checkpoint.definitions.sink(name)
+    return None if name is None else _sink(checkpoint, name)
+
+
+def _sink(checkpoint: Checkpoint, name: str) -> Sink | None:
+    recorded = checkpoint.definitions.sink(name)
     try:
         return None if recorded is None else Sink.from_dict(recorded)
     except DefinitionError:

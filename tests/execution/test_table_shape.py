@@ -143,6 +143,22 @@ def test_the_lanes_that_are_looked_at_are_few_and_none_if_the_own_one_has_publis
     assert looked("live") < few + 4 * OTHERS
 
 
+def test_nor_do_intervals_that_keep_failing_hide_those_that_were_published(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    count = 2 * OTHERS
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    for number in range(1, count):
+        (tmp_path / "checkpoint" / "lanes" / lane_of(hour(number)) / "commits").mkdir(parents=True)
+    world.land_at(count + 0.5, 2)
+    write(world, format="csv")
+    with pytest.raises(SinkError, match="could not read both"):
+        world.backfill(hour(count), 2)
+    write(world)
+    world.backfill(hour(count), 3)
+    assert world.ids() == [1, 2]
+
+
 def test_the_ways_on_that_the_error_names_lead_on(tmp_path: Path) -> None:
     world = filled(World(tmp_path), 2)
     write(world, options={"compression": "gzip"})
