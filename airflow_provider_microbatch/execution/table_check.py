@@ -101,7 +101,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
     except CheckpointError:
         return  # the logs' own findings tell it
     told = next((error for sink, error in failed if sink in wrote), None)
-    tables = " nor in ".join(sink.location() for sink in sinks)
+    silent = [sink for sink, _ in failed]
+    tables = " nor in ".join(sink.location() for sink in sinks if sink not in silent)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
