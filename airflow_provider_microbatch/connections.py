@@ -1,5 +1,5 @@
-"""Connections by their ids, for sources, sinks and stores. Whoever runs in Airflow, or by the command line, says how one
-is found: nothing below these imports Airflow."""
+"""Connections by their ids, for sources, sinks and stores. Whoever runs in Airflow, or by the command line, says how
+one is found: nothing below these imports Airflow."""
 
 from __future__ import annotations
 
