@@ -7,7 +7,7 @@ rename keep the old name, and whoever reads them sees the new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -16,12 +16,37 @@ from airflow_provider_microbatch.checkpoint.records import corrupt, decode_recor
 from airflow_provider_microbatch.checkpoint.store import Store
 
 RENAMED = "microbatch/renamed"
-"""``<n>``: old and new name, in the order in which it was said."""
+"""``<n>``: old and new name, in the order in which it was said. Before it, ``<n>.begun`` says the same: from then on
+the source's own files may lie under either name, until ``<n>`` is there."""
+
+BEGUN = ".begun"
 
 NEW = "microbatch/new"
 """``<name>``: the source is no other one under a new name."""
 
 V = TypeVar("V")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfRename:
+    """A rename that was begun and that nobody has ended: nobody goes on under either name before it is taken back.
+
+    :param path: what says that it was begun.
+    :param old: the name that the source still has.
+    :param new: the one under which some of its files may lie.
+    """
+
+    path: str
+    old: str
+    new: str
+
+    def message(self, location: str) -> str:
+        """What is the matter with the checkpoint, with the way on."""
+        return (
+            f"renaming source {self.old!r} to {self.new!r} of {location} was begun and given up half way: the source's "
+            f"own log and state may lie under either name. `microbatch repair {location}` gives all of it its old name "
+            "back; then it can be renamed again."
+        )
 
 
 class SourceNames:
@@ -32,13 +57,26 @@ class SourceNames:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._listed: list[str] | None = None
         self._renames: list[tuple[str, str]] | None = None
 
     def renames(self) -> list[tuple[str, str]]:
         """Old and new name of each, in order. :raises CorruptEntryError: if one cannot be read."""
         if self._renames is None:
-            self._renames = [self._rename(number) for number in sorted(numbers(self._store.list(RENAMED)))]
+            self._renames = [self._rename(str(number)) for number in sorted(numbers(self._names_listed()))]
         return self._renames
+
+    def half(self) -> HalfRename | None:
+        """The rename that was begun and not said, or None. Costs no look beside that of :meth:`renames`.
+
+        :raises CorruptEntryError: if it cannot be read.
+        """
+        names = self._names_listed()
+        for name in names:
+            if name.endswith(BEGUN) and name.removesuffix(BEGUN) not in names:
+                old, new = self._rename(name)
+                return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
+        return None
 
     def former(self) -> set[str]:
         """Names that stand for another source in older entries, and for none now."""
@@ -67,9 +105,14 @@ class SourceNames:
     def _named(self, values: Mapping[str, V]) -> dict[str, V]:
         return {self.of(name): value for name, value in values.items()}
 
-    def _rename(self, number: int) -> tuple[str, str]:
-        where = f"{self._store.location}/{RENAMED}/{number}"
-        values = decode_record(self._store.get(f"{RENAMED}/{number}") or b"", where=where)
+    def _names_listed(self) -> list[str]:
+        if self._listed is None:
+            self._listed = self._store.list(RENAMED)
+        return self._listed
+
+    def _rename(self, name: str) -> tuple[str, str]:
+        where = f"{self._store.location}/{RENAMED}/{name}"
+        values = decode_record(self._store.get(f"{RENAMED}/{name}") or b"", where=where)
         old, new = values.get("old"), values.get("new")
         if not isinstance(old, str) or not isinstance(new, str):
             corrupt(where, "not what it should be: it lacks old or new")

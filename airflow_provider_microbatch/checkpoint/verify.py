@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, breaks, contradiction, gap_message
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.source_names import RENAMED
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
 
 E = TypeVar("E", OffsetEntry, CommitEntry)
@@ -24,8 +25,8 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source``, ``source log``, ``replay``, ``clear``, ``left``, ``hook``, ``file system``, ``lane``, ``table`` or
-        ``maintenance``.
+        ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``hook``, ``file system``, ``lane``,
+        ``table`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -48,6 +49,7 @@ _REPAIRS = {
     "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
     "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
     "table": "`microbatch repair` moves it away: the table tells its id again. Mount the table first, if it is not.",
+    "rename": "`microbatch repair` gives the source's files their old name back; then it can be renamed again.",
     "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
@@ -73,10 +75,21 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
     findings += [
         _finding("table", checkpoint.tables.where(name), told) for name, told in checkpoint.tables.unreadable()
     ]
+    findings += _verify_names(checkpoint)
     attempts, replays = checkpoint.attempts, checkpoint.replays
     findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)
     return findings
+
+
+def _verify_names(checkpoint: Checkpoint) -> Iterator[Finding]:
+    try:
+        half = checkpoint.names.half()
+    except CheckpointError as error:
+        yield _finding("unreadable", f"{checkpoint.location}/{RENAMED}", error)
+        return
+    if half is not None:
+        yield _finding("rename", f"{checkpoint.location}/{half.path}", half.message(checkpoint.location))
 
 
 def find_unfinished(checkpoint: Checkpoint) -> list[Finding]:

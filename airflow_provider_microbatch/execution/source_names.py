@@ -14,11 +14,16 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
 
     :param sources: names in the pipeline.
     :param ends: of the newest entry of the lane.
-    :raises SourceRenamedError: naming what vanished and what appeared, with the two ways on.
+    :raises SourceRenamedError: naming what vanished and what appeared, with the two ways on; or that a rename was given
+        up half way.
     """
     identity, names = checkpoint.identity(), checkpoint.names
     if identity is None:
         return
+    half = names.half()
+    if half is not None:
+        # What lies under the new name would count for a source that was read: from its beginning, a second time.
+        raise SourceRenamedError(half.message(checkpoint.location))
     named = list(sources)
     former = [name for name in named if name in names.former()]
     if former:

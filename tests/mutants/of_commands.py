@@ -12,8 +12,41 @@ MAINTENANCE = "tests/execution/test_maintenance.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 BY_HAND = "tests/execution/test_by_hand.py"
+RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a rename that was given up half way stops no plan",
+        why="what it has moved counts for a source of the new name: all of it is read a second time",
+        file="execution/source_names.py",
+        old="    if half is not None:\n",
+        new="    if False:\n",
+        tests=(RENAME_GIVEN_UP,),
+    ),
+    Mutation(
+        name="repair says of a half rename that it is over before its files are back",
+        why="killed in between, nobody knows of it any more, and the next run reads all a second time",
+        file="execution/maintenance/rename_source.py",
+        old="    for folder in folders:\n        _move(drafting, ",
+        new="    drafting.set_aside(half.path, half.new)\n    for folder in folders:\n        _move(drafting, ",
+        tests=(RENAME_GIVEN_UP,),
+    ),
+    Mutation(
+        name="repair takes the log of a source for what a rename has left",
+        why="two sources are made one by a rename that was begun late, and never done",
+        file="execution/maintenance/rename_source.py",
+        old=" = [] if _has_read(drafting.checkpoint, half.new) else [",
+        new=" = [",
+        tests=(RENAME_GIVEN_UP,),
+    ),
+    Mutation(
+        name="a command counts on the log of a source that is renamed half",
+        why="what lies under the other name is taken for lost: a rewind reads all of it again",
+        file="execution/maintenance/rename_source.py",
+        old="    half = checkpoint.names.half()\n    if half is not None:\n",
+        new="    half = checkpoint.names.half()\n    if False:\n",
+        tests=(RENAME_GIVEN_UP,),
+    ),
     Mutation(
         name="a commit entry of a command counts for any plan of its number",
         why="a command that slept passes a batch over that nobody has run, and check says that nothing is wrong",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record
-from airflow_provider_microbatch.checkpoint.source_names import NEW, RENAMED
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 from airflow_provider_microbatch.execution.maintenance.copying import files_below
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
 from airflow_provider_microbatch.execution.maintenance.steps import Move
@@ -20,6 +23,7 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
     for name in (old, new):
         check_name(name, what="source")
     checkpoint, store = drafting.checkpoint, drafting.store
+    check_not_half_renamed(checkpoint)
     identity, names = checkpoint.identity(), checkpoint.names
     if identity is None:
         raise MaintenanceError(f"{checkpoint.location} belongs to no pipeline yet: there is no source to rename.")
@@ -33,18 +37,77 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
             f"{checkpoint.location} has a source {new!r} that has read something: two positions cannot be made one. "
             f"If it is the same and what it has read is doubled, `microbatch rewind` takes that out first."
         )
-    moves = [(f"microbatch/sources/{old}", f"microbatch/sources/{new}", "what the source keeps for itself")]
-    if identity.format == "v2":
-        moves.append((f"sources/{old}", f"sources/{new}", "the source's log"))
-    for path, target, why in moves:
-        if any(files_below(store, path)):
-            drafting.step(Move(path=path, target=target, why=why))
     number = max(numbers(store.list(RENAMED)), default=-1) + 1
     record = encode_record({"old": old, "new": new, **drafting.trail})
-    # Last: before it everybody sees the old name, and no run begins.
-    drafting.write(f"{RENAMED}/{number}", record, f"source {old!r} is called {new!r} from now on, in older entries too")
+    begun = f"{RENAMED}/{number}{BEGUN}"
+    # First: given up half way, what was moved would be taken for a source that has been read under the new name.
+    drafting.write(begun, record, f"until it is done no run begins, neither under {old!r} nor under {new!r}")
+    for folder in ("microbatch/sources", *(["sources"] if identity.format == "v2" else [])):
+        _move(drafting, f"{folder}/{old}", f"{folder}/{new}")
+    # Last: before it everybody sees the old name.
+    why = f"source {old!r} is called {new!r} from now on, in older entries too"
+    drafting.write(f"{RENAMED}/{number}", record, why, after=begun)
     drafting.note(f"the pipeline has to name it {new!r} from now on.")
     return drafting.plan()
+
+
+def check_not_half_renamed(checkpoint: Checkpoint) -> None:
+    """What reads the sources' own logs, or plans from them, would take those of a source that lies under two names for
+    damaged, or for another one's.
+
+    :raises MaintenanceError: naming the way on, if a rename was given up half way.
+    """
+    half = checkpoint.names.half()
+    if half is not None:
+        raise MaintenanceError(f"{half.message(checkpoint.location)} Nothing was done.")
+
+
+def take_back_half_rename(drafting: Drafting) -> None:
+    """Plan that a rename that was given up half way is as if it was never begun: its files go back where they were."""
+    half = None
+    with suppress(CorruptEntryError):  # its names are known to nobody then; `verify_all` tells it
+        half = drafting.checkpoint.names.half()
+    if half is None:
+        return
+    folders = [] if _has_read(drafting.checkpoint, half.new) else ["microbatch/sources", "sources"]
+    for folder in folders:
+        other = _differs(drafting, f"{folder}/{half.new}", f"{folder}/{half.old}")
+        if other is not None:
+            path, target = other
+            drafting.problem(
+                f"{drafting.store.location}/{half.path}",
+                f"{half.message(drafting.store.location)} But {path} and {target} differ, and one of them is source "
+                f"{half.old!r}'s.",
+                "Look which of the two is, move the other one out of the checkpoint, and repair again.",
+            )
+            return
+    for folder in folders:
+        _move(drafting, f"{folder}/{half.new}", f"{folder}/{half.old}")
+    # Last: killed before it, the next repair goes on.
+    drafting.set_aside(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
+
+
+def _has_read(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a batch has read of a source of that name. Nothing is renamed to one: so its files are its own, and what
+    says that a rename was begun came late, of a process that slept until that was given up, and died."""
+    newest = [checkpoint.lane(lane).offset_log.latest() for lane in checkpoint.lanes()]
+    return any(found is not None and found[1].ends.get(name) is not None for found in newest)
+
+
+def _move(drafting: Drafting, path: str, target: str) -> None:
+    if any(files_below(drafting.store, path)):
+        why = "what the source keeps for itself" if path.startswith("microbatch/") else "the source's log"
+        drafting.step(Move(path=path, target=target, why=why))
+
+
+def _differs(drafting: Drafting, folder: str, target: str) -> tuple[str, str] | None:
+    """A file below ``folder`` for which there is another one below ``target``."""
+    store = drafting.store
+    for path in files_below(store, folder):
+        there = f"{target}{path.removeprefix(folder)}"
+        if store.get(there) not in (None, store.get(path)):
+            return path, there
+    return None
 
 
 def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
@@ -54,6 +117,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
     :raises MaintenanceError: if older entries mean another source by it.
     """
     check_name(name, what="source")
+    check_not_half_renamed(drafting.checkpoint)
     names = drafting.checkpoint.names
     if name in names.former():
         raise MaintenanceError(

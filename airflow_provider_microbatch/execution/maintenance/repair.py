@@ -22,6 +22,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import take_back_half_rename
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
 from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
@@ -46,6 +47,7 @@ def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
     _mend_metadata(drafting)
     _mend_identity(drafting)
     _mend_tables(drafting)
+    take_back_half_rename(drafting)
     recorded = Recorded(drafting.checkpoint)
     for told in recorded.unusable():
         drafting.note(told)

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage, Keep
@@ -28,6 +29,7 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param allow_skip: where a source's own log is damaged, read again what is there, and lose what is there no more.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
+    check_not_half_renamed(drafting.checkpoint)
     return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip).plan()
 
 

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
 from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.execution.maintenance.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.maintenance.steps import Keep
 from airflow_provider_microbatch.execution.newest import first_in_a_row
@@ -31,6 +32,7 @@ def plan_set_offset(
     :raises SourceError: if the offset is none of the source's.
     """
     checkpoint = drafting.checkpoint
+    check_not_half_renamed(checkpoint)
     position = read_position(checkpoint.lane(lane))
     if position.latest is None:
         raise MaintenanceError(

@@ -1,0 +1,165 @@
+"""A rename that was killed and is given up: what it has moved by then is neither read again nor lost, and there is a
+way on from wherever it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
+from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
+from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.source_check import check_sources
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
+from tests.execution.world import World
+
+RENAME: Make = lambda drafting: plan_rename_source(drafting, old="orders", new="sales")  # noqa: E731
+
+
+def called(world: World, name: str) -> None:
+    """The pipeline names its one folder so from now on."""
+    world.sources = {name: FileSource(str(world.landing("orders")), schema="id long")}
+
+
+def batches(tmp_path: Path, checkpoint_format: str = "v2") -> World:
+    """Two committed batches, of a source that has a log and has noted something."""
+    world = filled(World(tmp_path, checkpoint_format=checkpoint_format), 2)
+    world.checkpoint.source_state("orders").put_if_absent("noted", b"by the source")
+    world.expire_leases()
+    return world
+
+
+def killed_and_given_up(world: World, moment: int) -> bool:
+    """Whether the command was killed at that moment."""
+    killed = killed_at(moment, lambda: applied(world, RENAME))
+    expire(world)
+    applier(world).give_up(by="me@here")
+    return killed
+
+
+def half(world: World) -> World:
+    """The first number after which a file lies under the new name, and the rename is not said."""
+    for moment in range(1, 200, 2):
+        assert killed_and_given_up(world, moment)
+        if (world.root / "checkpoint/sources/sales/0").exists():
+            return world
+        applied(world)
+    raise AssertionError("it was never half done")
+
+
+@pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
+def test_given_up_anywhere_and_repaired_it_is_said_or_it_is_as_if_it_was_never_typed(
+    tmp_path: Path, checkpoint_format: str
+) -> None:
+    for moment in range(1, 200, 2):
+        (tmp_path / str(moment)).mkdir()
+        world = batches(tmp_path / str(moment), checkpoint_format)
+        before = checkpoint_files(world.root / "checkpoint")
+        killed = killed_and_given_up(world, moment)
+        assert applied(world).problems == ()
+        renamed = bool(world.checkpoint.names.renames())
+        if not renamed:
+            assert checkpoint_files(world.root / "checkpoint") == before
+            called(world, "sales")
+            with pytest.raises(CheckpointError, match="rename-source"):
+                world.run(3)
+            applied(world, RENAME)
+        called(world, "sales")
+        world.land(2)
+        world.run(4)
+        assert world.table() == {number: [number] for number in range(3)}
+        assert [*verify_all(world.checkpoint), *check_sources(world.checkpoint)] == []
+        if not killed:
+            return
+    raise AssertionError("it was killed each time")
+
+
+@pytest.mark.parametrize("name", ["orders", "sales"])
+def test_before_it_is_repaired_nothing_is_planned_under_either_name_and_the_way_on_is_named(
+    tmp_path: Path, name: str
+) -> None:
+    world = half(batches(tmp_path))
+    called(world, name)
+    world.land(3)
+    before = world.files()
+    for ask in (world.execution.should_fire, lambda: world.run(3)):
+        with pytest.raises(SourceRenamedError, match=r"'orders' to 'sales'.*`microbatch repair "):
+            ask()
+    assert world.files() == before
+    [finding] = [found for found in verify_all(world.checkpoint) if found.kind == "rename"]
+    assert "`microbatch repair`" in finding.repair
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        RENAME,
+        lambda drafting: plan_rename_source(drafting, old="sales", new="orders"),
+        lambda drafting: plan_add_source(drafting, name="sales"),
+        rewind(-1, allow_skip=True),
+        lambda drafting: plan_set_offset(
+            drafting, lane="live", source="orders", offset=None, allow_skip=True, allow_reread=True
+        ),
+    ],
+    ids=["rename", "rename back", "add", "rewind", "set-offset"],
+)
+def test_before_it_is_repaired_no_command_counts_on_the_logs_of_its_sources(tmp_path: Path, make: Make) -> None:
+    world = half(batches(tmp_path))
+    before = world.files()
+    with pytest.raises(MaintenanceError, match="`microbatch repair "):
+        applied(world, make)
+    assert world.files() == before
+
+
+def test_the_repair_of_it_can_be_killed_and_given_up_anywhere(tmp_path: Path) -> None:
+    for moment in range(1, 200, 2):
+        (tmp_path / str(moment)).mkdir()
+        world = batches(tmp_path / str(moment))
+        before = checkpoint_files(world.root / "checkpoint")
+        half(world)
+        killed = killed_at(moment, lambda world=world: applied(world))
+        expire(world)
+        applier(world).give_up(by="me@here")
+        applied(world)
+        assert checkpoint_files(world.root / "checkpoint") == before
+        world.land(2)
+        world.run(3)
+        assert world.table() == {number: [number] for number in range(3)}
+        if not killed:
+            return
+    raise AssertionError("it was killed each time")
+
+
+def test_what_lies_under_the_old_name_by_now_is_said_and_stays(tmp_path: Path) -> None:
+    world = half(batches(tmp_path))
+    other = world.root / "checkpoint/sources/orders/0"
+    other.unlink(missing_ok=True)
+    other.write_bytes(b"v1\n{}")
+    [problem] = [found for found in applied(world).problems if found.where.endswith(BEGUN)]
+    assert "sources/sales/0 and sources/orders/0 differ" in problem.what
+    assert other.read_bytes() == b"v1\n{}"
+    assert (world.root / "checkpoint/sources/sales/0").exists()
+
+
+def test_a_word_that_a_rename_was_begun_and_that_came_late_moves_nothing_of_a_source_of_that_name(
+    tmp_path: Path,
+) -> None:
+    """Whoever was to write it slept, and was killed before it could take it back: by then the name was a source's."""
+    world = half(batches(tmp_path))
+    [path] = (world.root / "checkpoint" / RENAMED).iterdir()
+    word = path.read_bytes()
+    applied(world)
+    world.sources = {name: FileSource(str(world.landing(name)), schema="id long") for name in ("orders", "sales")}
+    world.land(7, source="sales")
+    world.run(3)
+    path.write_bytes(word)
+    expire(world)
+    world.expire_leases()
+    applied(world)
+    world.land(8, source="sales")
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [7], 3: [8]}
