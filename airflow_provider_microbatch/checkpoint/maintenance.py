@@ -31,6 +31,7 @@ class Maintenance:
     :param by: user and host.
     :param started_ms: milliseconds since the epoch, UTC.
     :param steps: everything it does, in order, as plain data: whoever finishes it does exactly this.
+    :param sha256: of its entry, by which it is known: a checkpoint that was restored may give its number to another.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Maintenance:
     by: str
     started_ms: int
     steps: tuple[Mapping[str, Any], ...]
+    sha256: str
 
 
 class MaintenanceLog:
@@ -63,10 +65,13 @@ class MaintenanceLog:
         number = self.check_none() + 1
         self.hold(number)
         values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps), "waits": True}
-        if not self._store.put_if_absent(str(number), encode_record(values)):
+        entry = encode_record(values)
+        if not self._store.put_if_absent(str(number), entry):
             self.check_none()
             raise MaintenanceError(f"{self._store.location}: another command came first. Run this one again.")
-        return Maintenance(number=number, command=command, by=by, started_ms=started_ms, steps=tuple(steps))
+        return Maintenance(
+            number=number, command=command, by=by, started_ms=started_ms, steps=tuple(steps), sha256=_digest(entry)
+        )  # fmt: skip
 
     def unfinished(self) -> Maintenance | None:
         """The command that has begun and has not ended, or None. One listing where there never was one.
@@ -114,27 +119,33 @@ class MaintenanceLog:
             )
         return newest
 
-    def allow(self, number: int, *, steps: bool) -> bool:
+    def allow(self, begun: Maintenance, *, steps: bool) -> bool:
         """Decide, once, whether the steps of a command are done: by itself when it has seen that nobody is alive, or by
         whoever finds it killed before it had. Said again it only tells what was decided.
 
         :param steps: whether they are to be done, if nobody has decided yet.
         :return: whether they are done.
         """
+        number, own = begun.number, begun.sha256
         path, entry = f"{number}{_DECIDED}", self._store.get(str(number)) or b""
+        if _digest(entry) != own:
+            return False  # the checkpoint was restored from a backup that does not know the command
         if not decode_record(entry, where=self.where(number)).get("waits"):
             return True  # of a version that decided nothing
-        own = hashlib.sha256(entry).hexdigest()
         self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
         decided = decode_record(self._store.get(path) or b"", where=f"{self._store.location}/{path}")
         # An older version names no entry. What was decided of another entry of this number says nothing of this one.
         return decided.get("steps") is True and decided.get("entry", own) == own
 
-    def end(self, number: int, *, outcome: str, ended_ms: int) -> None:
-        """Let everybody in again.
+    def end(self, begun: Maintenance, *, outcome: str, ended_ms: int) -> None:
+        """Let everybody in again. One whose entry is not there any more ends nothing: the number may be another's.
 
         :param outcome: ``applied``, or why nothing was.
         """
+        if self._is_there(begun):
+            self._end(begun.number, outcome=outcome, ended_ms=ended_ms)
+
+    def _end(self, number: int, *, outcome: str, ended_ms: int) -> None:
         self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
         self._leases.forget(_lease(number), 1)
 
@@ -154,16 +165,31 @@ class MaintenanceLog:
                 f"the command of {self.where(number)} is alive. Wait until it has ended; if it was killed, run this "
                 f"again in {seconds:.0f} s."
             )
-        self.end(number, outcome=f"given up by {by}", ended_ms=ended_ms)
+        self._end(number, outcome=f"given up by {by}", ended_ms=ended_ms)
         return number
 
-    def has_ended(self, number: int) -> bool:
-        """Whether the command has ended, whoever said so."""
-        return self._store.get(f"{number}{_END}") is not None
+    def over_since_ms(self, begun: Maintenance) -> int | None:
+        """When the command ended, whoever said so, by the store's clock. 0 if its entry is not there any more: the
+        checkpoint was restored from a backup that knows nothing of it, and all that it does from there on is done to
+        what it was not planned for. None if it is not over, and its steps are to be done.
 
-    def ended_at_ms(self, number: int) -> int | None:
-        """When the end of the command was written, by the store's clock; None if it has not ended."""
-        return self._store.modified_ms(f"{number}{_END}")
+        A few looks, however many steps it has: it is asked before each, and within some.
+        """
+        return self._store.modified_ms(f"{begun.number}{_END}") if self._is_there(begun) else 0
+
+    def is_over(self, begun: Maintenance) -> bool:
+        """Whether nothing of the command is to be done any more."""
+        return self.over_since_ms(begun) is not None
+
+    def _is_there(self, begun: Maintenance) -> bool:
+        """Whether its entry is there with its bytes. What was decided names them, so that the entry, which holds all
+        steps, is not read each time."""
+        path = f"{begun.number}{_DECIDED}"
+        decided = self._store.get(path)
+        if decided is None:  # nothing is yet, or a version that decided nothing wrote the entry
+            return _digest(self._store.get(str(begun.number)) or b"") == begun.sha256
+        entry = decode_record(decided, where=f"{self._store.location}/{path}").get("entry", begun.sha256)
+        return entry == begun.sha256 and self._store.modified_ms(str(begun.number)) is not None
 
     def changed_ms(self) -> int | None:
         """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not
@@ -195,7 +221,8 @@ class MaintenanceLog:
 
     def _get(self, number: int) -> Maintenance:
         where = self.where(number)
-        values = decode_record(self._store.get(str(number)) or b"", where=where)
+        entry = self._store.get(str(number)) or b""
+        values = decode_record(entry, where=where)
         try:
             return Maintenance(
                 number=number,
@@ -203,9 +230,14 @@ class MaintenanceLog:
                 by=values["by"],
                 started_ms=values["started_ms"],
                 steps=tuple(values["steps"]),
+                sha256=_digest(entry),
             )
         except KeyError as error:
             corrupt(where, f"not what it should be: {error} is missing")
+
+
+def _digest(entry: bytes) -> str:
+    return hashlib.sha256(entry).hexdigest()
 
 
 def _lease(number: int) -> BatchKey:

@@ -265,11 +265,15 @@ def test_a_command_whose_record_somebody_has_removed_keeps_its_number(
 
 def test_what_was_decided_of_one_record_is_not_decided_of_another(world: World) -> None:
     log = world.checkpoint.maintenance
-    log.begin(command="first", by="me@here", started_ms=1, steps=[])
-    assert log.allow(1, steps=True)
+    begun = log.begin(command="first", by="me@here", started_ms=1, steps=[])
+    assert log.allow(begun, steps=True)
     record = world.root / "checkpoint" / "maintenance" / "1"
     record.write_bytes(record.read_bytes().replace(b"first", b"other"))
-    assert not log.allow(1, steps=True)
+    found = log.unfinished()
+    assert found is not None
+    assert found.command == "other"
+    assert not log.allow(found, steps=True)
+    assert not log.allow(begun, steps=True)
 
 
 def test_a_command_that_was_finished_by_another_gives_no_advice_how_to_finish_it(world: World, sleep: Sleep) -> None:

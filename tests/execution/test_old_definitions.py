@@ -164,7 +164,7 @@ def test_a_step_on_record_is_done_though_another_sink_is_gone(world: World) -> N
     store = open_store(world.pipeline.checkpoint)
 
     def left(step: DropOutput) -> Maintenance:
-        return Maintenance(number=1, command="rewind", by="me", started_ms=0, steps=(step_to_dict(step),))
+        return Maintenance(number=1, command="rewind", by="me", started_ms=0, steps=(step_to_dict(step),), sha256="")
 
     assert read_steps(left(known), store, told=()) == (known,)
     with pytest.raises(MaintenanceError, match=rf"no pipeline that is on record here\. The sink of [\s\S]*{GONE}"):

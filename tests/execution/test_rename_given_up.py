@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
+from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.execution.maintenance.steps import Move
 from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
+from tests.execution.sleepers import Sleep
 from tests.execution.world import World
 
 RENAME: Make = lambda drafting: plan_rename_source(drafting, old="orders", new="sales")  # noqa: E731
@@ -143,6 +147,80 @@ def test_what_lies_under_the_old_name_by_now_is_said_and_stays(tmp_path: Path) -
     assert "sources/sales/0 and sources/orders/0 differ" in problem.what
     assert other.read_bytes() == b"v1\n{}"
     assert (world.root / "checkpoint/sources/sales/0").exists()
+
+
+@pytest.mark.parametrize("owner", [Move])
+def test_a_rename_that_wakes_up_once_it_is_given_up_and_repaired_moves_nothing(
+    tmp_path: Path, sleep: Sleep, owner: type
+) -> None:
+    world = batches(tmp_path)
+
+    def given_up_and_repaired() -> None:
+        expire(world)
+        applier(world).give_up(by="me@here")
+        applied(world)
+        world.land(2)
+        world.run(2)
+
+    sleep.before(owner, "apply", given_up_and_repaired, lambda step, store: not isinstance(store, Draft))
+    with pytest.raises(MaintenanceError):
+        applied(world, RENAME)
+    assert not (world.root / "checkpoint/sources/sales/0").exists()
+    is_sound(world)
+
+
+def is_sound(world: World) -> None:
+    """Each row is in the table once, and what comes next too."""
+    world.land(3)
+    world.run(3)
+    assert world.table() == {number: [number] for number in range(4)}
+    assert [*verify_all(world.checkpoint), *check_sources(world.checkpoint)] == []
+
+
+@pytest.mark.parametrize("name", ["put_if_absent", "delete_if"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_move_that_wakes_up_once_the_rename_was_done_and_undone_moves_nothing(
+    tmp_path: Path, sleep: Sleep, name: str, number: int
+) -> None:
+    world = batches(tmp_path)
+
+    def done_and_undone() -> None:
+        expire(world)
+        applier(world).finish()
+        applied(world, lambda drafting: plan_rename_source(drafting, old="sales", new="orders"))
+        world.land(2)
+        world.run(2)
+        world.expire_leases()
+
+    of = "sales" if name == "put_if_absent" else "orders"
+    sleep.before(PosixStore, name, done_and_undone, lambda _, path, data: path == f"sources/{of}/{number}")
+    with pytest.raises(MaintenanceError, match="finished by another"):
+        applied(world, RENAME)
+    assert not list((world.root / "checkpoint/sources").glob("sales/*"))
+    is_sound(world)
+
+
+@pytest.mark.parametrize("name", ["put_if_absent", "delete_if"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_move_that_wakes_up_once_another_has_finished_it_leaves_all_where_it_is(
+    tmp_path: Path, sleep: Sleep, name: str, number: int
+) -> None:
+    world = batches(tmp_path)
+
+    def finished() -> None:
+        expire(world)
+        applier(world).finish()
+        called(world, "sales")
+        world.land(2)
+        world.run(2)
+        world.expire_leases()
+
+    of = "sales" if name == "put_if_absent" else "orders"
+    sleep.before(PosixStore, name, finished, lambda _, path, data: path == f"sources/{of}/{number}")
+    with pytest.raises(MaintenanceError, match="finished by another"):
+        applied(world, RENAME)
+    assert not (world.root / f"checkpoint/sources/orders/{number}").exists()
+    is_sound(world)
 
 
 def test_a_word_that_a_rename_was_begun_and_that_came_late_moves_nothing_of_a_source_of_that_name(

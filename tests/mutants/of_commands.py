@@ -13,8 +13,63 @@ LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 BY_HAND = "tests/execution/test_by_hand.py"
 RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
+RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a command goes on in a checkpoint that was restored",
+        why="a rewind that slept takes batches out of the table that the restored logs count as committed",
+        file="checkpoint/maintenance.py",
+        old=" if self._is_there(begun) else 0\n",
+        new="\n",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a command ends another that has its number",
+        why="runs begin while that one is at its steps",
+        file="checkpoint/maintenance.py",
+        old="        if self._is_there(begun):\n            self._end(",
+        new="        if begun:\n            self._end(",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a command decides for another that has its number",
+        why="its steps are done although it has not seen that nobody is alive",
+        file="checkpoint/maintenance.py",
+        old="        if _digest(entry) != own:\n",
+        new="        if False:\n",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a move goes on once its command is over",
+        why="a source's log is torn in two, and every run stops",
+        file="execution/maintenance/steps.py",
+        old='{path.removeprefix(self.path)}", is_over)\n',
+        new='{path.removeprefix(self.path)}", _not_over)\n',
+        tests=(RENAME_GIVEN_UP, RESTORED),
+    ),
+    Mutation(
+        name="a copy that came late stays",
+        why="the file lies under two names, and counts for a source of the other one",
+        file="execution/maintenance/steps.py",
+        old="    if is_new and is_over() and store.get(path) == data:\n",
+        new="    if False:\n",
+        tests=(
+            RENAME_GIVEN_UP,
+            RESTORED,
+        ),
+    ),
+    Mutation(
+        name="a file that is gone from both places is not put back",
+        why="a restored log lacks an entry, or a source's log, and no run goes on",
+        file="execution/maintenance/steps.py",
+        old=" and is_over() and store.get(target) != data:\n        store.put_if_absent(path, data)\n",
+        new=":\n        pass\n",
+        tests=(
+            RENAME_GIVEN_UP,
+            RESTORED,
+        ),
+    ),
     Mutation(
         name="a rename that was given up half way stops no plan",
         why="what it has moved counts for a source of the new name: all of it is read a second time",
@@ -67,7 +122,7 @@ MUTATIONS = [
         name="what a command that slept writes late stays",
         why="it is the entry of another batch by then",
         file="execution/maintenance/apply.py",
-        old="                    if ended_ms is not None and isinstance(step, Write):\n",
+        old="                    if since_ms is not None and isinstance(step, Write):\n",
         new="                    if False:\n",
         tests=(BY_HAND,),
     ),
@@ -147,7 +202,7 @@ MUTATIONS = [
         name="a command that was taken for dead goes on",
         why="its steps are done to the next life of its batches",
         file="execution/maintenance/apply.py",
-        old="                over = maintenance.has_ended(begun.number)\n",
+        old="                over = maintenance.is_over(begun)\n",
         new="                over = False\n",
         tests=(LATE, LATE_COMMANDS),
     ),
@@ -206,8 +261,8 @@ MUTATIONS = [
         name="a command that slept removes whatever has the name by then",
         why="a committed batch of the next life is in no plan, or a planned one is lost",
         file="execution/maintenance/steps.py",
-        old="        if data is not None and planned:\n            store.delete_if(self.path, data)\n",
-        new="        if data is not None and planned:\n            store.delete(self.path)\n",
+        old="            _remove_copied(store, self.path, self.target, data, is_over)\n",
+        new="            store.delete(self.path)\n",
         tests=(LATE_COMMANDS,),
     ),
     Mutation(
@@ -238,7 +293,7 @@ MUTATIONS = [
         name="who was finished by another is told how to finish it",
         why="who follows that removes the record of a command, and a run commits while the next one is at its steps",
         file="execution/maintenance/apply.py",
-        old="                if self._has_ended(begun):\n",
+        old="                if self._is_over(begun):\n",
         new="                if False:\n",
         tests=(MAINTENANCE,),
     ),
@@ -442,7 +497,7 @@ MUTATIONS = [
         name="a command that was refused is finished by the next",
         why="what it planned is done to a log that went on since: a committed batch is in no plan",
         file="execution/maintenance/apply.py",
-        old="        if not self._checkpoint.maintenance.allow(left.number, steps=False):\n",
+        old="        if not self._checkpoint.maintenance.allow(left, steps=False):\n",
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
     ),

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.execution.maintenance.plan import Plan
 from airflow_provider_microbatch.execution.maintenance.site import alive
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, SetAsideLate, Step, Write, step_to_dict
+from airflow_provider_microbatch.execution.maintenance.steps import AskingStep, Step, Write, step_to_dict
 from airflow_provider_microbatch.execution.maintenance.stored_steps import check_typed, read_steps
 
 log = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ class Applier:
                 f"`microbatch {left.command}` (by {left.by}) is at {self._store.location}. Wait until it has ended; if "
                 f"it was killed, run this again in {seconds:.0f} s, and it is finished first."
             )
-        if not self._checkpoint.maintenance.allow(left.number, steps=False):
+        if not self._checkpoint.maintenance.allow(left, steps=False):
             # Killed before it saw that nobody was alive: what it planned is of a checkpoint that went on since.
-            self._checkpoint.maintenance.end(left.number, outcome="not applied: killed", ended_ms=self._clock_ms())
+            self._checkpoint.maintenance.end(left, outcome="not applied: killed", ended_ms=self._clock_ms())
             self.given_up = left
             return None
         self._check_nobody_alive()
@@ -124,36 +124,40 @@ class Applier:
                     f"{self._store.location} was changed since the plan was made; nothing was done. Run it again."
                 )
         except MicroBatchError as error:
-            self._checkpoint.maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+            self._checkpoint.maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
             raise
-        if not self._checkpoint.maintenance.allow(begun.number, steps=True):
-            raise MaintenanceError(f"`microbatch {begun.command}` was taken for dead; nothing was done. Run it again.")
+        if not self._checkpoint.maintenance.allow(begun, steps=True):
+            raise MaintenanceError(
+                f"`microbatch {begun.command}` was taken for dead, or the checkpoint was restored meanwhile; nothing "
+                "was done. Run it again."
+            )
         self._do(begun, shown.steps)
 
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
         for done, step in enumerate(steps):
             try:
-                # Taken for dead while it slept, it may have been finished by another. What came since is not its own.
-                over = maintenance.has_ended(begun.number)
+                # Taken for dead while it slept, it may have been finished by another, or the checkpoint restored from a
+                # backup of before it. What came since is not its own.
+                over = maintenance.is_over(begun)
                 if not over:
                     maintenance.hold(begun.number)
                     log.info("%s: %s (%s)", step.kind, step.what, step.why)
-                    if isinstance(step, (DropOutput, SetAsideLate)):
-                        step.apply(self._store, is_over=partial(maintenance.has_ended, begun.number))
+                    if isinstance(step, AskingStep):
+                        step.apply(self._store, is_over=partial(maintenance.is_over, begun))
                     else:
                         step.apply(self._store)
                     # It may have slept in the step.
-                    ended_ms = maintenance.ended_at_ms(begun.number)
-                    over = ended_ms is not None
-                    if ended_ms is not None and isinstance(step, Write):
-                        step.take_back_if_late(self._store, ended_ms=ended_ms)
+                    since_ms = maintenance.over_since_ms(begun)
+                    over = since_ms is not None
+                    if since_ms is not None and isinstance(step, Write):
+                        step.take_back_if_late(self._store, since_ms=since_ms)
             except MicroBatchError as error:
-                if self._has_ended(begun):
+                if self._is_over(begun):
                     raise MaintenanceError(f"{self._finished_by_another(begun)} {error}") from error
                 if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
                     # A run that had looked before the marker was there has planned at that moment. It owns the file.
-                    maintenance.end(begun.number, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+                    maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
                     raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
                 raise MaintenanceError(
                     f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend "
@@ -162,18 +166,18 @@ class Applier:
                 ) from error
             if over:
                 raise self._finished_by_another(begun)
-        maintenance.end(begun.number, outcome="applied", ended_ms=self._clock_ms())
+        maintenance.end(begun, outcome="applied", ended_ms=self._clock_ms())
 
-    def _has_ended(self, begun: Maintenance) -> bool:
-        """Whether it is known to have ended; the checkpoint may be out of reach."""
+    def _is_over(self, begun: Maintenance) -> bool:
+        """Whether it is known to be over; the checkpoint may be out of reach."""
         with suppress(MicroBatchError):
-            return self._checkpoint.maintenance.has_ended(begun.number)
+            return self._checkpoint.maintenance.is_over(begun)
         return False
 
     def _finished_by_another(self, begun: Maintenance) -> MaintenanceError:
         return MaintenanceError(
-            f"`microbatch {begun.command}` was taken for dead, and finished by another, or given up. `microbatch check "
-            f"{self._store.location}` tells how the checkpoint is now."
+            f"`microbatch {begun.command}` was taken for dead, and finished by another, or given up; or the checkpoint "
+            f"was restored meanwhile. `microbatch check {self._store.location}` tells how it is now."
         )
 
     def _check_nobody_alive(self) -> None:

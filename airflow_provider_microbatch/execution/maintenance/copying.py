@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
@@ -15,16 +15,23 @@ _GOING = "microbatch/retained/"
 """What somebody was about to remove there."""
 
 
-def copy_checkpoint(source: Store, target: Store) -> None:
+def copy_checkpoint(source: Store, target: Store, *, is_over: Callable[[], bool]) -> bool:
     """Copy what is not there yet, ``metadata`` last: half a copy is refused by everybody, Spark too.
 
+    :param is_over: whether nobody wants the copy any more; asked before each file.
+    :return: whether it is whole.
     :raises MaintenanceError: if something else is there.
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
     for path in [path for name in sorted(names) for path in files_below(source, name)]:
+        if is_over():
+            return False
         if not path.startswith(_GOING):
             _copy(source, target, path)
+    if is_over():
+        return False
     _copy(source, target, _METADATA)
+    return True
 
 
 def files_below(store: Store, path: str) -> Iterator[str]:

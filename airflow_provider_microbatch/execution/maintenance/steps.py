@@ -22,7 +22,14 @@ from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 
 IsOver = Callable[[], bool]
-"""Whether the command that a step is of has ended: its process may have slept, and another have finished it."""
+"""Whether nothing of the command that a step is of is to be done any more: its process may have slept, and another have
+finished it, or given it up, or restored the checkpoint from a backup. Asked before each change but the first of a step,
+which follows such a look."""
+
+
+def _not_over() -> bool:
+    """A draft is nobody's but the command's."""
+    return False
 
 
 def digest(data: bytes) -> str:
@@ -30,18 +37,31 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _move(store: Store, path: str, target: str) -> None:
+def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
     """Copy first, then delete: killed in between, the file is there twice and never gone.
 
-    Whoever moves a file may sleep before it deletes, until another has finished the command: what has the name by then
-    is of the next life, and stays.
+    :raises MaintenanceError: if something else is at the target.
     """
     data = store.get(path)
-    if data is None:
+    if data is None or is_over():
         return
-    if not store.put_if_absent(target, data) and store.get(target) != data:
+    is_new = store.put_if_absent(target, data)
+    if not is_new and store.get(target) != data:
         raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
-    store.delete_if(path, data)
+    if is_new and is_over() and store.get(path) == data:
+        store.delete_if(target, data)  # it came late, or nobody needs it: what goes on has the file where it was
+    _remove_copied(store, path, target, data, is_over)
+
+
+def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: IsOver) -> None:
+    """Remove what was copied to ``target``.
+
+    Whoever does it may sleep before it deletes, until the command is over: what has the name by then is of the next
+    life, and stays. By its bytes alone that is not always told: a file that was put back, or restored, is the same one.
+    It is gone from both places then, and is put back.
+    """
+    if not is_over() and store.delete_if(path, data) and is_over() and store.get(target) != data:
+        store.put_if_absent(path, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +86,7 @@ class SetAside:
         """What it is done to, for people."""
         return self.path
 
-    def apply(self, store: Store) -> None:
+    def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
         """Copy first, then delete: killed in between, the file is there twice and never gone.
 
         :raises MaintenanceError: if the file is another one than the plan was made for.
@@ -83,7 +103,7 @@ class SetAside:
             raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
         # With the copy there and other bytes in its old place, this step and the one after it were done before.
         if data is not None and planned:
-            store.delete_if(self.path, data)
+            _remove_copied(store, self.path, self.target, data, is_over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +138,7 @@ class SetAsideLate:
         while not store.put_if_absent(target, data) and store.get(target) != data:
             others += 1
             target = f"{self.target}.{others}"
-        store.delete_if(self.path, data)
+        _remove_copied(store, self.path, target, data, is_over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,16 +163,16 @@ class Write:
         """What it is done to, for people."""
         return self.path
 
-    def take_back_if_late(self, store: Store, *, ended_ms: int) -> None:
-        """Remove an entry of the logs that came after the command had ended: whoever was to write it slept meanwhile,
-        and the name may be another batch's by now. It bears the command's trail, so nobody else writes these bytes;
-        what bears none, as ``metadata``, the next command may have written alike.
+    def take_back_if_late(self, store: Store, *, since_ms: int) -> None:
+        """Remove what came after the command was over: whoever was to write it slept meanwhile, and the name may be
+        another batch's by now, or nobody want that said any more. It bears the command's trail, so nobody else writes
+        these bytes; what bears none, as ``metadata``, the next command may have written alike.
 
-        :param ended_ms: when the command ended, by the store's clock.
+        :param since_ms: since when the command is over, by the store's clock.
         """
         data = self.text.encode()
         written_ms = store.modified_ms(self.path) if is_by_hand(data) else None
-        if written_ms is not None and written_ms > ended_ms:
+        if written_ms is not None and written_ms > since_ms:
             store.delete_if(self.path, data)
 
     def apply(self, store: Store) -> None:
@@ -367,10 +387,10 @@ class Copy:
         """What it is done to, for people."""
         return f"{self.source} to {self.target}"
 
-    def apply(self, store: Store) -> None:
+    def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
         """Copy what is not there yet. :raises MaintenanceError: if something else is there."""
-        copy_checkpoint(open_store(self.source), open_store(self.target))
-        if self.hand_over:
+        is_whole = copy_checkpoint(open_store(self.source), open_store(self.target), is_over=is_over)
+        if self.hand_over and is_whole and not is_over():
             hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
 
 
@@ -394,10 +414,10 @@ class Move:
         """What it is done to, for people."""
         return f"{self.path} to {self.target}"
 
-    def apply(self, store: Store) -> None:
+    def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
         """Move file by file. :raises MaintenanceError: if something else is at the target."""
         for path in list(files_below(store, self.path)):
-            _move(store, path, f"{self.target}{path.removeprefix(self.path)}")
+            _move(store, path, f"{self.target}{path.removeprefix(self.path)}", is_over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,6 +446,10 @@ class Sweep:
 
 
 Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep
+
+AskingStep = SetAside | SetAsideLate | DropOutput | Copy | Move
+"""Steps that change more than one thing, or take what cannot be put back. Of a fence the second change is the end of
+the first, and has to follow."""
 
 _KINDS: Mapping[str, type[Step]] = {
     kind.kind: kind

@@ -1,0 +1,110 @@
+"""A command sleeps until the checkpoint was restored from a backup of before it: it does nothing there any more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.posix import PosixStore
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
+from airflow_provider_microbatch.execution.source_check import check_sources
+from tests.execution.maintaining import applied, filled, rewind
+from tests.execution.sleepers import Sleep, to_the_first
+from tests.execution.test_source_names import rename
+from tests.execution.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Four committed batches of a row each, and a backup of the checkpoint."""
+    world = filled(World(tmp_path), 4)
+    world.expire_leases()
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+    return world
+
+
+def restored(world: World) -> None:
+    shutil.rmtree(world.root / "checkpoint")
+    shutil.copytree(world.root / "backup", world.root / "checkpoint")
+
+
+def went_on(world: World, count: int) -> Callable[[], None]:
+    """The checkpoint is restored, and so many batches are made there."""
+
+    def act() -> None:
+        restored(world)
+        for number in range(4, 4 + count):
+            world.land(number)
+            world.run(number)
+        world.expire_leases()
+
+    return act
+
+
+def is_sound(world: World, count: int) -> None:
+    """Each row is in the table once, and what comes next too."""
+    world.land(count)
+    world.run(count)
+    assert world.table() == {number: [number] for number in range(count + 1)}
+    assert [*verify_all(world.checkpoint), *check_sources(world.checkpoint)] == []
+
+
+def test_a_rewind_takes_nothing_out_of_the_table_any_more(world: World, sleep: Sleep) -> None:
+    sleep.before(DropOutput, "apply", went_on(world, 2))
+    with pytest.raises(MaintenanceError, match="restored meanwhile"):
+        applied(world, rewind(1))
+    is_sound(world, 6)
+
+
+@pytest.mark.parametrize("path", ["commits/3", "offsets/3", "offsets/2"])
+def test_what_it_was_about_to_remove_and_is_the_same_file_again_is_put_back(
+    world: World, sleep: Sleep, path: str
+) -> None:
+    sleep.before(PosixStore, "delete_if", lambda: restored(world), lambda _, name, data: name == path)
+    with pytest.raises(MaintenanceError, match="restored meanwhile"):
+        applied(world, rewind(1))
+    assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
+
+
+def test_a_position_is_not_set_any_more(world: World, sleep: Sleep) -> None:
+    sleep.before(PosixStore, "put_if_absent", lambda: restored(world), lambda _, name, data: name == "offsets/4")
+    with pytest.raises(MaintenanceError, match="restored meanwhile"):
+        applied(world, to_the_first)
+    is_sound(world, 4)
+
+
+@pytest.mark.parametrize("name", ["put_if_absent", "delete_if"])
+def test_a_rename_moves_nothing_any_more(world: World, sleep: Sleep, name: str) -> None:
+    def is_at_the_log(_: PosixStore, path: str, data: bytes) -> bool:
+        return path.startswith("sources/")
+
+    sleep.before(PosixStore, name, lambda: restored(world), is_at_the_log)
+    with pytest.raises(MaintenanceError, match="restored meanwhile"):
+        applied(world, rename())
+    assert not list((world.root / "checkpoint/sources").glob("sales/*"))
+    is_sound(world, 4)
+
+
+@pytest.mark.parametrize("wakes", ["allow", "end"])
+def test_it_neither_begins_nor_ends_another_that_has_its_number_by_then(world: World, sleep: Sleep, wakes: str) -> None:
+    begun = []
+
+    def another_begins() -> None:
+        restored(world)
+        log = world.checkpoint.maintenance
+        begun.append(log.begin(command="another", by="him@there", started_ms=1, steps=[]))
+
+    sleep.before(MaintenanceLog, wakes, another_begins)
+    with pytest.raises(MaintenanceError, match="restored meanwhile") if wakes == "allow" else nullcontext():
+        applied(world, rewind(1))
+    log = world.checkpoint.maintenance
+    [other] = begun
+    assert log.unfinished() == other
+    assert log.allow(other, steps=False) is False, "nobody has decided for it"
