@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.codec import OURS
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.identity import digest_of
+from airflow_provider_microbatch.checkpoint.records import to_bytes, to_json
 
 _KEY = "by_hand"
 _POSITION = "position"
@@ -38,9 +39,13 @@ def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes, since: int | Non
     return {OURS: {_KEY: {**trail, _PLAN: digest_of(offsets), **row}}}
 
 
-def is_by_hand(data: bytes) -> bool:
-    """Whether the bytes are an entry that a command wrote."""
-    return f'"{_KEY}"'.encode() in data
+def bears_trail(data: bytes, *, command: str, by: str) -> bool:
+    """Whether the bytes are an entry that this command wrote: of the logs, or a record of its own.
+
+    :param command: as it was typed, without the location.
+    :param by: user and host.
+    """
+    return to_bytes(to_json({"command": command, "by": by})[1:-1]) in data
 
 
 def is_position(entry: OffsetEntry) -> bool:

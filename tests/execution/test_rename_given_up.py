@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.maintenance.draft import Draft
 from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
 from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.maintenance.steps import Move
+from airflow_provider_microbatch.execution.maintenance.steps import Move, Write
 from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
@@ -149,7 +149,7 @@ def test_what_lies_under_the_old_name_by_now_is_said_and_stays(tmp_path: Path) -
     assert (world.root / "checkpoint/sources/sales/0").exists()
 
 
-@pytest.mark.parametrize("owner", [Move])
+@pytest.mark.parametrize("owner", [Write, Move])
 def test_a_rename_that_wakes_up_once_it_is_given_up_and_repaired_moves_nothing(
     tmp_path: Path, sleep: Sleep, owner: type
 ) -> None:
@@ -221,6 +221,21 @@ def test_a_move_that_wakes_up_once_another_has_finished_it_leaves_all_where_it_i
         applied(world, RENAME)
     assert not (world.root / f"checkpoint/sources/orders/{number}").exists()
     is_sound(world)
+
+
+def test_a_source_that_was_said_to_be_new_by_a_command_that_was_given_up_is_not(tmp_path: Path, sleep: Sleep) -> None:
+    world = batches(tmp_path)
+
+    def given_up() -> None:
+        expire(world)
+        applier(world).give_up(by="me@here")
+
+    sleep.before(Write, "apply", given_up, lambda step, store: not isinstance(store, Draft))
+    with pytest.raises(MaintenanceError, match="given up"):
+        applied(world, lambda drafting: plan_add_source(drafting, name="sales"))
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.run(3)
 
 
 def test_a_word_that_a_rename_was_begun_and_that_came_late_moves_nothing_of_a_source_of_that_name(

@@ -151,7 +151,7 @@ class Applier:
                     since_ms = maintenance.over_since_ms(begun)
                     over = since_ms is not None
                     if since_ms is not None and isinstance(step, Write):
-                        step.take_back_if_late(self._store, since_ms=since_ms)
+                        step.take_back_if_late(self._store, since_ms=since_ms, command=begun.command, by=begun.by)
             except MicroBatchError as error:
                 if self._is_over(begun):
                     raise MaintenanceError(f"{self._finished_by_another(begun)} {error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from airflow_provider_microbatch.checkpoint.by_hand import is_by_hand
+from airflow_provider_microbatch.checkpoint.by_hand import bears_trail
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
@@ -163,15 +163,17 @@ class Write:
         """What it is done to, for people."""
         return self.path
 
-    def take_back_if_late(self, store: Store, *, since_ms: int) -> None:
+    def take_back_if_late(self, store: Store, *, since_ms: int, command: str, by: str) -> None:
         """Remove what came after the command was over: whoever was to write it slept meanwhile, and the name may be
         another batch's by now, or nobody want that said any more. It bears the command's trail, so nobody else writes
         these bytes; what bears none, as ``metadata``, the next command may have written alike.
 
         :param since_ms: since when the command is over, by the store's clock.
+        :param command: as it was typed, without the location.
+        :param by: user and host.
         """
         data = self.text.encode()
-        written_ms = store.modified_ms(self.path) if is_by_hand(data) else None
+        written_ms = store.modified_ms(self.path) if bears_trail(data, command=command, by=by) else None
         if written_ms is not None and written_ms > since_ms:
             store.delete_if(self.path, data)
 
