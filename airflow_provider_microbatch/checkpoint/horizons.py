@@ -44,12 +44,12 @@ class Horizons:
         each entry goes."""
         return self._store.modified_ms(f"{lane}/{name}") is not None
 
-    def removing(self, lane: str) -> list[tuple[str, float]]:
-        """The words by which entries of the lane are removed, each with its age in seconds, by the store's clock."""
+    def removing(self, lane: str) -> list[tuple[str, int]]:
+        """The words by which entries of the lane are removed, each with when it was said, milliseconds since the epoch,
+        by the store's clock."""
         names = [name for name in self._store.list(lane) if f"{name}--".split("-", 2)[1] == REMOVED]
         written = [(name, self._store.modified_ms(f"{lane}/{name}")) for name in sorted(names)]
-        now = self._store.now_ms() if names else 0
-        return [(name, (now - at) / 1000) for name, at in written if at is not None]
+        return [(name, at) for name, at in written if at is not None]
 
     def where(self, lane: str, name: str) -> str:
         """Address of a word, for messages."""

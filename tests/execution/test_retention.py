@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 from collections.abc import Mapping
@@ -338,6 +339,19 @@ def test_a_retention_that_was_killed_before_it_was_turned_down_is_given_up_at_a_
     for number in range(20, 28):
         world.run(number)
     assert rows(world) == list(range(10))
+    assert verify_all(world.checkpoint) == []
+
+
+def test_what_is_said_of_a_retention_that_may_be_alive_is_the_same_however_long_the_command_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is made again before it is applied: another one would be refused, and so for an hour."""
+    world = killed_and_turned_down(tmp_path)
+    torn = world.root / "checkpoint" / "commits" / "6"
+    torn.write_bytes(b"v1\n{")
+    real, calls = PosixStore.now_ms, itertools.count()
+    monkeypatch.setattr(PosixStore, "now_ms", lambda store: real(store) + 1_000 * next(calls))
+    applied(world, partial(plan_repair, give_up=True))
     assert verify_all(world.checkpoint) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import decode_offsets, version_of
@@ -199,13 +200,19 @@ def _give_up_retention(drafting: Drafting) -> None:
     the pipeline keeps more: it keeps people from going back to what is still there."""
     checkpoint = drafting.checkpoint
     for lane in checkpoint.lanes():
-        for name, age_seconds in checkpoint.horizons.removing(lane):
-            if age_seconds > GIVEN_UP_SECONDS:
+        for name, said_ms in checkpoint.horizons.removing(lane):
+            may_be_dead_ms = said_ms + int(GIVEN_UP_SECONDS * 1000)
+            if drafting.store.now_ms() > may_be_dead_ms:
                 why = "whoever was to remove entries by it is dead, as the user says"
                 drafting.set_aside(f"microbatch/retained/{lane}/{name}", why)
                 continue
             drafting.problem(
                 checkpoint.horizons.where(lane, name),
-                f"somebody has begun to remove old entries {age_seconds:.0f} s ago, and may be alive.",
-                f"Wait until it has ended. If it was killed, say this again in {GIVEN_UP_SECONDS - age_seconds:.0f} s.",
+                # The moment, and not how long ago that was: a plan that is made again has to be the same one.
+                f"somebody has begun to remove old entries at {_utc(said_ms)}, and may be alive.",
+                f"Wait until it has ended. If it was killed, say this again after {_utc(may_be_dead_ms + 999)}.",
             )
+
+
+def _utc(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).isoformat(timespec="seconds")
