@@ -150,9 +150,42 @@ def test_a_number_in_the_table_that_nobody_has_counted_to_is_not_counted_up_to(t
     assert world.checkpoint.commit_log.ids() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("kept", "stray", "message"),
+    [
+        (3, 20_000, "19997 numbers before it: nobody has counted so far"),
+        (3, 10**19, "nobody has counted so far"),
+    ],
+)
+def test_a_new_checkpoint_is_refused_a_number_that_the_table_has_not_come_to(
+    tmp_path: Path, kept: int, stray: int, message: str
+) -> None:
+    counted_as(filled(World(tmp_path), kept), 0, stray)
+    new = World(tmp_path, checkpoint=str(tmp_path / "new"))
+    with pytest.raises(SinkError):
+        new.run(0)
+    with pytest.raises(MaintenanceError, match=rf"batch_id={stray} of file://{new.lake}\).*{message}"):
+        planned(new, lambda drafting: plan_start_behind(drafting, allow_reread=True))
+
+
+@pytest.mark.parametrize("stray", [2**63 - 1, 10**19])
+def test_nor_is_one_without_batches_a_number_that_no_batch_can_have(tmp_path: Path, stray: int) -> None:
+    world = filled(World(tmp_path), 1)
+    folder = counted_as(world, 0, stray)
+    elsewhere = folder.rename(tmp_path / folder.name)
+    expire_leases(world.root / "checkpoint")
+    applied(world, rewind(-1))
+    folder.parent.mkdir(exist_ok=True)
+    elsewhere.rename(folder)
+    with pytest.raises(MaintenanceError, match=f"batch_id={stray} of .*no number of a batch"):
+        planned(world, lambda drafting: plan_start_behind(drafting, allow_reread=True))
+
+
 def test_a_new_checkpoint_starts_behind_whatever_number_the_table_has_come_to(tmp_path: Path) -> None:
     """Its log begins there, so that nothing has to be counted."""
-    counted_as(filled(World(tmp_path), 1), 0, 3_000_000)
+    old = filled(World(tmp_path), 1)
+    for number in range(10_000, 60_000, 10_000):
+        counted_as(old, 0, number)
     new = World(tmp_path, checkpoint=str(tmp_path / "new"))
     with pytest.raises(SinkError):
         new.run(0)

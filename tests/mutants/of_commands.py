@@ -167,6 +167,22 @@ MUTATIONS = [
         tests=("tests/execution/test_repair.py",),
     ),
     Mutation(
+        name="a checkpoint that begins counts on behind a stray number",
+        why="its log begins at a number that no batch was counted to, for good",
+        file="execution/maintenance/start_behind.py",
+        old="held if position.latest is None else [",
+        new="held[-1:] if position.latest is None else [",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a checkpoint begins behind the highest number that a batch can have",
+        why="neither Spark nor a file system goes on from there",
+        file="execution/maintenance/start_behind.py",
+        old="    elif held[-1] >= _HIGHEST:\n",
+        new="    elif False:\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
         name="start-behind counts up to any number",
         why="a folder that somebody has renamed has it fill memory and disk",
         file="execution/maintenance/start_behind.py",

@@ -20,6 +20,9 @@ from airflow_provider_microbatch.execution.position import Position, read_positi
 _MOST_MISSING = 10_000
 """So many numbers in a row may be missing in a table at most, before one that it has: each gets entries in the logs."""
 
+_HIGHEST = 2**63 - 1
+"""Of a batch id: Spark's is a signed number of 64 bits."""
+
 
 def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     """The plan after which the next batch of the live lane has a number that the table has nothing of. The batches in
@@ -44,8 +47,8 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
     if not held:
         return drafting.plan()
-    if position.latest is not None:
-        _check_counted(recorded, drafting.checkpoint.tables, [position.batch_id - 1, *held])
+    # A log that begins here begins at the first number: what lies before that need not be counted.
+    _check_counted(recorded, checkpoint.tables, held if position.latest is None else [position.batch_id - 1, *held])
     _check_reread(drafting, recorded, held, allow_reread=allow_reread)
     drafting.note(
         f"the table holds batches up to {held[-1]}; the next one here is {held[-1] + 1}. Whoever else goes on writing "
@@ -69,16 +72,21 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
 def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int]) -> None:
     """A folder may have any number for its name.
 
-    :param held: what the table holds, after the newest number here.
+    :param held: what the table holds, after the newest number here if there is one.
+    :raises MaintenanceError: naming the folder, if nobody has counted up to it, or no batch has such a number.
     """
-    missing, after = max((upper - lower - 1, upper) for lower, upper in pairwise(held))
+    missing, after = max(((upper - lower - 1, upper) for lower, upper in pairwise(held)), default=(0, held[-1]))
     if missing > _MOST_MISSING:
-        where = ", ".join(sink.location() for sink in recorded.usable() if after in sink.batches(LIVE, tables))
-        raise MaintenanceError(
-            f"the table has a batch {after} (lane={LIVE}/batch_id={after} of {where}), and none of the {missing} "
-            "numbers before it: nobody has counted so far. Look who put it there. If nobody needs it, move it out of "
-            "the table, and say this again; else this pipeline needs a table of its own."
-        )
+        why = f"and none of the {missing} numbers before it: nobody has counted so far"
+    elif held[-1] >= _HIGHEST:
+        after, why = held[-1], f"and the one after it is no number of a batch: those go up to {_HIGHEST}"
+    else:
+        return
+    where = ", ".join(sink.location() for sink in recorded.usable() if after in sink.batches(LIVE, tables))
+    raise MaintenanceError(
+        f"the table has a batch {after} (lane={LIVE}/batch_id={after} of {where}), {why}. Look who put it there. If "
+        "nobody needs it, move it out of the table, and say this again; else this pipeline needs a table of its own."
+    )
 
 
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
