@@ -119,9 +119,11 @@ class LaneRepair:
         ids = self._lane.offset_log.ids()
         if not ids:
             return
+        # Listed once: what is mended in the loop is only the number that it is at.
+        there = frozenset(ids)
         for number in range(ids[0], ids[-1]):
             log = self._lane.offset_log
-            torn = _unreadable(log, number) if number in log.ids() else "missing"
+            torn = _unreadable(log, number) if number in there else "missing"
             if torn is None:
                 continue
             path = f"{self._folder}offsets/{number}"
@@ -195,13 +197,14 @@ class LaneRepair:
                 "table and plans them again.",
             )
             raise _Stuck
+        committed = frozenset(commit_ids)
         for number in ahead:
             self._set_aside_commit(number, f"batch {number} was never planned and is not in the table")
         for number in offset_ids:
-            torn = self._wrong_commit(number) if number in commit_ids else "missing"
+            torn = self._wrong_commit(number) if number in committed else "missing"
             # The newest batch may be open; and of the first one kept, retention may have taken the commit entry.
             may_lack = number == newest or number == offset_ids[0] > 0
-            if torn is None or (may_lack and number not in commit_ids):
+            if torn is None or (may_lack and number not in committed):
                 continue
             found = self._published(number)
             if found is not None:
