@@ -28,17 +28,21 @@ Make = Callable[[Drafting], Plan]
 class Command:
     """:param name: as it is typed.
     :param make: makes its plan.
+    :param gives_up: what a killed command has left, instead of finishing it.
     """
 
-    def __init__(self, name: str, make: Make) -> None:
+    def __init__(self, name: str, make: Make, *, gives_up: bool = False) -> None:
         self.name = name
         self.make = make
+        self.gives_up = gives_up
 
 
 COMMANDS = ("repair", "rewind", SET_OFFSET, "rename-source")
 """How the names of all of them begin."""
 
 REPAIR = Command("repair", plan_repair)
+GIVE_UP = Command("repair --give-up", plan_repair, gives_up=True)
+"""Of what was killed only the command: that a retention is dead nobody here can know."""
 
 
 def rewind(to: int, *, lane: str = LIVE) -> Command:
@@ -91,6 +95,11 @@ def is_renamed(subject: Subject) -> bool:
     return tuple(subject.names[subject.renamed][-2:]) in checkpoint.names.renames()
 
 
+def is_half_renamed(subject: Subject) -> bool:
+    """Whether a rename has begun that nobody has ended."""
+    return subject.checkpoint().names.half() is not None
+
+
 def command(world: World, subject: Subject, given: Command) -> Process:
     """Start it: finish what was interrupted, plan, apply."""
 
@@ -105,6 +114,8 @@ def command(world: World, subject: Subject, given: Command) -> Process:
             return given.make(drafting)
 
         try:
+            if given.gives_up:
+                applier.give_up(by=by)
             applier.finish()
             shown = plan()
             if shown.steps:

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.airflow import SUCCESS
-from tests.simulator.commands import COMMANDS, REPAIR, command, is_renamed, rename, rewind, set_offset
+from tests.simulator.commands import (
+    COMMANDS,
+    GIVE_UP,
+    REPAIR,
+    command,
+    is_half_renamed,
+    is_renamed,
+    rename,
+    rewind,
+    set_offset,
+)
 from tests.simulator.engine import NAME
 from tests.simulator.expected import REREAD, SKIP, most
 from tests.simulator.moves import move
+from tests.simulator.processes import FROZEN
 from tests.simulator.promises import HOSTILE, TRAP, look_at_replays
 from tests.simulator.subject import HOOKS, LEASE_SECONDS, Options, Subject
 
@@ -109,8 +120,8 @@ def clean_source_switched(world: World) -> str | None:
 @move("a unit is written again", weight=2)
 def rewritten(world: World) -> str | None:
     subject = _subject(world)
-    if not subject.units:
-        return None
+    if not subject.units or is_half_renamed(subject):
+        return None  # its log is in two places, and nobody can tell what is planned
     unit = world.random.choice(subject.units)
     if unit.changed or not subject.is_planned(unit):
         return None
@@ -138,7 +149,7 @@ def sets_offset(world: World) -> str | None:
         return None
     if subject.removed is not None:
         return None
-    if subject.renamed is not None and subject.checkpoint().maintenance.unfinished() is not None:
+    if is_half_renamed(subject):
         return None  # its log is in two places, and nobody can tell what is planned
     landing, planned = world.random.choice(subject.landings), [subject.planned_in(unit) for unit in subject.units]
     places = sorted({one[1] for one in planned if one is not None})
@@ -186,6 +197,35 @@ def renames(world: World) -> str | None:
         return f"rename-source of {subject.name} begins"
     subject.dag_lags, subject.renamed = False, None
     return f"DAG file and checkpoint of {subject.name} agree on {', '.join(subject.sources)}"
+
+
+@move("a rename-source is given up", weight=3, always=True)
+def gives_up(world: World) -> str | None:
+    """It was killed half way; or it only sleeps, and whoever gives it up takes it for dead."""
+    subject = next(iter(world.subjects.values()))
+    if subject.checkpoint().maintenance.unfinished() is not None or is_renamed(subject):
+        return None
+    if subject.renamed is None and renamed(world) is None:
+        return None
+    for process in world.processes.living():
+        world.processes.kill(process)
+    world.now_ms += 2 * round(LEASE_SECONDS * 1000)
+    process = command(world, subject, rename(subject))
+    left = None
+    while left != 0 and (threads := world.processes.ready(process)):
+        world.processes.go_on(threads[0])
+        if is_half_renamed(subject):
+            left = world.random.randrange(1, 60) if left is None else left - 1
+    if process.gone or left is None:
+        return f"the rename-source of {subject.name} ends"
+    dies = world.random.random() < 0.7
+    if dies:
+        world.processes.kill(process)
+    else:
+        process.state = FROZEN
+    world.now_ms += 2 * round(LEASE_SECONDS * 1000)
+    command(world, subject, GIVE_UP)
+    return f"the rename-source of {subject.name} {'dies' if dies else 'freezes'} half way, and is given up"
 
 
 @move("a source is removed", weight=8)

@@ -136,13 +136,13 @@ def _finish_command(world: World, subject: Subject) -> None:
 
 def _finish_rename(world: World, subject: Subject) -> None:
     """Whoever has begun to rename a source, in one of the two places, does it in the other."""
-    from tests.simulator.commands import command, is_renamed, rename
+    from tests.simulator.commands import REPAIR, command, is_half_renamed, is_renamed, rename
 
     for _ in range(TRIES):
         if subject.renamed is None or is_renamed(subject):
             break
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
-        said = command(world, subject, rename(subject))
+        said = command(world, subject, REPAIR if is_half_renamed(subject) else rename(subject))
         finish(world)
     else:
         raise Broken("a source cannot be renamed", f"{said.result}")
