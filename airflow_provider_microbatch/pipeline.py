@@ -9,13 +9,13 @@ from itertools import combinations
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.definition import Definition, is_read_back
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.stores.location import open_store
 
 log = logging.getLogger(__name__)
 

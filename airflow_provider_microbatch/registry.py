@@ -115,7 +115,7 @@ PIPELINES = Registry(
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },
 )
-STORES = Registry("stores", {"file": Entry(f"{_PACKAGE}.checkpoint.posix:PosixStore")})
+STORES = Registry("stores", {"file": Entry(f"{_PACKAGE}.stores.posix:PosixStore")})
 """By the scheme of an address."""
 ENGINES = Registry(
     "engines",

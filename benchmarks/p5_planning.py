@@ -29,7 +29,7 @@ import json, resource, sys, time
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, RunIdentity
-from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 home, number, new, ordered = sys.argv[1:]
 pipeline = Pipeline(

@@ -21,13 +21,13 @@ from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sources.file.index import Span, build, fingerprints
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import SourceLog, encode, offset_of
+from airflow_provider_microbatch.stores.location import open_store
 from benchmarks.harness import Row, paired
 
 RUNS = 9

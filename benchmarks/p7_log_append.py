@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
-from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.stores.location import open_store
 from benchmarks.harness import Row, paired
 
 RUNS = 9

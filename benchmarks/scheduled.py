@@ -14,8 +14,8 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines import server
+from airflow_provider_microbatch.stores.location import open_store
 from demo.local_airflow import LocalAirflow
 
 DEFAULT_IDLE = 1.0

@@ -9,10 +9,10 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.handover import hand_over
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import SourceLog, offset_of
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.stores.location import open_store
 
 PER_FOLDER = 1_000
 

@@ -11,9 +11,9 @@ import psutil
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.cli.table import show_range
 from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.stores.location import open_store
 from demo.local_airflow import LocalAirflow, LocalAirflowError
 from demo.orders import Till
 from demo.processes import java_of, kill_task_of

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 STATES = ("succeeded", "failed", "canceled", "superseded")
 """How an attempt can end."""

@@ -62,13 +62,13 @@ from airflow_provider_microbatch.checkpoint.records import (
 )
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.source_names import SourceNames
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     CheckpointError,
     ForeignCheckpointError,
     SourceCountError,
 )
+from airflow_provider_microbatch.stores import Store
 
 __all__ = ["TOP", "Checkpoint", "Lane", "Tail"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 
 class Definitions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 _TRY, _GIVEN_UP = ".try-", ".given-up"
 _NAME = re.compile(r"\d+\.[a-z_]+(\.try-\d+|\.given-up)?", re.ASCII)

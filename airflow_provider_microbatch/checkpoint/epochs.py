@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 _END = ".end"
 

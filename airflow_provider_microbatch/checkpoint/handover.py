@@ -21,8 +21,8 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, split_entry, to_bytes
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
+from airflow_provider_microbatch.stores import Store
 
 COMPACT_INTERVAL = 10
 """Spark's ``spark.sql.streaming.fileSource.log.compactInterval``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 REMOVED, PACKED = "removed", "packed"
 """What becomes of the entries below a horizon."""

@@ -3,7 +3,7 @@ nobody could tell data that came late for it from data that it is still going to
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 _BEFORE = "before."
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.stores import Store
 
 _ID = re.compile(r"[0-9a-f]{32}")
 

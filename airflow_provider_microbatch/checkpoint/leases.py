@@ -7,7 +7,7 @@ import math
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 LEASE_SECONDS = 60.0
 """How long an attempt counts as alive after its holder's last sign. The holder renews at a third of it, so two renewals

@@ -21,8 +21,8 @@ from itertools import pairwise, takewhile
 from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.segments import SEGMENT_SIZE, Segments
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store
 
 log = logging.getLogger(__name__)
 

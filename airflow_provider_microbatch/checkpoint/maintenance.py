@@ -12,8 +12,8 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.stores import Store
 
 HOLD_SECONDS = 30.0
 """How long a command counts as alive after its last sign. It gives one before each step."""

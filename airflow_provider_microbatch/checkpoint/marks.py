@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record, to_bytes, to_json
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

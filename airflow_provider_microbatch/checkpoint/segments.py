@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 from airflow_provider_microbatch.checkpoint.records import corrupt
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store
 
 SEGMENT_SIZE = 1_000
 """Entries of a segment."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 
 RENAMED = "microbatch/renamed"
 """``<n>``: old and new name, in the order in which it was said. Before it, ``<n>.begun`` says the same: from then on

@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source
 
 NAME = "add-source"
 HELP = "a source is really new and no other one under a new name: all it has is read"

@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint, open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 
 NAME = "adopt"
 HELP = "have what another checkpoint, or a lost life of this one, published as a batch count as this one's"

@@ -10,8 +10,8 @@ from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_un
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.retention import find_held
-from airflow_provider_microbatch.execution.source_check import check_sources
-from airflow_provider_microbatch.execution.table_check import check_table
+from airflow_provider_microbatch.upkeep.source_check import check_sources
+from airflow_provider_microbatch.upkeep.table_check import check_table
 
 NAME = "check"
 HELP = "verify all logs; exit status 0: nothing found, 1: findings, 2: cannot be read"

@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store, open_location
-from airflow_provider_microbatch.execution.maintenance.exchange import plan_import
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.exchange import plan_import
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 
 NAME = "import"
 HELP = "copy the checkpoint of a Structured Streaming query, or an export, and make it a pipeline's"

@@ -7,7 +7,7 @@ import json
 
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.engines.lookup import find_engine
-from airflow_provider_microbatch.execution.janitor import GRACE_SECONDS, Janitor
+from airflow_provider_microbatch.upkeep.janitor import GRACE_SECONDS, Janitor
 
 NAME = "janitor"
 HELP = "drop stages of dead attempts, call hooks that nobody called, apply retention; exit status 1: some is left"

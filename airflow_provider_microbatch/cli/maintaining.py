@@ -9,13 +9,13 @@ import socket
 from collections.abc import Callable, Collection
 
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.cli.table import text_table
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.steps import Step
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.steps import Step
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey, check_name
-from airflow_provider_microbatch.checkpoint.location import open_store, scheme_of
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceCountError
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store, scheme_of
 
 
 def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoint:

@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
 
 NAME = "rename-source"
 HELP = "a source has a new name: its position, log and state become those of the new one, in all lanes"

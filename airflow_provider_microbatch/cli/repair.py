@@ -7,7 +7,7 @@ from functools import partial
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 
 NAME = "repair"
 HELP = "mend torn and missing entries without losing or doubling a row; exit status 1: something is left"

@@ -7,8 +7,8 @@ import argparse
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
 
 NAME = "rewind"
 HELP = "make batch N the newest one; later batches are taken out of the table and run again"

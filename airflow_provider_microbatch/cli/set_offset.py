@@ -8,8 +8,8 @@ import json
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 
 NAME = "set-offset"
 HELP = "have the next batch begin elsewhere in a source; says what is skipped or read twice"

@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 
 NAME = "start-behind"
 HELP = "have the next batch take a number behind all that the table holds, whoever published it"

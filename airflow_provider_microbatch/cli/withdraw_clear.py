@@ -6,8 +6,8 @@ import argparse
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint, open_checkpoint_store
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 
 NAME = "withdraw-clear"
 HELP = "a clear of this batch waits for an answer that nobody will give, since its run was deleted: end the wait"

@@ -16,9 +16,9 @@ from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, check_pipeline
-from airflow_provider_microbatch.operators.run_context import bundle_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.task_context.run_context import bundle_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

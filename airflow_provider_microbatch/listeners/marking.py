@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.marks import Mark
+from airflow_provider_microbatch.stores.location import open_store
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.micro_batch import LABEL, MicroBatchOperator, check_runnable
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.data_interval import interval_work
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,12 +9,12 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
-from airflow_provider_microbatch.execution.janitor import GRACE_SECONDS, Janitor
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.janitor import GRACE_SECONDS, Janitor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

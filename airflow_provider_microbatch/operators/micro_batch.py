@@ -24,11 +24,11 @@ from airflow_provider_microbatch.execution.labels import aside_label, batch_labe
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
 from airflow_provider_microbatch.job_status import check_hook
 from airflow_provider_microbatch.listeners.registration import listen
-from airflow_provider_microbatch.operators.data_interval import interval_work
-from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution
-from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.task_context.data_interval import interval_work
+from airflow_provider_microbatch.task_context.run_context import code_of, identity_of, open_execution
+from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

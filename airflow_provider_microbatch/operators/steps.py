@@ -37,7 +37,6 @@ from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.listeners.registration import listen
-from airflow_provider_microbatch.operators.data_interval import interval_work
 from airflow_provider_microbatch.operators.micro_batch import (
     LABEL,
     alarming,
@@ -45,9 +44,10 @@ from airflow_provider_microbatch.operators.micro_batch import (
     check_runnable,
     set_label,
 )
-from airflow_provider_microbatch.operators.run_context import code_of, identity_of, open_execution, run_goes_on
-from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.data_interval import interval_work
+from airflow_provider_microbatch.task_context.run_context import code_of, identity_of, open_execution, run_goes_on
+from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -18,8 +18,8 @@ def latest_batch(checkpoint: str) -> dict[str, Any] | None:
     # Imported here: a plugin is loaded by every process of Airflow.
     from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
     from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-    from airflow_provider_microbatch.checkpoint.location import open_store
     from airflow_provider_microbatch.execution.summary import summarize
+    from airflow_provider_microbatch.stores.location import open_store
 
     opened = Checkpoint(open_store(checkpoint))
     newest = opened.commit_log.latest_id()

@@ -12,11 +12,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
-from airflow_provider_microbatch.operators.data_interval import wanted_interval
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
-from airflow_provider_microbatch.operators.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.data_interval import wanted_interval
+from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.new_data import (
     FAILED,
     GIVES_WAY,

@@ -14,7 +14,6 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError
@@ -26,6 +25,7 @@ from airflow_provider_microbatch.sources.intervals import (
     Interval,
     IntervalSurvey,
 )
+from airflow_provider_microbatch.stores import Store
 
 
 @dataclass(frozen=True, kw_only=True)

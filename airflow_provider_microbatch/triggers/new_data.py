@@ -17,16 +17,16 @@ from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.plan import FireDecision
-from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
-from airflow_provider_microbatch.operators.data_interval import wanted_interval
-from airflow_provider_microbatch.operators.run_context import (
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.data_interval import wanted_interval
+from airflow_provider_microbatch.task_context.run_context import (
     identity_of,
     is_backfill,
     open_checkpoint,
     open_execution,
 )
-from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.sources.intervals import Interval
 
 log = logging.getLogger(__name__)
 

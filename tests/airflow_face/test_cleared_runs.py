@@ -12,10 +12,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
 
-from airflow_provider_microbatch.operators import cleared_runs
-from airflow_provider_microbatch.operators.cleared_runs import ClearedRuns
-from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.task_context import cleared_runs as cleared_runs
+from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
 from tests.airflow_face.support import context, tree
 from tests.execution.world import World

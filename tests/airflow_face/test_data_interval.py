@@ -22,10 +22,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow.serialization.encoders import coerce_to_core_timetable
 
 from airflow_provider_microbatch.exceptions import IntervalError
-from airflow_provider_microbatch.operators.data_interval import interval_of
-from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.task_context.data_interval import interval_of
+from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
 from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
 from tests.airflow_face.test_new_data import event, fires, triggered

@@ -154,7 +154,7 @@ def test_it_is_silent_on_tasks_that_are_not_ours(
 
     monkeypatch.setattr(MARKING, "put", touched)
     monkeypatch.setattr(listener, "_mark", touched)
-    monkeypatch.setattr("airflow_provider_microbatch.operators.run_context.open_execution", touched)
+    monkeypatch.setattr("airflow_provider_microbatch.task_context.run_context.open_execution", touched)
     caplog.set_level(logging.DEBUG)
     theirs = SimpleNamespace(execute=print)
     for instance in (

@@ -19,12 +19,10 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.plan import FireDecision
-from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.sinks.table import TableSink
@@ -32,6 +30,8 @@ from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers import new_data
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger, decide
 from tests.airflow_face.support import context, tree

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_microbatch.engines import processes
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
-from airflow_provider_microbatch.operators.stoppable import StoppableEngine
+from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 from tests.execution.world import World
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.stores.location import open_store
 from tests.support.hooks import Diary
 from tests.support.systems import DEFAULT, SYSTEMS, System
 

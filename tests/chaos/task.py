@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.settings import Settings, hand_down
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.janitor import Janitor
 from tests.chaos.engine import ProcessEngine
 from tests.chaos.points import Points
 from tests.chaos.setting import Setting, identity

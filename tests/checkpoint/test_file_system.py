@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint import file_system
-from airflow_provider_microbatch.checkpoint.file_system import type_of, unfit
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores.posix import file_system as file_system
+from airflow_provider_microbatch.stores.posix.file_system import type_of, unfit
 from tests.execution.world import World, run_identity
 
 MOUNTS = [

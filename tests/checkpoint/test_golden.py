@@ -13,9 +13,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import decode_offsets, encode_commit, encode_offsets
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.lane import Tail
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignCheckpointError, SourceCountError
+from airflow_provider_microbatch.stores.location import open_store
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 CASES = {"spark-4.1.3-v1": "v1", "spark-4.2.0-v2": "v2"}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.handover import hand_over
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, CorruptEntryError
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.checkpoint.test_golden import GOLDEN, open_golden
 from tests.checkpoint.world import claimed, entry
 from tests.support.spark_log import files_spark_reads

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.log import HINT_EVERY, MetadataLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.checkpoint.world import claimed, entry
 
 

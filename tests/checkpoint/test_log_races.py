@@ -13,9 +13,9 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.log import HINT_EVERY, LOOKED_AT, MetadataLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.checkpoint.world import claimed, entry, fill, opened
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_folder import Folder
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.stores.posix.folder import Folder
 
 
 def test_bytes_and_every_new_folder_are_synced_before_put_returns(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, move_litter
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sinks.file.posix import exchange
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.stores.posix.litter import find_litter, move_litter
 
 CALLS = ("open", "link", "unlink", "rmdir", "rename", "mkdir", "stat", "lstat", "listdir", "scandir", "readlink")
 MOST = 80

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, move_litter
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.stores.posix.litter import find_litter, move_litter
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -12,11 +12,11 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.retention import apply_retention, compact_logs
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.checkpoint.world import claimed, entry, fill, opened
 
 SIZE = 10

@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Offset, OffsetEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
+from airflow_provider_microbatch.stores.location import open_store
 
 RUN = RunIdentity(dag_id="orders", run_id="run-1", task_id="micro_batch", ti_id="ti-1")
 

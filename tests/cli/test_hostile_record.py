@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import TOP
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.execution.maintenance.steps import DropStage, step_to_dict
+from airflow_provider_microbatch.upkeep.commands.steps import DropStage, step_to_dict
 from tests.execution.maintaining import filled
 from tests.execution.world import World
 

@@ -12,11 +12,11 @@ from typing import Protocol
 import pytest
 from acme_microbatch.counter import CounterSource
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
 
 Make = Callable[[Path], Store]

@@ -25,9 +25,9 @@ from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.exceptions import EngineError, ForeignBatchError
 from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.execution.identity import planned_identity
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from tests.engines.conftest import World
 from tests.execution.maintaining import applied
 from tests.execution.world import World as Pipelines

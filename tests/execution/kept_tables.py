@@ -9,13 +9,13 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.execution.maintenance.adopt import plan_adopt
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from tests.execution.maintaining import Make
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
-from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
+from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 

@@ -19,16 +19,16 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.janitor import Janitor
 
 HOUR_MS = 60 * 60 * 1000
 ROWS = 3

@@ -12,9 +12,9 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
 )
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.world import Killed, World
 

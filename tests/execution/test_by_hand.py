@@ -10,11 +10,11 @@ import pytest
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BrokenLogError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, Write
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, Write
 from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import Sleep, killed
 from tests.execution.world import Killed, World

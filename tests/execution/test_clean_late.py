@@ -21,11 +21,11 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
 )
 from airflow_provider_microbatch.execution.intervals import batch_of
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, rewind
 from tests.execution.sleepers import Sleep, cleaning, killed, rewound

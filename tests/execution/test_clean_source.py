@@ -11,19 +11,19 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution.maintaining import applied, rewind
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine

@@ -11,9 +11,9 @@ import pytest
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, MaintenanceError, SourceError
-from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, filled, planned, rewind, rows
 from tests.execution.world import World

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.store import Store
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
 
 PATHS = ("metadata", "offsets/0", "offsets/1", "lanes/a/offsets/0")
 FOLDERS = ("", "offsets", "lanes", "lanes/a", "lanes/a/offsets", "nothing")

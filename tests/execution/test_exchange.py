@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.exchange import plan_export, plan_import
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
 from tests.execution.maintaining import applied, killed_at, planned
 from tests.execution.world import CODE, World, run_identity

@@ -10,10 +10,10 @@ import pytest
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine

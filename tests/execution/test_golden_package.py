@@ -13,9 +13,9 @@ import pytest
 from airflow_provider_microbatch import PathCatalog, TableSink
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 

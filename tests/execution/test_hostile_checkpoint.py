@@ -12,15 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.marks import Mark
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import CheckpointError, HandleError, MaintenanceError, UntrustedError
-from airflow_provider_microbatch.execution.janitor import Janitor
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
-from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.job_status import JobContext, JobStatusHook
 from airflow_provider_microbatch.runtime.statements import StatementFailure
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -28,6 +23,11 @@ from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table import statements as statements
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
+from airflow_provider_microbatch.upkeep.janitor import Janitor
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import planned, rewind
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine

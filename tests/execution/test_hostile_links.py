@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.test_hostile_checkpoint import janitor, rewrite
 from tests.execution.world import World

@@ -13,11 +13,11 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, EngineError, SinkError
-from airflow_provider_microbatch.execution import janitor as janitor_module
 from airflow_provider_microbatch.execution import status
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.job_status import PAUSES, JobStatusHook
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep import janitor as janitor_module
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine

@@ -12,10 +12,10 @@ from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
-from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.execution.settle import settle
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.janitor import Janitor
 from tests.execution.intervals import hour
 from tests.execution.maintaining import filled
 from tests.execution.world import CODE, KEY, Killed, World, run_identity

@@ -12,7 +12,6 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
@@ -20,9 +19,10 @@ from airflow_provider_microbatch.exceptions import (
     MicroBatchError,
 )
 from airflow_provider_microbatch.execution import commit_entry
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.steps import (
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.steps import (
     DropOutput,
     DropStage,
     End,
@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.maintenance.steps import (
     SetAsideLate,
     Write,
 )
-from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import (
     Sleep,

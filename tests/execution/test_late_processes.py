@@ -26,11 +26,11 @@ from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution import plan as plan_module
 from airflow_provider_microbatch.execution import replay as replay_module
 from airflow_provider_microbatch.execution.intervals import batch_of
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
-from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, filled, rewind, rows
 from tests.execution.sleepers import (

@@ -14,11 +14,11 @@ from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS, Mai
 from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
 from airflow_provider_microbatch.exceptions import CorruptEntryError, EngineError, MaintenanceError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.plan import Plan
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, SetAside
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Plan
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, SetAside
 from tests.execution.maintaining import (
     Make,
     applied,

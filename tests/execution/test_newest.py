@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.kept_tables import start_behind
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.test_start_behind import counted_as

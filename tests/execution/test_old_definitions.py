@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, step_to_dict
-from airflow_provider_microbatch.execution.maintenance.stored_steps import read_steps
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, step_to_dict
+from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import World
 from tests.sinks.stages import NOTHING_KNOWN

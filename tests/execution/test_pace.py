@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.codec import decode_commit, encode_commit
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.pace import limits
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine, local
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.maintenance.steps import Move, Write
-from airflow_provider_microbatch.execution.source_check import check_sources
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
+from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
 from tests.execution.sleepers import Sleep
 from tests.execution.world import World

@@ -19,8 +19,8 @@ from airflow_provider_microbatch.exceptions import (
     CorruptEntryError,
     MaintenanceError,
 )
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 from tests.execution.maintaining import applied, planned
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine

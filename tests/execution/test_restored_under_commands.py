@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput
-from airflow_provider_microbatch.execution.source_check import check_sources
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
+from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.sleepers import Sleep, to_the_first
 from tests.execution.test_source_names import rename

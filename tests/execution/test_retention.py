@@ -21,8 +21,6 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEn
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.posix_folder import Folder
 from airflow_provider_microbatch.checkpoint.segments import Segments
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
@@ -31,8 +29,10 @@ from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
 from airflow_provider_microbatch.execution.retention import apply_retention, retained
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.stores.posix.folder import Folder
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.sleepers import Sleep, applied_or_refused, killed

@@ -6,10 +6,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from airflow_provider_microbatch.execution.maintenance import apply
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
@@ -22,8 +22,8 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
-from airflow_provider_microbatch.execution.maintenance import apply
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, applier, filled, planned, rewind, rows
 from tests.execution.world import CODE, World, run_identity

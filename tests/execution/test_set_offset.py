@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SourceError
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from tests.execution.maintaining import Make, applied, planned, rewind
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine

@@ -17,9 +17,9 @@ from airflow_provider_microbatch.exceptions import (
     SourceCountError,
     SourceRenamedError,
 )
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_add_source, plan_rename_source
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import Make, applied, filled, killed_at, rewind
 from tests.execution.world import World, run_identity

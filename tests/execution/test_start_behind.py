@@ -10,11 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.summary import summaries
-from airflow_provider_microbatch.execution.table_check import check_table
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import SINKS, Setting, adopt, refused, start_behind
 from tests.execution.maintaining import applied, filled, killed_at, planned, rewind
 from tests.execution.world import World, run_identity

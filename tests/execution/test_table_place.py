@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, SinkError, TransformError
-from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
-from airflow_provider_microbatch.execution.maintenance.start_behind import plan_start_behind
-from airflow_provider_microbatch.execution.table_check import check_table
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
+from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.world import CODE, KEY, Killed, World, run_identity

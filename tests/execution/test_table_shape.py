@@ -8,12 +8,12 @@ from unittest import mock
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import filled, rows
 from tests.execution.world import CODE, KEY, World, run_identity

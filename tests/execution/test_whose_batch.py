@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import planned_identity
-from airflow_provider_microbatch.execution.table_check import SAMPLE, check_table, sample
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.table_check import SAMPLE, check_table, sample
 from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import CODE, World, run_identity

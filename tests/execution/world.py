@@ -14,16 +14,16 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.janitor import Janitor
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.janitor import Janitor
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
 from tests.support.whose import published, stages_of

@@ -17,7 +17,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor forgets an epoch that is taken at that moment",
         why="the attempt is found by nobody: its hooks are not called again, its stage stays",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="            if epoch in self._checkpoint.attempts.epochs.all(key):\n",
         new="            if False:\n",
         tests=("tests/execution/test_janitor.py",),

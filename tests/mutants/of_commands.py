@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation(
         name="a move goes on once its command is over",
         why="a source's log is torn in two, and every run stops",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old='{path.removeprefix(self.path)}", is_over)\n',
         new='{path.removeprefix(self.path)}", _not_over)\n',
         tests=(RENAME_GIVEN_UP, RESTORED),
@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         name="a copy that came late stays",
         why="the file lies under two names, and counts for a source of the other one",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="    if is_new and is_over() and store.get(path) == data:\n",
         new="    if False:\n",
         tests=(
@@ -70,7 +70,7 @@ MUTATIONS = [
     Mutation(
         name="a file that is gone from both places is not put back",
         why="a restored log lacks an entry, or a source's log, and no run goes on",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old=" and is_over() and store.get(target) != data:\n        store.put_if_absent(path, data)\n",
         new=":\n        pass\n",
         tests=(
@@ -89,7 +89,7 @@ MUTATIONS = [
     Mutation(
         name="repair says of a half rename that it is over before its files are back",
         why="killed in between, nobody knows of it any more, and the next run reads all a second time",
-        file="execution/maintenance/rename_source.py",
+        file="upkeep/commands/rename_source.py",
         old="    for folder in folders:\n        _move(drafting, ",
         new="    drafting.set_aside(half.path, half.new)\n    for folder in folders:\n        _move(drafting, ",
         tests=(RENAME_GIVEN_UP,),
@@ -97,7 +97,7 @@ MUTATIONS = [
     Mutation(
         name="repair takes the log of a source for what a rename has left",
         why="two sources are made one by a rename that was begun late, and never done",
-        file="execution/maintenance/rename_source.py",
+        file="upkeep/commands/rename_source.py",
         old=" = [] if _has_read(drafting.checkpoint, half.new) else [",
         new=" = [",
         tests=(RENAME_GIVEN_UP,),
@@ -105,7 +105,7 @@ MUTATIONS = [
     Mutation(
         name="a command counts on the log of a source that is renamed half",
         why="what lies under the other name is taken for lost: a rewind reads all of it again",
-        file="execution/maintenance/rename_source.py",
+        file="upkeep/commands/rename_source.py",
         old="    half = checkpoint.names.half()\n    if half is not None:\n",
         new="    half = checkpoint.names.half()\n    if False:\n",
         tests=(RENAME_GIVEN_UP,),
@@ -129,7 +129,7 @@ MUTATIONS = [
     Mutation(
         name="what a command that slept writes late stays",
         why="it is the entry of another batch by then",
-        file="execution/maintenance/apply.py",
+        file="upkeep/commands/apply.py",
         old="                    if since_ms is not None and isinstance(step, Write):\n",
         new="                    if False:\n",
         tests=(BY_HAND,),
@@ -137,7 +137,7 @@ MUTATIONS = [
     Mutation(
         name="a command that slept takes back what the next one has written alike",
         why="the checkpoint lacks the file that was just mended",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old=" if bears_trail(data, command=command, by=by) else None\n",
         new="\n",
         tests=(BY_HAND,),
@@ -145,7 +145,7 @@ MUTATIONS = [
     Mutation(
         name="a command that was given up takes output out of the table",
         why="its batch stays committed, and its rows are gone",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="        if found is None or is_over():\n",
         new="        if found is None:\n",
         tests=(BY_HAND,),
@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation(
         name="repair puts back any plan that lies hidden",
         why="the log says of a committed batch that it has read what it has not",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="                if known is not None and checkpoint.batch(key, entry, data).digest == known.digest:\n",
         new="                if known is not None and entry:\n",
         tests=("tests/execution/test_repair.py",),
@@ -161,7 +161,7 @@ MUTATIONS = [
     Mutation(
         name="repair puts back a plan that was taken back",
         why="it is of before a command, and what it was planned after has changed",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="(planned and planned[0] < number < planned[-1])",
         new="number > 0",
         tests=("tests/execution/test_repair.py",),
@@ -169,7 +169,7 @@ MUTATIONS = [
     Mutation(
         name="a checkpoint that begins counts on behind a stray number",
         why="its log begins at a number that no batch was counted to, for good",
-        file="execution/maintenance/start_behind.py",
+        file="upkeep/commands/start_behind.py",
         old="held if position.latest is None else [",
         new="held[-1:] if position.latest is None else [",
         tests=(BEHIND,),
@@ -177,7 +177,7 @@ MUTATIONS = [
     Mutation(
         name="a checkpoint begins behind the highest number that a batch can have",
         why="neither Spark nor a file system goes on from there",
-        file="execution/maintenance/start_behind.py",
+        file="upkeep/commands/start_behind.py",
         old="    elif held[-1] >= _HIGHEST:\n",
         new="    elif False:\n",
         tests=(BEHIND,),
@@ -185,7 +185,7 @@ MUTATIONS = [
     Mutation(
         name="start-behind counts up to any number",
         why="a folder that somebody has renamed has it fill memory and disk",
-        file="execution/maintenance/start_behind.py",
+        file="upkeep/commands/start_behind.py",
         old="    if missing > _MOST_MISSING:\n",
         new="    if missing > 10**9:\n",
         tests=("tests/execution/test_start_behind.py",),
@@ -193,7 +193,7 @@ MUTATIONS = [
     Mutation(
         name="repair forgets the id of a table that is away",
         why="it asks an empty folder for batches that are committed, and plans them again",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="        if away is None:\n",
         new="        if True:\n",
         tests=("tests/execution/test_repair.py",),
@@ -201,7 +201,7 @@ MUTATIONS = [
     Mutation(
         name="repair forgets the schema that committed rows have",
         why="another one is inferred, and readers cannot read both",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="    if has_committed(checkpoint):\n",
         new="    if False:\n",
         tests=("tests/execution/test_damaged_sources.py",),
@@ -217,7 +217,7 @@ MUTATIONS = [
     Mutation(
         name="a record alone takes published batches out of a table",
         why="whoever writes a checkpoint has the operator's repair empty a table",
-        file="execution/maintenance/stored_steps.py",
+        file="upkeep/commands/stored_steps.py",
         old="    if dropped and (typed != left.command or DROP_OUTPUT not in typed):\n",
         new="    if False:\n",
         tests=("tests/cli/test_maintenance.py",),
@@ -225,7 +225,7 @@ MUTATIONS = [
     Mutation(
         name="a command that was taken for dead goes on",
         why="its steps are done to the next life of its batches",
-        file="execution/maintenance/apply.py",
+        file="upkeep/commands/apply.py",
         old="                over = maintenance.is_over(begun)\n",
         new="                over = False\n",
         tests=(LATE, LATE_COMMANDS),
@@ -233,7 +233,7 @@ MUTATIONS = [
     Mutation(
         name="what may come late is taken whoever has finished the command",
         why="a process that slept there takes the commit entry of the batch's next life away",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="        if data is None or is_over():\n",
         new="        if data is None:\n",
         tests=(LATE, LATE_COMMANDS),
@@ -241,7 +241,7 @@ MUTATIONS = [
     Mutation(
         name="a command does not look whether what it counted on is still there",
         why="the log has a gap, and no run begins before somebody repairs it",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="        if self.after and store.get(self.after) is None:\n",
         new="        if False:\n",
         tests=(LATE, LATE_COMMANDS),
@@ -249,7 +249,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind takes out only the attempt's output that its plan saw",
         why="a replay that wakes up meanwhile stops it half way, for good",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="        found = sink.contains(taken)\n",
         new="        found = seen\n",
         tests=(LATE, LATE_COMMANDS),
@@ -257,7 +257,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind does not fence the attempts of its batches",
         why="a replay that wakes up behind it publishes what no log knows",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old=(
             "            fence_attempts(self._drafting, BatchKey(self._name, number), "
             'why="its batch was rewound", also_ended=True)\n'
@@ -268,7 +268,7 @@ MUTATIONS = [
     Mutation(
         name="requests of a batch that is rewound count as answered",
         why="what is set aside in its new life counts as replayed, and retention removes it",
-        file="execution/maintenance/repair_epochs.py",
+        file="upkeep/commands/repair_epochs.py",
         old="        if epoch in ended:\n",
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
@@ -284,7 +284,7 @@ MUTATIONS = [
     Mutation(
         name="a command that slept removes whatever has the name by then",
         why="a committed batch of the next life is in no plan, or a planned one is lost",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="            _remove_copied(store, self.path, self.target, data, is_over)\n",
         new="            store.delete(self.path)\n",
         tests=(LATE_COMMANDS,),
@@ -292,7 +292,7 @@ MUTATIONS = [
     Mutation(
         name="what is removed was compared just before",
         why="the entry that has come at that moment goes in its place",
-        file="checkpoint/posix.py",
+        file="stores/posix/__init__.py",
         old="                if _holds(folder, aside, data):\n",
         new="                if True:\n",
         tests=("tests/checkpoint/test_posix.py",),
@@ -316,7 +316,7 @@ MUTATIONS = [
     Mutation(
         name="who was finished by another is told how to finish it",
         why="who follows that removes the record of a command, and a run commits while the next one is at its steps",
-        file="execution/maintenance/apply.py",
+        file="upkeep/commands/apply.py",
         old="                if self._is_over(begun):\n",
         new="                if False:\n",
         tests=(MAINTENANCE,),
@@ -324,7 +324,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind looks for what is later than a backup before it looks at its own log",
         why="what retention took is said to be of after a backup, and the advice doubles it",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old=("        self._check_position(offset_ids, commit_ids)\n        self._lost = self._of_another_life()\n"),
         new=("        self._lost = self._of_another_life()\n        self._check_position(offset_ids, commit_ids)\n"),
         tests=("tests/execution/test_rewind.py",),
@@ -340,7 +340,7 @@ MUTATIONS = [
     Mutation(
         name="what comes late is moved only where nothing came before",
         why="a rewind that was killed before its end can never be finished, and no run begins",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old='            target = f"{self.target}.{others}"\n',
         new='            raise MaintenanceError(f"{target} is taken by something else.")\n',
         tests=(LATE_COMMANDS,),
@@ -388,7 +388,7 @@ MUTATIONS = [
     Mutation(
         name="a keep is done as it was planned, whatever was released since",
         why="a command that a late commit comes between stops half way, for good",
-        file="execution/maintenance/plan.py",
+        file="upkeep/commands/plan.py",
         old="        step.apply(self._draft)\n        if self._draft.changes() != before:\n",
         new="        self.through(lambda: step.apply(self._draft), step.why)\n        if False:\n",
         tests=(CLEAN_LATE,),
@@ -396,7 +396,7 @@ MUTATIONS = [
     Mutation(
         name="a keep that is on record is done unseen",
         why="who writes the checkpoint has a command open what lies elsewhere as a source's records",
-        file="execution/maintenance/stored_steps.py",
+        file="upkeep/commands/stored_steps.py",
         old='        check_name(step.source, what="source")\n        check_name(step.lane, what="lane")\n',
         new="",
         tests=("tests/cli/test_hostile_record.py",),
@@ -412,7 +412,7 @@ MUTATIONS = [
     Mutation(
         name="output that the restored logs do not know is this batch",
         why="the rewind that the error names has nothing to do, for ever",
-        file="execution/maintenance/site.py",
+        file="upkeep/commands/site.py",
         old="return None if is_planned and self.published(key)",
         new="return None if self.published(key)",
         tests=(WHOSE, BEHIND),
@@ -452,7 +452,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind leaves what it takes back due",
         why="what is planned again, and passed over then, is deleted once its batch is out of the logs",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old="        self._keep(later)\n",
         new="",
         tests=(CLEAN_LATE,),
@@ -460,7 +460,7 @@ MUTATIONS = [
     Mutation(
         name="a command stops where somebody ends the attempt that it was about to end",
         why="it can never be finished, and no run begins before it is",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="        store.put_if_absent(self.path, self.text.encode())\n",
         new=(
             "        if not store.put_if_absent(self.path, self.text.encode()):\n"
@@ -471,7 +471,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind leaves the stages of the attempts that it fences",
         why="one that is published late takes the batch's place for good",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old="            self._drop_stages(unfinished[number])\n",
         new="",
         tests=(LATE, LATE_COMMANDS),
@@ -488,7 +488,7 @@ MUTATIONS = [
     Mutation(
         name="a command that has done nothing stops half way for good",
         why="a plan that came between keeps every run from beginning",
-        file="execution/maintenance/apply.py",
+        file="upkeep/commands/apply.py",
         old="                if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):\n",
         new="                if False:\n",
         tests=(LATE, LATE_COMMANDS),
@@ -504,7 +504,7 @@ MUTATIONS = [
     Mutation(
         name="what came before the first step of a rewind stays",
         why="a commit entry without offsets stops the pipeline for good",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old='            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
         new="            pass\n",
         tests=(LATE, LATE_COMMANDS),
@@ -512,7 +512,7 @@ MUTATIONS = [
     Mutation(
         name="an epoch that was taken meanwhile stops a rewind half way",
         why="no run begins any more, and no command can finish it",
-        file="execution/maintenance/steps.py",
+        file="upkeep/commands/steps.py",
         old="            epoch += 1\n",
         new='            raise MaintenanceError("it is taken")\n',
         tests=(LATE, LATE_COMMANDS),
@@ -520,7 +520,7 @@ MUTATIONS = [
     Mutation(
         name="a command that was refused is finished by the next",
         why="what it planned is done to a log that went on since: a committed batch is in no plan",
-        file="execution/maintenance/apply.py",
+        file="upkeep/commands/apply.py",
         old="        if not self._checkpoint.maintenance.allow(left, steps=False):\n",
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
@@ -528,7 +528,7 @@ MUTATIONS = [
     Mutation(
         name="a repaired entry is another batch",
         why="what the table has of it is nobody's: it is never replayed, and check finds it foreign",
-        file="execution/maintenance/repair_lane.py",
+        file="upkeep/commands/repair_lane.py",
         old="            stands_for=ran.digest if ran else None,\n",
         new="            stands_for=None,\n",
         tests=(WHOSE, BEHIND),
@@ -536,7 +536,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind after a restore takes out what nobody can read again",
         why="with clean_source the only copy of the rows goes",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old="            self._check_given_up(sorted(lost))\n",
         new="",
         tests=(WHOSE, BEHIND),

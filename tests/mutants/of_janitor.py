@@ -19,7 +19,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor cleans up after the living",
         why="a running batch loses its stage",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="        if sign is not None:",
         new="        if False:",
         tests=(JANITOR,),
@@ -27,7 +27,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor does not fence",
         why="an attempt that was only slow publishes after it was given up",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="            if not self._dry_run and not self._fence(attempt):",
         new="            if False:",
         tests=(JANITOR,),
@@ -35,7 +35,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor does not stop Spark",
         why="an orphaned driver writes the stage again that was dropped",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="            if engine is not None and engine.cancel(attempt.handle):",
         new="            if False:",
         tests=(JANITOR,),
@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor leaves a published replay to a next run",
         why="the run that asked for it was deleted: its attempt stays unfinished, and retention before it, for ever",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="        if self._is_over(attempt.key) or self._published_in(",
         new="        if self._published_in(",
         tests=(REPLAYS,),
@@ -75,7 +75,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor leaves stages",
         why="stages pile up",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="        for sink in staged:\n",
         new="        for sink in []:\n",
         tests=(JANITOR,),

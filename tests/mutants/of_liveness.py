@@ -21,7 +21,7 @@ MUTATIONS = [
     Mutation(
         name="the janitor looks whether a replay is published before its stage is gone",
         why="a process that slept publishes after the look: its attempt failed, and nobody answers",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="            end = self._answer(attempt, candidates, report) or end\n",
         new="            pass\n",
         tests=("tests/execution/test_janitor_replays.py",),
@@ -37,7 +37,7 @@ MUTATIONS = [
     Mutation(
         name="a batch that retention took waits for its commit",
         why="its attempt keeps retention where it is for ever",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="        return self._is_removed(key) or self._checkpoint",
         new="        return self._checkpoint",
         tests=("tests/execution/test_janitor_replays.py",),
@@ -45,7 +45,7 @@ MUTATIONS = [
     Mutation(
         name="what is no error of ours ends the janitor",
         why="one record that somebody wrote keeps stages and retention of the whole checkpoint",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old='            except Exception as error:\n                self._failed(f"{key}',
         new='            except MicroBatchError as error:\n                self._failed(f"{key}',
         tests=("tests/execution/test_janitor_replays.py",),
@@ -181,7 +181,7 @@ MUTATIONS = [
     Mutation(
         name="a sensor waits for data while a cleared run waits for it",
         why="a cleared batch stays queued until new data comes, or for ever",
-        file="operators/cleared_runs.py",
+        file="task_context/cleared_runs.py",
         old="            if _count(run.dag_id, asked):\n",
         new="            if False:\n",
         tests=(CLEARED,),
@@ -189,7 +189,7 @@ MUTATIONS = [
     Mutation(
         name="who waits for a data interval gives way",
         why="the interval is skipped, and no later run reads it",
-        file="operators/cleared_runs.py",
+        file="task_context/cleared_runs.py",
         old="        if self._pipeline.plan != LIVE:\n",
         new="        if False:\n",
         tests=(CLEARED,),

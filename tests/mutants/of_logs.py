@@ -24,7 +24,7 @@ MUTATIONS = [
     Mutation(
         name="a plan says how long ago something was",
         why="made again before it is applied it is another one, and refused: nothing is repaired for an hour",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old=" old entries at {_utc(said_ms)}, and",
         new=" old entries {drafting.store.now_ms() - said_ms} ms ago, and",
         tests=(RETENTION,),
@@ -32,7 +32,7 @@ MUTATIONS = [
     Mutation(
         name="a retention that may be alive is given up",
         why="it goes on while somebody rewinds",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="            if drafting.store.now_ms() > may_be_dead_ms:\n",
         new="            if True:\n",
         tests=(RETENTION,),
@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation(
         name="a plain file among the lanes is a lane if it is called like one",
         why="runs of intervals, retention, check and repair stop at it",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old=" if not entry.is_file(follow_symlinks=False)]",
         new="]",
         tests=("tests/execution/test_janitor_replays.py",),
@@ -80,7 +80,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind does not look what retention is removing",
         why="the log is emptied behind it: the position is lost",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old="            self._check_kept()\n",
         new="",
         tests=(RETENTION,),
@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation(
         name="a folder that went while it was open is not opened again",
         why="of runs that begin at once one fails: its folder is the other maker's by now",
-        file="checkpoint/posix.py",
+        file="stores/posix/__init__.py",
         old="_FOLDER_TRIES = 10\n",
         new="_FOLDER_TRIES = 0\n",
         tests=("tests/checkpoint/test_posix.py",),
@@ -216,7 +216,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind to the oldest entry is accepted",
         why="every run after it is red with a broken log",
-        file="execution/maintenance/rewind.py",
+        file="upkeep/commands/rewind.py",
         old="        if self._to == offset_ids[0] and self._to > 0 and offset_ids[-1] > self._to:\n",
         new="        if False:\n",
         tests=(REWIND,),
@@ -224,7 +224,7 @@ MUTATIONS = [
     Mutation(
         name="an export passes batches that are set aside over in silence",
         why="their rows end in no table",
-        file="execution/maintenance/exchange.py",
+        file="upkeep/commands/exchange.py",
         old="    _check_aside(drafting, allow_skip=allow_skip)\n",
         new="",
         tests=("tests/execution/test_exchange.py",),
@@ -232,7 +232,7 @@ MUTATIONS = [
     Mutation(
         name="a position is set back over a batch that is set aside",
         why="a clear of that batch brings its rows a second time",
-        file="execution/maintenance/set_offset.py",
+        file="upkeep/commands/set_offset.py",
         old="    _check_aside(checkpoint, lane, opened, source, offset)\n",
         new="",
         tests=("tests/execution/test_set_offset.py",),

@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation(
         name="an entry is not fsynced",
         why="a power cut leaves a log entry that is named and empty",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="            file.flush()\n            os.fsync(file.fileno())\n",
         new="            file.flush()\n",
         tests=(POSIX,),
@@ -84,7 +84,7 @@ MUTATIONS = [
     Mutation(
         name="an entry's folder is not fsynced",
         why="a power cut takes the entry's name away, and the next plan takes its number",
-        file="checkpoint/posix.py",
+        file="stores/posix/__init__.py",
         old="            raise\n        folder.sync()\n        return True\n",
         new="            raise\n        return True\n",
         tests=(POSIX,),
@@ -92,7 +92,7 @@ MUTATIONS = [
     Mutation(
         name="put-if-absent overwrites",
         why="two planners both believe that the batch is theirs",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="        os.link(source, target, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)",
         new="        os.replace(source, target, src_dir_fd=here, dst_dir_fd=here)",
         tests=(STORE,),
@@ -100,7 +100,7 @@ MUTATIONS = [
     Mutation(
         name="an entry is written in place",
         why="a reader, or the next try after a kill, finds half an entry",
-        file="checkpoint/posix.py",
+        file="stores/posix/__init__.py",
         old="            folder.write(temporary, data)",
         new="            folder.write(name, data)\n            return True",
         tests=(POSIX, STORE),

@@ -24,7 +24,7 @@ MUTATIONS = [
     Mutation(
         name="a record drops the stage of another checkpoint",
         why="whoever writes a checkpoint takes the work of another pipeline away",
-        file="execution/maintenance/stored_steps.py",
+        file="upkeep/commands/stored_steps.py",
         old="        if isinstance(step, DropStage) and step.checkpoint not in",
         new="        if False and step.checkpoint not in",
         tests=("tests/cli/test_hostile_record.py",),
@@ -56,7 +56,7 @@ MUTATIONS = [
     Mutation(
         name="a refused handle keeps the stage",
         why="one entry written by hand and the janitor stops at that attempt for ever",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old='                report.add("refused", what, str(error))\n',
         new="                raise\n",
         tests=(CHECKPOINT,),
@@ -88,7 +88,7 @@ MUTATIONS = [
     Mutation(
         name="a hook that may not be loaded keeps the stage",
         why="one name written by hand and the stage of that attempt stays for ever",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old='            report.add("refused", f"a hook of {what}", str(error))\n',
         new="            raise\n",
         tests=(CHECKPOINT,),
@@ -200,7 +200,7 @@ MUTATIONS = [
     Mutation(
         name="a checkpoint's folder is made as the umask says",
         why="whoever has a login reads the logs, and where the umask is wide writes them",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="        make_private_folder(name, dir_fd=self._descriptor)\n",
         new="        os.mkdir(name, dir_fd=self._descriptor)\n",
         tests=(PRIVATE,),
@@ -216,7 +216,7 @@ MUTATIONS = [
     Mutation(
         name="a sink that cannot be used stops every command",
         why="a package that is gone for long keeps a broken checkpoint from being repaired",
-        file="execution/maintenance/site.py",
+        file="upkeep/commands/site.py",
         old="        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)\n",
         new="        self._check_usable(self._unusable)\n",
         tests=(OLD,),
@@ -224,7 +224,7 @@ MUTATIONS = [
     Mutation(
         name="a sink that cannot be asked has nothing",
         why="a batch that is in it is planned again, and its rows are there twice",
-        file="execution/maintenance/site.py",
+        file="upkeep/commands/site.py",
         old="        self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)\n",
         new="        _ = may_be_in\n",
         tests=(OLD,),
@@ -248,7 +248,7 @@ MUTATIONS = [
     Mutation(
         name="an entry that is a link is read",
         why="who can write a checkpoint has any file of this user shown in a message, or taken for a log entry",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK\n",
         new="_FILE = os.O_RDONLY | os.O_NONBLOCK\n",
         tests=(POSIX,),
@@ -376,7 +376,7 @@ MUTATIONS = [
     Mutation(
         name="a folder that is a link is entered",
         why="who can write a checkpoint has files written and removed wherever its operator may",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)",
         new="os.open(name, _FOLDER, dir_fd=self._descriptor)",
         tests=(POSIX, EXCHANGED),
@@ -384,7 +384,7 @@ MUTATIONS = [
     Mutation(
         name="a folder is looked at by name, and then opened",
         why="a link that comes in between leads to the keys of whoever runs a command",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="            return Folder(self.where(name), os.open(name, _FOLDER | os.O_NOFOLLOW,",
         new="            self.look_at_no_link(name)\n"
         "            return Folder(self.where(name), os.open(name, _FOLDER,",
@@ -393,7 +393,7 @@ MUTATIONS = [
     Mutation(
         name="an entry is removed by its path",
         why="a link that comes in between, and a file of another folder goes",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="            os.unlink(name, dir_fd=self._descriptor)\n",
         new="            os.unlink(self.where(name))\n",
         tests=(EXCHANGED,),
@@ -401,7 +401,7 @@ MUTATIONS = [
     Mutation(
         name="litter is moved by its path",
         why="a link that comes in between, and a file of another folder is taken away",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="        os.rename(name, target, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)\n",
         new="        os.rename(self.where(name), to.where(target))\n",
         tests=(EXCHANGED,),
@@ -409,7 +409,7 @@ MUTATIONS = [
     Mutation(
         name="an entry becomes a second name of what a link leads to",
         why="the secret of whoever runs a command is read as an entry, and shown",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="dst_dir_fd=here, follow_symlinks=False)",
         new="dst_dir_fd=here, follow_symlinks=True)",
         tests=(EXCHANGED,),
@@ -425,7 +425,7 @@ MUTATIONS = [
     Mutation(
         name="who opens a FIFO waits for a writer",
         why="one FIFO in place of an entry, and janitor, runs and commands stand still for ever",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK\n",
         new="_FILE = os.O_RDONLY | os.O_NOFOLLOW\n",
         tests=(NO_FILE,),
@@ -433,7 +433,7 @@ MUTATIONS = [
     Mutation(
         name="what is no file is read as an empty one",
         why="an entry that somebody has replaced is told as torn, and mended over",
-        file="checkpoint/posix_folder.py",
+        file="stores/posix/folder.py",
         old="            self.check_file(name, os.fstat(descriptor))\n",
         new="",
         tests=(NO_FILE,),
@@ -441,7 +441,7 @@ MUTATIONS = [
     Mutation(
         name="litter that is no file is moved",
         why="a link is moved to among what was set aside, where somebody reads it",
-        file="checkpoint/posix_litter.py",
+        file="stores/posix/litter.py",
         old="            folder.check_file(name, found)\n            with",
         new="            with",
         tests=(NO_FILE,),
@@ -449,7 +449,7 @@ MUTATIONS = [
     Mutation(
         name="a step on record touches any name",
         why="who can write a checkpoint has the next command make files that no checkpoint has",
-        file="execution/maintenance/stored_steps.py",
+        file="upkeep/commands/stored_steps.py",
         old='            if check_path(path).partition("/")[0] not in _TOUCHED:\n',
         new="            if not check_path(path):\n",
         tests=(RECORD,),

@@ -97,7 +97,7 @@ MUTATIONS = [
     Mutation(
         name="a name that was renamed is a new source",
         why="the command says that all is well, and every run is refused",
-        file="execution/maintenance/rename_source.py",
+        file="upkeep/commands/rename_source.py",
         old="    if name in names.former():\n",
         new="    if False:\n",
         tests=("tests/execution/test_source_names.py",),

@@ -149,7 +149,7 @@ MUTATIONS = [
     Mutation(
         name="a torn id is left while any table is away",
         why="one that was dropped for good keeps it torn, and the pipeline stands",
-        file="execution/maintenance/repair.py",
+        file="upkeep/commands/repair.py",
         old="                found += [sink] if str(error) == told else []\n    return found\n",
         new="                pass\n            found += [sink]\n    return found\n",
         tests=(FORMER,),
@@ -157,7 +157,7 @@ MUTATIONS = [
     Mutation(
         name="a lane whose table cannot be asked for a torn id ends repair",
         why="nothing else is mended either",
-        file="execution/maintenance/repair_lane.py",
+        file="upkeep/commands/repair_lane.py",
         old="        except (MaintenanceError, SinkError, CorruptEntryError) as error:\n",
         new="        except (MaintenanceError, SinkError) as error:\n",
         tests=(FORMER,),
@@ -165,7 +165,7 @@ MUTATIONS = [
     Mutation(
         name="a plan is another one if a problem is told in other words",
         why="repair refuses its own plan while a table is away, whatever else there is to mend",
-        file="execution/maintenance/plan.py",
+        file="upkeep/commands/plan.py",
         old="        return left == also_left and replace(self, problems=()) == replace(other, problems=())\n",
         new="        return self == other\n",
         tests=(FORMER,),
@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation(
         name="any table is asked before today's",
         why="a rewind takes a batch out of the table that today's was copied from, and leaves it in today's",
-        file="execution/maintenance/site.py",
+        file="upkeep/commands/site.py",
         old="sorted(definitions.names(), key=lambda name: name != newest)",
         new="sorted(definitions.names(), key=lambda name: name == newest)",
         tests=(FORMER,),
@@ -181,7 +181,7 @@ MUTATIONS = [
     Mutation(
         name="check asks every table whether it is away",
         why="as soon as a former one is gone no batch is told to be cleared, however it was lost",
-        file="execution/table_check.py",
+        file="upkeep/table_check.py",
         old="        wrote = recorded.sinks_of(key)\n",
         new="        wrote = sinks\n",
         tests=(FORMER,),

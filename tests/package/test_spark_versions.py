@@ -19,7 +19,6 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.engines import packaging
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.engines.environment import NEWEST, OLDEST
@@ -30,6 +29,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.location import open_store
 from tests.environments import spark_environment
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,7 @@ from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.codec import encode_commit
 from airflow_provider_microbatch.checkpoint.entries import AttemptEnd, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.masking import mask
@@ -22,6 +20,8 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
 KEY = BatchKey("live", 0)
 SECRET = "hunter2-Ab/9+x=="

@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.execution.janitor import Janitor
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.janitor import Janitor
 from demo.local_airflow import LocalAirflow
 from tests.support.hooks import lines
 from tests.support.leases import expire_leases

@@ -14,9 +14,9 @@ import pyarrow.dataset as ds
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.summary import BatchSummary, summarize
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.location import open_store
 from demo.local_airflow import LocalAirflow
 from tests.support.whose import stages_of
 

@@ -19,8 +19,8 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.settle import settle
 from airflow_provider_microbatch.listeners.marking import write_mark
-from airflow_provider_microbatch.operators.stoppable import StoppableEngine
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 from tests.simulator.engine import SimulatedEngine
 from tests.simulator.processes import Process
 from tests.simulator.subject import Subject

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
-from airflow_provider_microbatch.execution.maintenance.apply import Applier
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import plan_rename_source
-from airflow_provider_microbatch.execution.maintenance.repair import plan_repair
-from airflow_provider_microbatch.execution.maintenance.rewind import plan_rewind
-from airflow_provider_microbatch.execution.maintenance.set_offset import plan_set_offset
-from airflow_provider_microbatch.execution.maintenance.withdraw_clear import plan_withdraw_clear
+from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
+from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
+from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from tests.simulator.expected import REREAD, SET_OFFSET, SKIP
 from tests.simulator.processes import Process
 from tests.simulator.subject import Subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store, check_path
 
 if TYPE_CHECKING:
     from tests.simulator.world import World

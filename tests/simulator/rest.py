@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
 from airflow_provider_microbatch.execution.intervals import batch_of
-from airflow_provider_microbatch.execution.janitor import Janitor
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.retention import held
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.upkeep.janitor import Janitor
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
 from tests.simulator.processes import FROZEN, RUNS, Process

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_microbatch.checkpoint.store import Store
+from airflow_provider_microbatch.stores import Store
 from tests.simulator.airflow import Airflow
 from tests.simulator.disk import Disk, DiskStore
 from tests.simulator.engine import Cluster

@@ -8,9 +8,9 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.posix import PosixStore
 
 CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)

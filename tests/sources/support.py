@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, offset_of
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
+from airflow_provider_microbatch.stores.posix import PosixStore
 
 NOW_MS = 1_795_000_000_000
 

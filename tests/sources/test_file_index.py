@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.handover import INDEX
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file import index as file_index
 from airflow_provider_microbatch.sources.file import seen as file_seen
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import SourceLog, encode
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.support import World
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file import batch as file_batch
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, ends_before
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.order import ORDER
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.support import World
 
 HOUR = 3_600

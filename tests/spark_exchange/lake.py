@@ -8,10 +8,10 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.stores.location import open_store
 from tests.environments import run_spark_script
 
 SOURCES = ("orders", "refunds")

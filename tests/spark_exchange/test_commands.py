@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.posix.litter import find_litter
 from tests.execution.world import CODE, run_identity
 from tests.spark_exchange.lake import SOURCES, Lake
 from tests.support.inline_engine import InlineEngine

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import Sink
@@ -22,6 +21,7 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from airflow_provider_microbatch.stores import Store
 
 Row = dict[str, Any]
 

@@ -30,7 +30,6 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.checkpoint.posix import PosixStore
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
@@ -50,6 +49,7 @@ from airflow_provider_microbatch.sinks.file.posix import (
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
 from airflow_provider_microbatch.sinks.file.report import check_files, read_error, read_manifest
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
+from airflow_provider_microbatch.stores.posix import PosixStore
 
 log = logging.getLogger(__name__)
 

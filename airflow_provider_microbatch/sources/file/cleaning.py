@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.stores import Store
 
 _FOLDER = "cleaning"
 _BEFORE = "cleaned"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, parse_object
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.stores import Store
 
 SCHEMA = "schema"
 PARTITIONS = "partitions"

@@ -19,10 +19,10 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.path import from_url, to_url
+from airflow_provider_microbatch.stores import Store
 
 NOTHING = -1
 """The log id before the first, as a number."""

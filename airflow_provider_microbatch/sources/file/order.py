@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file.listing import Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
+from airflow_provider_microbatch.stores import Store
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from functools import partial
 
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file.index import (
     Segment,
@@ -34,6 +33,7 @@ from airflow_provider_microbatch.sources.file.index import (
     fingerprints,
 )
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog
+from airflow_provider_microbatch.stores import Store
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store, check_path
 
 _SCHEME = "sqlite://"
 _MADE = "CREATE TABLE IF NOT EXISTS entries (path TEXT PRIMARY KEY, data BLOB NOT NULL, written_ms INTEGER NOT NULL)"

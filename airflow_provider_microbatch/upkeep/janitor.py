@@ -17,7 +17,6 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
 from airflow_provider_microbatch.execution.identity import published_in
-from airflow_provider_microbatch.execution.janitor_report import JanitorReport
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import load_batch
@@ -32,6 +31,7 @@ from airflow_provider_microbatch.execution.retention import (
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
 log = logging.getLogger(__name__)
 

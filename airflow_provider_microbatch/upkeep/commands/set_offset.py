@@ -7,15 +7,15 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
-from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import Keep
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.steps import Keep
 
 
 def plan_set_offset(

@@ -13,10 +13,10 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.replays import withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import End, Fence
 from airflow_provider_microbatch.execution.replay import answers
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
 _MOST_MISSING = 1_000
 """So many epochs of a batch are replaced at most: a file may have any number for its name."""

@@ -10,12 +10,12 @@ from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.encoding import encoded_offsets, encoded_position_commit
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.position import Position, read_position
+from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 _MOST_MISSING = 10_000
 """So many numbers in a row may be missing in a table at most, before one that it has: each gets entries in the logs."""

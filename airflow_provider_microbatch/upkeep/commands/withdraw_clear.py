@@ -6,8 +6,8 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.replays import withdrawn
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.steps import End
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.steps import End
 
 
 def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:

@@ -10,9 +10,9 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.copying import files_below
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.steps import Move
+from airflow_provider_microbatch.upkeep.commands.copying import files_below
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.steps import Move
 
 
 def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:

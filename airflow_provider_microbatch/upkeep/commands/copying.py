@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.stores import Store
 
 _METADATA = "metadata"
 _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", _METADATA})

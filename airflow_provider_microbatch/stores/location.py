@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.registry import STORES
+from airflow_provider_microbatch.stores import Store
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _FILE = "file"

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
-from airflow_provider_microbatch.checkpoint.store import Litter
+from airflow_provider_microbatch.stores import Litter
+from airflow_provider_microbatch.stores.posix.folder import Folder, explained
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]{32,36}\.tmp")
 _CHECKSUM = re.compile(r"\.(?P<name>.+)\.crc")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.records import encode_record
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignCheckpointError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import no_engine
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.site import Recorded, alive
-from airflow_provider_microbatch.execution.maintenance.steps import Copy
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.set_aside import all_aside
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, alive
+from airflow_provider_microbatch.upkeep.commands.steps import Copy
 
 _IDENTITY = "microbatch/identity"
 

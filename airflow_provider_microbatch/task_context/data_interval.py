@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.operators.run_context import is_backfill, open_checkpoint
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.task_context.run_context import is_backfill, open_checkpoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

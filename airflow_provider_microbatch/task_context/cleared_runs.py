@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.operators.run_context import open_checkpoint
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.run_context import open_checkpoint
 
 _ASKED_AT_ONCE = 100
 """Run ids in one question: they travel in a URL."""

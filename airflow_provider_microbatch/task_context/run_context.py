@@ -12,11 +12,11 @@ from airflow_provider_microbatch import configuration
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.stores.location import open_store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

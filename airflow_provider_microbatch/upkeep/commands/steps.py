@@ -13,13 +13,13 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.location import open_store
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.copying import copy_checkpoint, files_below
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint, files_below
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 IsOver = Callable[[], bool]
 """Whether nothing of the command that a step is of is to be done any more: its process may have slept, and another have

@@ -8,13 +8,13 @@ from functools import partial
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.execution.maintenance.repair_epochs import fence_attempts, withdraw_requests
-from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
+from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 
 
 def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool = False) -> Plan:

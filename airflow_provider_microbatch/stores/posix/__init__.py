@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from airflow_provider_microbatch.checkpoint.file_system import unfit
-from airflow_provider_microbatch.checkpoint.posix_folder import Folder, explained
-from airflow_provider_microbatch.checkpoint.posix_litter import find_litter, is_cut_off, is_litter, move_litter
-from airflow_provider_microbatch.checkpoint.store import Litter, Store, check_path
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Litter, Store, check_path
+from airflow_provider_microbatch.stores.posix.file_system import unfit
+from airflow_provider_microbatch.stores.posix.folder import Folder, explained
+from airflow_provider_microbatch.stores.posix.litter import find_litter, is_cut_off, is_litter, move_litter
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _FOLDER_TRIES = 10

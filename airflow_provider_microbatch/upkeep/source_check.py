@@ -10,8 +10,8 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
 def check_sources(checkpoint: Checkpoint) -> list[Finding]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.position import render, starts_of
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:

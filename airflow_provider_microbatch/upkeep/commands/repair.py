@@ -21,14 +21,14 @@ from airflow_provider_microbatch.exceptions import (
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting, Plan
-from airflow_provider_microbatch.execution.maintenance.rename_source import take_back_half_rename
-from airflow_provider_microbatch.execution.maintenance.repair_epochs import repair_attempts, repair_replays
-from airflow_provider_microbatch.execution.maintenance.repair_lane import LaneRepair
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.source_check import check_sources, has_committed
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import take_back_half_rename
+from airflow_provider_microbatch.upkeep.commands.repair_epochs import repair_attempts, repair_replays
+from airflow_provider_microbatch.upkeep.commands.repair_lane import LaneRepair
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.source_check import check_sources, has_committed
 
 _METADATA = "metadata"
 _IDENTITY = "microbatch/identity"

@@ -11,9 +11,9 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import expected, expected_next, planned_identity
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 SAMPLE = 20
 """So many batches are asked for without being told to ask for all: half of them the newest."""

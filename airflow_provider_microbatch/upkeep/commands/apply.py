@@ -9,13 +9,13 @@ from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
-from airflow_provider_microbatch.execution.maintenance.plan import Plan
-from airflow_provider_microbatch.execution.maintenance.site import alive
-from airflow_provider_microbatch.execution.maintenance.steps import AskingStep, Step, Write, step_to_dict
-from airflow_provider_microbatch.execution.maintenance.stored_steps import check_typed, read_steps
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.plan import Plan
+from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.steps import AskingStep, Step, Write, step_to_dict
+from airflow_provider_microbatch.upkeep.commands.stored_steps import check_typed, read_steps
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand
 from airflow_provider_microbatch.checkpoint.codec import encode_commit
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 
 
 def encoded_commit(entry: CommitEntry) -> bytes:

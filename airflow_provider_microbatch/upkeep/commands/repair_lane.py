@@ -22,11 +22,11 @@ from airflow_provider_microbatch.exceptions import (
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
-from airflow_provider_microbatch.execution.maintenance.encoding import encoded_commit, encoded_offsets
-from airflow_provider_microbatch.execution.maintenance.plan import Drafting
-from airflow_provider_microbatch.execution.maintenance.site import Published, Recorded
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 E = TypeVar("E", OffsetEntry, CommitEntry)
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.store import Store
-from airflow_provider_microbatch.execution.maintenance.draft import Draft
-from airflow_provider_microbatch.execution.maintenance.steps import (
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
     DropOutput,
     DropStage,

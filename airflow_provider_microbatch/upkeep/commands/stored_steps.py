@@ -9,10 +9,10 @@ from airflow_provider_microbatch.checkpoint.checkpoint import TOP, Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
-from airflow_provider_microbatch.checkpoint.store import Store, check_path
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
-from airflow_provider_microbatch.execution.maintenance.site import Recorded
-from airflow_provider_microbatch.execution.maintenance.steps import (
+from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
     DropOutput,
     DropStage,

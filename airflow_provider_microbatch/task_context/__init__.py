@@ -1,0 +1,1 @@
+"""What operators, sensors and triggers ask of Airflow: who runs, for which interval, with which code."""
