@@ -19,6 +19,8 @@ HOLD_SECONDS = 30.0
 """How long a command counts as alive after its last sign. It gives one before each step."""
 
 _END = ".end"
+APPLIED = "applied"
+"""How a command ended all of whose steps are done."""
 _DECIDED = ".decided"
 
 
@@ -176,6 +178,14 @@ class MaintenanceLog:
         A few looks, however many steps it has: it is asked before each, and within some.
         """
         return self._store.modified_ms(f"{begun.number}{_END}") if self._is_there(begun) else 0
+
+    def was_applied(self, begun: Maintenance) -> bool:
+        """Whether somebody has done all its steps, and said so."""
+        path = f"{begun.number}{_END}"
+        data = self._store.get(path)
+        return (
+            data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("outcome") == APPLIED
+        )
 
     def is_over(self, begun: Maintenance) -> bool:
         """Whether nothing of the command is to be done any more."""

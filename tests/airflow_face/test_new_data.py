@@ -195,7 +195,7 @@ def test_what_a_command_has_changed_is_searched_again(world: World) -> None:
     begun = log.begin(command="rewind 2", by="somebody", started_ms=now_ms(), steps=[])
     asked_ms = now_ms()
     assert not world.execution.should_fire(run).fire
-    log.end(begun.number, outcome="applied", ended_ms=now_ms())
+    log.end(begun, outcome="applied", ended_ms=now_ms())
     assert world.execution.should_fire(run, searched_ms=asked_ms).fire
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, Maintenance
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
@@ -151,7 +151,13 @@ class Applier:
                     since_ms = maintenance.over_since_ms(begun)
                     over = since_ms is not None
                     if since_ms is not None and isinstance(step, Write):
-                        step.take_back_if_late(self._store, since_ms=since_ms, command=begun.command, by=begun.by)
+                        step.take_back_if_late(
+                            self._store,
+                            since_ms=since_ms,
+                            was_applied=maintenance.was_applied(begun),
+                            command=begun.command,
+                            by=begun.by,
+                        )
             except MicroBatchError as error:
                 if self._is_over(begun):
                     raise MaintenanceError(f"{self._finished_by_another(begun)} {error}") from error
@@ -166,7 +172,7 @@ class Applier:
                 ) from error
             if over:
                 raise self._finished_by_another(begun)
-        maintenance.end(begun, outcome="applied", ended_ms=self._clock_ms())
+        maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms())
 
     def _is_over(self, begun: Maintenance) -> bool:
         """Whether it is known to be over; the checkpoint may be out of reach."""

@@ -163,18 +163,20 @@ class Write:
         """What it is done to, for people."""
         return self.path
 
-    def take_back_if_late(self, store: Store, *, since_ms: int, command: str, by: str) -> None:
+    def take_back_if_late(self, store: Store, *, since_ms: int, was_applied: bool, command: str, by: str) -> None:
         """Remove what came after the command was over: whoever was to write it slept meanwhile, and the name may be
         another batch's by now, or nobody want that said any more. It bears the command's trail, so nobody else writes
         these bytes; what bears none, as ``metadata``, the next command may have written alike.
 
         :param since_ms: since when the command is over, by the store's clock.
+        :param was_applied: whether another has finished it. What came at that very moment is then one of its steps; of
+            a command that was given up it is one more that was not done.
         :param command: as it was typed, without the location.
         :param by: user and host.
         """
         data = self.text.encode()
         written_ms = store.modified_ms(self.path) if bears_trail(data, command=command, by=by) else None
-        if written_ms is not None and written_ms > since_ms:
+        if written_ms is not None and (written_ms > since_ms or (written_ms == since_ms and not was_applied)):
             store.delete_if(self.path, data)
 
     def apply(self, store: Store) -> None:
