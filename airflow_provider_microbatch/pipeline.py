@@ -73,7 +73,8 @@ class Pipeline(Definition):
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
         it, by the clocks of the sources, in a lane of its own.
     :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
-        which no batch has read, of intervals that had their run, or from before the DAG's ``start_date``.
+        which no batch has read, of intervals that had their run, or from before the DAG's ``start_date``; and all of
+        it where no other run of the DAG is on its way.
     :param on_overlap: what a run does about the batches that have read data of its interval before: ``skip`` leaves
         them as they are, ``replay`` runs them again. What no batch has read is read in both cases.
     :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives one at a

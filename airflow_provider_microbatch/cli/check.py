@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_un
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.retention import find_held
+from airflow_provider_microbatch.execution.unread import find_unread
 from airflow_provider_microbatch.upkeep.source_check import check_sources
 from airflow_provider_microbatch.upkeep.table_check import check_table
 
@@ -35,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
     findings = find_unfinished(checkpoint) + verify_all(checkpoint) + find_given_up(checkpoint) + find_unfit(checkpoint)
     findings += find_held(checkpoint) + find_left(checkpoint) + check_sources(checkpoint)
+    findings += find_unread(checkpoint)
     table = check_table(checkpoint, everything=arguments.table)
     findings += table.findings
     if arguments.json:

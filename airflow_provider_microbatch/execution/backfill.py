@@ -28,7 +28,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
-from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, newest_of
+from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, longest_of, newest_of
 from airflow_provider_microbatch.execution.labels import names_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -37,6 +37,7 @@ from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import ask_again, check_replayable
 from airflow_provider_microbatch.execution.summary import RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
+from airflow_provider_microbatch.execution.unread import together, told, way_on
 from airflow_provider_microbatch.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
@@ -74,10 +75,20 @@ class IntervalWork:
     :param checkpoint: its checkpoint.
     :param interval: the run's data interval.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param others_run: asked whether the orchestrator has made another run of the DAG that is not over, or cannot tell.
+    :param in_order: whether the run is one of those that the orchestrator makes in the order of their intervals, so
+        that it makes none for an earlier interval by itself any more.
     """
 
     def __init__(
-        self, *, pipeline: Pipeline, checkpoint: Checkpoint, interval: Interval, clock_ms: Callable[[], int] = now_ms
+        self,
+        *,
+        pipeline: Pipeline,
+        checkpoint: Checkpoint,
+        interval: Interval,
+        clock_ms: Callable[[], int] = now_ms,
+        others_run: Callable[[], bool] = lambda: True,
+        in_order: bool = False,
     ) -> None:
         self._lookback_ms = 0 if pipeline.plan != INTERVAL else round((pipeline.lookback or 0) * 1000)
         self.key = batch_of(interval)
@@ -87,6 +98,8 @@ class IntervalWork:
         self._pipeline = pipeline
         self._checkpoint = checkpoint
         self._clock_ms = clock_ms
+        self._others_run = others_run
+        self._in_order = in_order
         self._lane = checkpoint.lane(self.key.lane)
         self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
 
@@ -139,6 +152,7 @@ class IntervalWork:
             self._check_live(surveys)
         lane_batch = self._lane_batch(run, surveys)
         if self._pipeline.plan == INTERVAL:
+            self._tell_unread(surveys, run)
             self._begin_record()
             # Not before: what it was about to take would be another run's late data.
             self._checkpoint.intervals.had(self.key.lane)
@@ -212,11 +226,26 @@ class IntervalWork:
 
     def _wanted(self) -> Interval:
         """The interval, with what is late for others at this moment: looked at before any source is."""
-        late = late_spans(self._checkpoint, self._interval, lookback_ms=self._lookback_ms)
+        none_on_its_way = bool(self._lookback_ms) and self._in_order and not self._others_run()
+        late = late_spans(
+            self._checkpoint, self._interval, lookback_ms=self._lookback_ms, none_on_its_way=none_on_its_way
+        )
         return dataclasses.replace(self._interval, late=late)
 
     def _surveys(self) -> list[IntervalSurvey]:
         return self._planner.sources.survey_interval(self._wanted(), self._held)
+
+    def _tell_unread(self, surveys: Sequence[IntervalSurvey], run: RunIdentity) -> None:
+        """Say what this run has passed, as the listing had it that the plan was made of: every square is green."""
+        names = self._planner.sources.names
+        unread = {name: survey.passed for name, survey in zip(names, surveys, strict=False) if survey.passed}
+        if not unread:
+            return
+        # While others run, what they are on their way to is no news.
+        level = logging.INFO if self._others_run() else logging.WARNING
+        length_ms = max(longest_of(self._checkpoint.intervals.lanes()), self._interval.end_ms - self._interval.start_ms)
+        way = way_on(together(unread.values()), run=run, limit_ms=self._interval.end_ms, length_ms=length_ms)
+        log.log(level, "%s It is older than the data interval %s of this run. %s", told(unread), self._interval, way)
 
     def _held(self, source: str) -> LaneRanges:
         return LaneRanges(self._checkpoint, source)

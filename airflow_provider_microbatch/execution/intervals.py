@@ -24,12 +24,19 @@ def batch_of(interval: Interval) -> BatchKey:
     return BatchKey(lane_of(interval), 0)
 
 
-def late_spans(checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int) -> tuple[tuple[int, int], ...]:
+def late_spans(
+    checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int, none_on_its_way: bool
+) -> tuple[tuple[int, int], ...]:
     """Where, up to ``lookback_ms`` before the interval, data is late: in intervals that had their run, and before the
-    first. The rest is left to its own run, which may be on its way: runs come at once and in any order."""
+    first. The rest is left to its own run, which may be on its way: runs come at once and in any order.
+
+    :param none_on_its_way: no run is on its way to any earlier interval, and Airflow makes none by itself: then all is.
+    """
     if not lookback_ms:
         return ()
     start = interval.start_ms - lookback_ms
+    if none_on_its_way:
+        return ((start, interval.start_ms),)
     runs = checkpoint.intervals
     spans = [span for span in map(span_of, runs.lanes()) if span is not None]
     spans += [(start, span[1]) for span in map(span_of, runs.older(newest_of(checkpoint.lanes()))) if span is not None]
@@ -45,6 +52,11 @@ def newest_of(lanes: Iterable[str]) -> str | None:
     """The lane whose interval ends last; None if none is of an interval."""
     ends = {lane: span[1] for lane, span in ((lane, span_of(lane)) for lane in lanes) if span is not None}
     return max(ends, key=lambda lane: ends[lane], default=None)
+
+
+def longest_of(lanes: Iterable[str]) -> int:
+    """How long the longest of their intervals is, milliseconds; 0 if none is of an interval."""
+    return max((span[1] - span[0] for span in map(span_of, lanes) if span is not None), default=0)
 
 
 class LaneRanges(Mapping[str, Sequence[HeldRange]]):

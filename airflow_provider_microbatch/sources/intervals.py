@@ -110,6 +110,27 @@ HeldRanges = Mapping[str, Sequence[HeldRange]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unread:
+    """Data that no batch of any lane holds.
+
+    :param count: how much, in units of the source (files).
+    :param first_ms: its oldest, by the source's clock; milliseconds since the epoch, UTC.
+    :param last_ms: its newest, likewise.
+    """
+
+    count: int
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def of(cls, times_ms: Sequence[int]) -> Self | None:
+        """By the time of each unit; None if there is none."""
+        if not times_ms:
+            return None
+        return cls(count=len(times_ms), first_ms=min(times_ms), last_ms=max(times_ms))
+
+
+@dataclass(frozen=True, kw_only=True)
 class IntervalSurvey:
     """What a source has in an interval.
 
@@ -121,6 +142,8 @@ class IntervalSurvey:
         have: retention removed it, or it is being planned right now.
     :param left: how much of that the live lane took for a batch that it has not got any more: only the live lane will
         ever read it.
+    :param passed: what lies before the interval, is not late for it, and no batch of any lane holds: unless a run for
+        it is on its way, nobody reads it. None if there is none, or the source does not tell.
     """
 
     unread: bool
@@ -128,6 +151,12 @@ class IntervalSurvey:
     elsewhere: int = 0
     left: int = 0
     unsettled: int = 0
+    passed: Unread | None = None
+
+
+def written_ms(ms: int) -> str:
+    """A moment, milliseconds since the epoch, as messages have it."""
+    return _written(_moment(ms))
 
 
 def _moment(ms: int) -> DateTime:

@@ -10,7 +10,12 @@ from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
-from airflow_provider_microbatch.task_context.run_context import is_backfill, open_checkpoint
+from airflow_provider_microbatch.task_context.run_context import (
+    is_backfill,
+    is_scheduled,
+    open_checkpoint,
+    other_runs_go_on,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +29,14 @@ def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
     """
     if pipeline.plan != INTERVAL and not is_backfill(context):
         return None
-    return IntervalWork(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), interval=interval_of(context))
+    return IntervalWork(
+        pipeline=pipeline,
+        checkpoint=open_checkpoint(pipeline),
+        interval=interval_of(context),
+        others_run=lambda: other_runs_go_on(context),
+        # The scheduler makes its runs in order; a backfill and a person make them in any.
+        in_order=is_scheduled(context),
+    )
 
 
 def wanted_interval(pipeline: Pipeline, context: Context) -> Interval | None:

@@ -25,6 +25,8 @@ configuration.hand_down()
 
 BACKFILL = "backfill"
 """``run_type`` of the runs of Airflow's own backfill."""
+SCHEDULED = "scheduled"
+"""That of the runs that the scheduler makes by the DAG's timetable, one after the other."""
 
 
 def open_checkpoint(pipeline: Pipeline) -> Checkpoint:
@@ -77,8 +79,26 @@ def _first_try(ti: Any) -> int | None:
 
 def is_backfill(context: Context) -> bool:
     """True in a run that Airflow's backfill made."""
+    return _run_type(context) == BACKFILL
+
+
+def is_scheduled(context: Context) -> bool:
+    """True in a run that the scheduler made by the DAG's timetable."""
+    return _run_type(context) == SCHEDULED
+
+
+def _run_type(context: Context) -> str:
     run_type: Any = context["dag_run"].run_type
-    return str(getattr(run_type, "value", run_type)) == BACKFILL
+    return str(getattr(run_type, "value", run_type))
+
+
+def other_runs_go_on(context: Context) -> bool:
+    """Whether Airflow has another run of the DAG that is queued or running; True if it cannot be asked."""
+    ti: Any = context["ti"]
+    try:
+        return bool(ti.get_dr_count(dag_id=ti.dag_id, states=["queued", "running"]) > 1)
+    except AirflowRuntimeError:
+        return True
 
 
 def run_goes_on(run: RunIdentity, context: Context) -> bool:

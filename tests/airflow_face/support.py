@@ -25,6 +25,7 @@ def context(
     clear_number: int = 0,
     run_type: str = "scheduled",
     running: tuple[str, ...] = (),
+    others: int = 0,
     interval: tuple[datetime, datetime] | None = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
     partition_date: datetime | None = None,
     timetable: Any = None,
@@ -38,6 +39,7 @@ def context(
         id=f"ti-{number}-{task_id}-{clear_number}-{try_number}",
         try_number=try_number,
         get_dagrun_state=lambda *, dag_id, run_id: "running" if run_id in running else "failed",
+        get_dr_count=lambda *, dag_id, states: 1 + others if set(states) == {"queued", "running"} else -1,
         bundle_instance=SimpleNamespace(name="dags-folder", version="abc123", path=bundle),
     )
     dag_run = SimpleNamespace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,17 @@ from airflow.sdk import (
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.timezone import coerce_datetime
 from airflow.serialization.encoders import coerce_to_core_timetable
+from airflow.timetables.base import TimeRestriction
 
 from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.execution.unread import way_on
 from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.task_context.data_interval import interval_of
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
@@ -165,3 +171,84 @@ def test_the_sensor_waits_for_the_end_of_the_interval(world: IntervalWorld) -> N
     operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
     with pytest.raises(IntervalError, match="is not over, and what comes later would be left out"):
         operator.execute(context(world.root, interval=(now - timedelta(hours=1), now + timedelta(hours=1))))
+
+
+HOUR = timedelta(hours=1)
+
+
+def hourly(world: IntervalWorld, hour: int, **given: Any) -> None:
+    """The run of the hour that begins at this hour of New Year's Day."""
+    start = INTERVAL[0] + hour * HOUR
+    task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    try:
+        task.execute(context(world.root, number=hour, interval=(start, start + HOUR), **given))
+    except AirflowSkipException:
+        return
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({}, [1, 2, 4]),
+        ({"others": 1}, [1, 4]),
+        ({"run_type": "backfill"}, [1, 4]),
+        ({"run_type": "manual"}, [1, 4]),
+    ],
+    ids=["scheduled, alone", "another one is on its way", "of a backfill", "by hand"],
+)
+def test_lookback_takes_what_no_run_was_made_for_once_none_is_on_its_way(
+    world: IntervalWorld, given: dict[str, Any], read: list[int]
+) -> None:
+    """The DAG was paused in hours 2 and 3, or its schedule was changed; hour 2 lies before the lookback of hour 4."""
+    world.options["lookback"] = 3600
+    for number in (1, 3, 4):
+        land(world, INTERVAL[0] + (number + 0.5) * HOUR, {1: 1, 3: 2, 4: 4}[number])
+    land(world, INTERVAL[0] + 2.5 * HOUR, 9)
+    hourly(world, 1)
+    hourly(world, 4, **given)
+    assert world.ids() == read
+
+
+def test_where_airflow_cannot_be_asked_another_run_may_be_on_its_way(world: IntervalWorld) -> None:
+    world.options["lookback"] = 3600
+    land(world, INTERVAL[0] + 3.5 * HOUR, 3)
+
+    def refused(**_: Any) -> int:
+        raise AirflowRuntimeError(ErrorResponse())
+
+    given = context(world.root, interval=(INTERVAL[0] + 4 * HOUR, INTERVAL[0] + 5 * HOUR))
+    given["ti"].get_dr_count = refused
+    task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    with pytest.raises(AirflowSkipException, match="no unread data"):
+        task.execute(given)
+
+
+@pytest.mark.parametrize(
+    ("timetable", "gap"),
+    [
+        (CronTriggerTimetable("0 * * * *", timezone="UTC"), HOUR),
+        (CronDataIntervalTimetable("0 * * * *", timezone="UTC"), HOUR),
+        (CronDataIntervalTimetable("@daily", timezone="UTC"), timedelta(days=1)),
+        (CronTriggerTimetable("@daily", timezone="Europe/Berlin"), timedelta(days=1)),
+    ],
+)
+def test_the_backfill_that_is_named_makes_the_runs_that_are_missing(timetable: Any, gap: timedelta) -> None:
+    """Whichever end of its interval a run is named by."""
+    first = datetime(2026, 1, 5, 3, 20, 30, tzinfo=UTC)
+    unread = Unread.of([round((first + n * gap).timestamp() * 1000) for n in range(3)])
+    assert unread is not None
+    limit = round((first + 9 * gap).timestamp() * 1000)
+    way = way_on(unread, run=None, limit_ms=limit, length_ms=round(gap.total_seconds() * 1000))
+    dates = re.search("--from-date (.*?) --to-date (.*?)`", way)
+    assert dates is not None
+    since, until = (coerce_datetime(datetime.fromisoformat(date)) for date in dates.groups())
+    core = coerce_to_core_timetable(timetable)
+    restriction = TimeRestriction(earliest=since, latest=until, catchup=True)
+    intervals, last = list[Any](), None
+    while (info := core.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)) is not None:
+        last = info.data_interval
+        of_run = context(Path(), interval=(last.start, last.end), timetable=timetable)
+        intervals.append(interval_of(of_run))
+    for number in range(3):
+        assert any(one.takes((first + number * gap).timestamp() * 1000) for one in intervals), way
+    assert len(intervals) <= 6

@@ -50,17 +50,23 @@ class IntervalWorld(World):
         os.utime(path, ns=(ns, ns))
         return path
 
-    def work(self, interval: Interval) -> IntervalWork:
+    def work(self, interval: Interval, **airflow: Any) -> IntervalWork:
         return IntervalWork(
-            pipeline=self.pipeline, checkpoint=self.checkpoint, interval=interval, clock_ms=self._tick
-        )  # fmt: skip
+            pipeline=self.pipeline, checkpoint=self.checkpoint, interval=interval, clock_ms=self._tick, **airflow
+        )
 
     def backfill(
         self, interval: Interval, run: RunIdentity | int, engine: InlineEngine | None = None
     ) -> Sequence[BatchSummary]:
         """The task run of a backfill, to its end."""
+        return self.finish(self.work(interval), run, engine)
+
+    def finish(
+        self, work: IntervalWork, run: RunIdentity | int, engine: InlineEngine | None = None
+    ) -> Sequence[BatchSummary]:
+        """What a task run has to do, to its end."""
         identity = backfill_run(run) if isinstance(run, int) else run
-        return self.work(interval).run(run=identity, engine=engine or InlineEngine(), code=CODE, transform=None).batches
+        return work.run(run=identity, engine=engine or InlineEngine(), code=CODE, transform=None).batches
 
     def rows(self) -> dict[str, list[int]]:
         """Published ids by batch, of all lanes."""

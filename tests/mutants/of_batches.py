@@ -17,6 +17,8 @@ BACKFILL = "tests/execution/test_backfill.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
 NAMES = "tests/execution/test_source_names.py"
 LOOKBACK = "tests/execution/test_lookback.py"
+UNREAD = "tests/execution/test_unread.py"
+DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 PATH_TABLES = "tests/tables/test_path_tables.py"
 WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
@@ -176,6 +178,62 @@ MUTATIONS = [
         old="            self._checkpoint.intervals.had(self.key.lane)\n",
         new="            pass\n",
         tests=(LOOKBACK,),
+    ),
+    Mutation(
+        name="what the runs of intervals have passed is not told",
+        why="rows that nobody reads, with every square green",
+        file="execution/backfill.py",
+        old="            self._tell_unread(surveys, run)\n",
+        new="            pass\n",
+        tests=(UNREAD,),
+    ),
+    Mutation(
+        name="check passes over what no run of an interval has read",
+        why="rows that nobody reads, and check finds nothing wrong",
+        file="cli/check.py",
+        old="    findings += find_unread(checkpoint)\n",
+        new="",
+        tests=(UNREAD,),
+    ),
+    Mutation(
+        name="check takes what a live lane will read for passed",
+        why="a healthy pipeline has findings for ever",
+        file="execution/unread.py",
+        old='    if arguments.get("plan") != INTERVAL:\n',
+        new="    if False:\n",
+        tests=(UNREAD,),
+    ),
+    Mutation(
+        name="the backfill that is named begins at the first file",
+        why="it makes no run for the interval that this lies in",
+        file="execution/unread.py",
+        old="    start = unread.first_ms - length_ms\n",
+        new="    start = unread.first_ms\n",
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
+        name="lookback leaves a stretch to runs that Airflow never makes",
+        why="what lies where the schedule was changed is read by nobody",
+        file="execution/intervals.py",
+        old="    if none_on_its_way:\n",
+        new="    if False:\n",
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
+        name="lookback takes what another run is on its way to",
+        why="that run is skipped in green, and its rows are in another's batch",
+        file="operators/run_context.py",
+        old='states=["queued", "running"]) > 1)',
+        new='states=["queued", "running"]) > 2)',
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
+        name="lookback of a backfill takes what Airflow has yet to make a run for",
+        why="a scheduled run that comes later is skipped in green, and its rows are in another's batch",
+        file="operators/data_interval.py",
+        old="        in_order=is_scheduled(context),\n",
+        new="        in_order=True,\n",
+        tests=(DATA_INTERVAL,),
     ),
     Mutation(
         name="a rename is taken for a new source",

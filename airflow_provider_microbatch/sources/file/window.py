@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, log_id
-from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey, Unread
 
 
 class FileWindow:
@@ -33,18 +33,25 @@ class FileWindow:
         settled: Callable[[FoundFile], bool],
     ) -> None:
         self.latest = latest
-        unread = [file for file in found if interval.takes(file.mtime_ns // 1_000_000)]
+        unread, passed = list[FoundFile](), list[int]()
+        for file in found:
+            ms = file.mtime_ns // 1_000_000
+            if interval.takes(ms):
+                unread.append(file)
+            elif ms < interval.start_ms:
+                passed.append(ms)
+        self._passed = Unread.of(passed)
         self.unread = sorted(filter(settled, unread), key=lambda file: (file.mtime_ns, file.path))
         self._unsettled = len(unread) - len(self.unread)
         self.own: int | None = None
         """Log id of the entry that the lane has already."""
         self._taken: list[PlannedFile] = []
-        for file in planned:
-            if file.lane == lane:
-                self.own = file.log_id if self.own is None else self.own
+        for one in planned:
+            if one.lane == lane:
+                self.own = one.log_id if self.own is None else self.own
             # Entries that Spark wrote hold milliseconds only, which is enough: so does the interval.
-            elif interval.start_ms <= file.timestamp_ms < interval.end_ms:
-                self._taken.append(file)
+            elif interval.start_ms <= one.timestamp_ms < interval.end_ms:
+                self._taken.append(one)
 
     def survey(self, held: HeldRanges) -> IntervalSurvey:
         """:param held: what the batches of all lanes read of this source."""
@@ -59,8 +66,13 @@ class FileWindow:
             left += sum(count for number, count in files.items() if lane == LIVE and number > live_end)
         unread = bool(self.unread) or self.own is not None
         return IntervalSurvey(
-            unread=unread, holders=frozenset(found), elsewhere=elsewhere, left=left, unsettled=self._unsettled
-        )  # fmt: skip
+            unread=unread,
+            holders=frozenset(found),
+            elsewhere=elsewhere,
+            left=left,
+            unsettled=self._unsettled,
+            passed=self._passed,
+        )
 
 
 def _holders(ranges: Sequence[HeldRange], numbers: Collection[int]) -> dict[int, list[BatchKey]]:
