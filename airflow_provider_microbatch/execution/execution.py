@@ -113,6 +113,7 @@ class Execution:
         engine_of: EngineOf,
         code: Code | None = None,
         goes_on: GoesOn = no_run_goes_on,
+        any_task: bool = False,
     ) -> Look:
         """What ``run`` has to do at the batch: see :func:`~airflow_provider_microbatch.execution.guard.look`."""
         return look(
@@ -124,6 +125,7 @@ class Execution:
             goes_on=goes_on,
             code=code,
             now_ms=self._clock_ms(),
+            any_task=any_task,
         )
 
     def open_attempt(

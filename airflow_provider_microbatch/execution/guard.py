@@ -111,13 +111,15 @@ def look(
     goes_on: GoesOn,
     code: Code | None,
     now_ms: int,
+    any_task: bool = False,
 ) -> Look:
     """What there is to do at the batch for ``run``. A replay that a clear asks for is on record on return.
 
     :param engine_of: asked whether an attempt whose lease has run out still runs.
     :param code: what ``run`` has; None if it does not know.
     :param goes_on: asked about a run whose batch is between two of its tasks.
-    :raises BatchInProgressError: if another run is alive at the batch.
+    :param any_task: as for :func:`in_the_way`.
+    :raises BatchInProgressError: if another run is alive at the batch, or another task of this one.
     :raises AttemptFencedError: if it is, and ``run`` has a replay to make: who skipped would leave it to nobody.
     :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
     :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
@@ -153,6 +155,7 @@ def look(
         run=run,
         engine_of=engine_of,
         goes_on=goes_on,
+        any_task=any_task,
     )
     if held is not None and request is not None:
         raise AttemptFencedError(
@@ -202,23 +205,32 @@ def in_the_way(
     run: RunIdentity | None,
     engine_of: EngineOf,
     goes_on: GoesOn = no_run_goes_on,
+    any_task: bool = False,
 ) -> str | None:
     """Which other run is alive at the batch, in words; None if there is none. Writes nothing.
 
-    A retry is the same run: it takes its own batch over at once. A try of before a clear is not.
+    A retry is the same run: it takes its own batch over at once. A try of before a clear is not. Nor is another task of
+    the run, as long as that gives a sign of life: two that name one pipeline would end each other's attempts until one
+    has no retry left. What it has left is its run's, as a task may be renamed between a run and its clear.
 
     :param newest: the batch's newest attempt; no other may publish.
     :param planned_by: the run that planned it; asked for as long as there is no attempt.
     :param run: who asks.
     :param goes_on: asked about the run whose stage waits for its audits, or whose batch for its first attempt.
+    :param any_task: who asks begins no attempt, as a sensor or the step before the one that does: any task of its run
+        may be at the batch.
     :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
     """
     if newest is None:
         if planned_by is None or _is_own(planned_by, run) or not goes_on(planned_by):
             return None
         return f"batch {key} is in progress: {named_run(planned_by)} planned it and goes on"
-    if newest.run is not None and _is_own(newest.run, run):
-        return None
+    if run is not None and newest.run is not None and _is_own(newest.run, run):
+        if any_task or newest.run.task_id == run.task_id:
+            return None
+        sign = sign_of_life(checkpoint, newest, engine_of)
+        whose = f"attempt {newest.epoch} of task {newest.run.task_id!r} of the same run"
+        return None if sign is None else f"batch {key} is in progress: {whose} is alive ({sign})"
     sign = sign_of_life(checkpoint, newest, engine_of)
     if sign is None and newest.run is not None and goes_on(newest.run):
         parked = sign_of_life(checkpoint, newest, parked=True)
@@ -229,9 +241,12 @@ def in_the_way(
 def held_by_another(
     checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
 ) -> str | None:  # fmt: skip
-    """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`."""
+    """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`. For those who
+    begin no attempt."""
     newest = checkpoint.attempts.latest(key)
-    return in_the_way(checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of)
+    return in_the_way(
+        checkpoint, key, newest=newest, planned_by=None, run=run, engine_of=engine_of, any_task=True
+    )  # fmt: skip
 
 
 def known_to_be_held(

@@ -89,7 +89,9 @@ class PlanMicroBatchOperator(BaseOperator):
             raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
         # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
         with alarming(context):
-            look_or_skip(open_execution(self.pipeline, lane=planned.key.lane), planned.key, context, code)
+            # The attempt that submit of this run has open is no other's: its next one takes it over.
+            execution = open_execution(self.pipeline, lane=planned.key.lane)
+            look_or_skip(execution, planned.key, context, code, any_task=True)
         set_label(context, batch_label(planned.key))
         return str(planned.key)
 
@@ -298,11 +300,20 @@ class CommitMicroBatchOperator(BaseOperator):
         self._stopped = True
 
 
-def look_or_skip(execution: Execution, key: BatchKey, context: Context, code: Code) -> Look:
-    """What there is to do at the batch. :raises AirflowSkipException: if another run is at it, naming that run."""
+def look_or_skip(execution: Execution, key: BatchKey, context: Context, code: Code, *, any_task: bool = False) -> Look:
+    """What there is to do at the batch.
+
+    :param any_task: whoever asks begins no attempt.
+    :raises AirflowSkipException: if another run is at it, or another task of this one, naming it.
+    """
     try:
         return execution.look(
-            key, identity_of(context), engine_of=find_engine, code=code, goes_on=lambda run: run_goes_on(run, context)
+            key,
+            identity_of(context),
+            engine_of=find_engine,
+            code=code,
+            goes_on=lambda run: run_goes_on(run, context),
+            any_task=any_task,
         )
     except BatchInProgressError as held:
         raise AirflowSkipException(str(held)) from None

@@ -23,6 +23,7 @@ from airflow_provider_microbatch.exceptions import (
     TransformError,
 )
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.operators.steps import (
     CommitMicroBatchOperator,
     PlanMicroBatchOperator,
@@ -31,7 +32,7 @@ from airflow_provider_microbatch.operators.steps import (
 )
 from airflow_provider_microbatch.runtime.job import Job
 from tests.airflow_face.support import InlineSubmit, context, transform_file
-from tests.execution.world import World
+from tests.execution.world import CODE, World
 from tests.support.inline_engine import InlineEngine
 
 KEY = BatchKey("live", 0)
@@ -333,3 +334,13 @@ def test_the_group_puts_the_audits_between_submit_and_commit(world: World) -> No
 def test_the_group_refuses_a_dag_that_lets_two_runs_be_between_plan_and_commit(world: World) -> None:
     with DAG("d", schedule=None, max_active_runs=2), pytest.raises(DefinitionError, match="max_active_runs=1"):
         micro_batch_steps(world.pipeline)
+
+
+def test_the_plan_of_a_clear_hands_on_the_batch_that_submit_of_its_run_is_still_alive_at(world: World) -> None:
+    """The submit that follows takes its own attempt over."""
+    world.land(1)
+    planned = world.execution.load(BatchKey.parse(plan(world)))
+    run = identity_of(context(world.root / "bundle", task_id="submit"))
+    world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
+    key = plan(world, clear_number=1)
+    assert submit(world, key, clear_number=1)["epoch"] == 2
