@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
-from airflow_provider_microbatch.execution.intervals import longest_of, newest_of, span_of
+from airflow_provider_microbatch.execution.intervals import longest_of, newest_of
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.pipeline import INTERVAL
 from airflow_provider_microbatch.sources import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -24,6 +24,7 @@ from airflow_provider_microbatch.execution.labels import aside_label, batch_labe
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
 from airflow_provider_microbatch.job_status import check_hook
 from airflow_provider_microbatch.listeners.registration import listen
+from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Transform
 from airflow_provider_microbatch.task_context.data_interval import interval_work
@@ -94,6 +95,7 @@ class MicroBatchOperator(BaseOperator):
     # The listener knows a task of ours by microbatch_checkpoint, where there is no DAG file.
     template_fields: Sequence[str] = ("conn_id", "packages", "jars", "microbatch_checkpoint")
     ui_color = "#e2d9f3"
+    plans_batches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -155,6 +157,7 @@ class MicroBatchOperator(BaseOperator):
             "verbose": verbose,
         }
         self._running: StoppableEngine | None = None
+        check_only_one(self, self.get_dag())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
@@ -164,6 +167,7 @@ class MicroBatchOperator(BaseOperator):
         :raises AirflowFailException: if the batch was set aside: no retry, and ``on_failure_callback`` is called.
         """
         listen()
+        check_only_one(self, context["dag"])
         run = identity_of(context)
         code, transform = self.code(context)
         execution = open_execution(self.pipeline)

@@ -8,7 +8,7 @@ more. A backfill has more all the same; then plan or submit of the second run fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, TaskGroup, XComArg, task
@@ -44,6 +44,7 @@ from airflow_provider_microbatch.operators.micro_batch import (
     check_runnable,
     set_label,
 )
+from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.data_interval import interval_work
 from airflow_provider_microbatch.task_context.run_context import code_of, identity_of, open_execution, run_goes_on
@@ -68,6 +69,7 @@ class PlanMicroBatchOperator(BaseOperator):
     """
 
     ui_color = "#e2d9f3"
+    plans_batches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -79,9 +81,11 @@ class PlanMicroBatchOperator(BaseOperator):
     ) -> None:
         super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, map_index_template=map_index_template, **kwargs)
         self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
+        check_only_one(self, self.get_dag())
 
     def execute(self, context: Context) -> str:
         """:return: the key of the batch that this run works on."""
+        check_only_one(self, context["dag"])
         # The code is looked for here, so that a missing file is found before anything is planned.
         code, _ = code_of(self.pipeline, context)
         planned = self._plan(identity_of(context), context, code)
@@ -335,7 +339,8 @@ def micro_batch_steps(
         until the batch's next attempt begins.
     :param group_id: name of the group.
     :param submit_arguments: further arguments of :class:`SubmitMicroBatchOperator`, such as ``conn_id`` and ``conf``.
-    :raises DefinitionError: if the DAG allows more than one run at once.
+    :raises DefinitionError: if the DAG allows more than one run at once, or has another task that makes batches of the
+        checkpoint.
     """
     dag = DagContext.get_current()
     if dag is not None and dag.max_active_runs != 1:

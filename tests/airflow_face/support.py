@@ -52,7 +52,7 @@ def context(
         data_interval_end=interval[1] if interval else None,
         run_type=run_type,
     )
-    return {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(timetable=timetable)}
+    return {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(timetable=timetable, task_dict={})}
 
 
 def transform_file(bundle: Path) -> None:

@@ -161,7 +161,7 @@ def test_without_a_bundle_paths_begin_at_the_dag_files_folder(world: World) -> N
     world.land(1)
     given = context(world.root / "elsewhere")
     del given["ti"].bundle_instance
-    given["dag"] = SimpleNamespace(fileloc=str(world.root / "bundle" / "orders.py"))
+    given["dag"] = SimpleNamespace(task_dict={}, fileloc=str(world.root / "bundle" / "orders.py"))
     operator(world).execute(given)
     assert world.table() == {0: [1]}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow_provider_microbatch.operators.run_context import identity_of
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -23,7 +24,6 @@ from airflow_provider_microbatch.exceptions import (
     TransformError,
 )
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
-from airflow_provider_microbatch.operators.run_context import identity_of
 from airflow_provider_microbatch.operators.steps import (
     CommitMicroBatchOperator,
     PlanMicroBatchOperator,

@@ -235,6 +235,22 @@ MUTATIONS = [
         tests=("tests/execution/test_two_tasks.py",),
     ),
     Mutation(
+        name="two tasks of a DAG may make batches of one checkpoint",
+        why="the second is green with the batch of the first, and what is new waits",
+        file="operators/one_task.py",
+        old="        if other.task_id != task.task_id and _place(other) == place:\n",
+        new="        if False:\n",
+        tests=("tests/airflow_face/test_one_task.py",),
+    ),
+    Mutation(
+        name="a task that came into its DAG later is not asked whether it is alone",
+        why="the second is green with the batch of the first, and what is new waits",
+        file="operators/micro_batch.py",
+        old='        check_only_one(self, context["dag"])\n',
+        new="",
+        tests=("tests/airflow_face/test_one_task.py",),
+    ),
+    Mutation(
         name="plan of the steps waits for the submit of its own run",
         why="a clear of a run whose submit has just died skips, and its code is not run",
         file="operators/steps.py",
