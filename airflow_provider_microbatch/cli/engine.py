@@ -58,10 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
         f"engine {state}: {running.url}, Spark {running.spark}, {running.master}, up {seconds:.0f} s",
         f"server pid {running.server_pid}, runner pid {running.runner_pid}, {found.attempts} attempts running",
     ]
-    if started and connection == _text(folder / server.CONNECTION):
-        lines.append("Port and token are those of the engine before: Airflow's connection to it is still right.")
-    elif arguments.action == "start":
-        if started and before is not None and before != server.address(folder):
+    if arguments.action == "start":
+        if started and connection == _text(folder / server.CONNECTION):
+            lines.append(
+                "Port and token are those of the engine before: Airflow's connection to it is still right, where it "
+                "was imported."
+            )
+        elif started and before is not None and before != server.address(folder):
             lines.append(
                 "Somebody else has the port of the engine before, and may have heard its token: both are new, and "
                 "Airflow's connection to it has to be imported again."

@@ -164,7 +164,9 @@ def test_a_start_says_when_the_address_had_to_change(
     monkeypatch.setattr(server, "start", start)
     monkeypatch.setattr(server, "status", lambda _: server.Status(running=running))
     assert main(["engine", "start", "--dir", str(tmp_path)]) == 0
-    assert "still right" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "still right, where it was imported" in told
+    assert f"airflow connections import --overwrite {tmp_path / server.CONNECTION}" in told, "it may never have been"
     with socket.create_server(("127.0.0.1", port)):
         assert main(["engine", "start", "--dir", str(tmp_path)]) == 0
     told = capsys.readouterr().out

@@ -259,6 +259,14 @@ MUTATIONS = [
         tests=("tests/airflow_face/test_steps.py",),
     ),
     Mutation(
+        name="a start in a folder of before keeps the import command to itself",
+        why="whoever never imported the connection is told that it is right",
+        file="cli/engine.py",
+        old="        lines += [\n",
+        new="        lines += [] if connection else [\n",
+        tests=("tests/engines/test_connect_refusals.py",),
+    ),
+    Mutation(
         name="a sensor waits for the task behind it",
         why="a run that is cleared from its sensor on waits for its own lease",
         file="execution/guard.py",
