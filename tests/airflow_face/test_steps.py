@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from airflow_provider_microbatch.operators.run_context import identity_of
 
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -31,6 +30,7 @@ from airflow_provider_microbatch.operators.steps import (
     micro_batch_steps,
 )
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.task_context.run_context import identity_of
 from tests.airflow_face.support import InlineSubmit, context, transform_file
 from tests.execution.world import CODE, World
 from tests.support.inline_engine import InlineEngine

@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from airflow_provider_microbatch.execution.maintenance import apply
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -24,6 +23,7 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands import apply
 from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, applier, filled, planned, rewind, rows
 from tests.execution.world import CODE, World, run_identity

@@ -196,6 +196,14 @@ MUTATIONS = [
         tests=(UNREAD,),
     ),
     Mutation(
+        name="only some of what the runs of intervals have passed is told",
+        why="a pause is named in part, and its rest is read by nobody",
+        file="sources/file/window.py",
+        old="            elif ms < interval.start_ms:\n",
+        new="            elif ms < interval.start_ms and not passed:\n",
+        tests=(UNREAD, "tests/simulator/test_simulator.py"),
+    ),
+    Mutation(
         name="check takes what a live lane will read for passed",
         why="a healthy pipeline has findings for ever",
         file="execution/unread.py",

@@ -99,6 +99,8 @@ class Airflow:
         """When the first try of a run of the pipeline's data interval began."""
         self.had: dict[tuple[str, Interval], int] = {}
         """When such a run was over first, and had not failed."""
+        self.passed: set[tuple[str, Interval]] = set()
+        """Data intervals for which no run is made: the DAG was paused then."""
 
     def active(self, subject: Subject) -> list[DagRun]:
         """Runs that are not over."""

@@ -94,6 +94,8 @@ def _may_be_late(world: World, subject: Subject, unit: Unit) -> bool:
             return False
         own = [one for one in begun if one[0] == subject.name and _holds(one[1], unit)]
         after = max([shown, *(had.get(one, looked) for one in own)])
+        if not own:
+            continue  # a run may be on its way to it, for all that the others know
         lookback_ms = 1000 * (subject.options.lookback or 0)
         if interval.start_ms - lookback_ms <= unit.at_ms < interval.start_ms and looked > after:
             return False

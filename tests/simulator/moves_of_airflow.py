@@ -10,6 +10,7 @@ from airflow_provider_microbatch.exceptions import (
     MicroBatchError,
     SourceChangedError,
 )
+from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
 from tests.simulator.moves import move
 from tests.simulator.processes import RUNS
@@ -70,13 +71,30 @@ def schedules(world: World) -> str | None:
         return None
     interval = None
     if subject.options.plan == "interval":
-        had = {run.interval for run in world.airflow.runs if run.subject is subject}
-        free = [one for one in intervals(world.now_ms) if one not in had]
+        free = _free(world, subject)
         if not free:
             return None
         interval = free[0]
     process = world.airflow.begin_try(world.airflow.new_run(subject, interval=interval))
     return f"{process.name} begins on machine {process.machine}"
+
+
+def _free(world: World, subject: Subject) -> list[Interval]:
+    """Data intervals that the scheduler has yet to make a run for, in order."""
+    had = {run.interval for run in world.airflow.runs if run.subject is subject}
+    over = [one for one in intervals(world.now_ms) if one not in had]
+    return [one for one in over if (subject.name, one) not in world.airflow.passed]
+
+
+@move("the scheduler makes no run for an interval", weight=8)
+def passes(world: World) -> str | None:
+    """The DAG was paused then, without catchup. A person may backfill it."""
+    subject = _subject(world)
+    free = _free(world, subject) if subject.options.plan == "interval" else []
+    if not free:
+        return None
+    world.airflow.passed.add((subject.name, free[0]))
+    return f"there is no run of {subject.name} for {free[0]}"
 
 
 @move("a task gives no heartbeat", weight=6, always=True)

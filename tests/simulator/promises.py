@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.execution.unread import find_unread
 from tests.simulator.airflow import SUCCESS
 from tests.simulator.expected import most, note_jumps, wanted
 from tests.simulator.hooks import Told
@@ -108,6 +110,7 @@ def look_at_rest(world: World) -> None:
             _look_at_leftovers(world, subject)
             continue
         _look_at_rows(world, subject)
+        _look_at_unread(world, subject)
         _look_at_logs(subject)
         _look_at_retention(subject)
         _look_at_requests(world, subject)
@@ -130,6 +133,19 @@ def _look_at_rows(world: World, subject: Subject) -> None:
             raise Broken("rows lost", f"{told}; {subject.planned_in(unit)}, {list(subject.jumps.values())}")
         if max(found) > top:
             raise Broken("rows doubled", f"{told}: {_where(table, set(unit.ids))}, {list(subject.jumps.values())}")
+
+
+def _look_at_unread(world: World, subject: Subject) -> None:
+    """What the runs of data intervals have passed is named by ``check``, and nothing else is."""
+    ends = [interval.end_ms for name, interval in world.airflow.begun if name == subject.name]
+    if not ends or not subject.checkpoint().attempts.epochs.lanes():
+        return
+    left = [unit for unit in subject.units if unit.at_ms < max(ends) and not subject.is_planned(unit)]
+    passed = Counter(subject.named(unit.source) for unit in left if subject.options.plan == "interval")
+    findings = "; ".join(finding.message for finding in find_unread(subject.checkpoint()))
+    named = {name: int(count) for count, name in re.findall(r"(\d+) file\(s\) of source '([^']+)'", findings)}
+    if named != passed:
+        raise Broken("check does not name what nobody read", f"{dict(passed)} of {subject.name}: {findings or None}")
 
 
 def _look_at_retention(subject: Subject) -> None:

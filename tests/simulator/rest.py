@@ -165,6 +165,8 @@ def _run_all(world: World, subject: Subject) -> None:
     if subject.options.plan == "interval":
         world.now_ms += 2 * INTERVAL_MS
         for interval in intervals(world.now_ms):
+            if (subject.name, interval) in world.airflow.passed:
+                continue
             _all_until_over(world, world.airflow.new_run(subject, interval=interval))
     else:
         idle = 0
