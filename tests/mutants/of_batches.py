@@ -230,7 +230,7 @@ MUTATIONS = [
     Mutation(
         name="lookback takes what another run is on its way to",
         why="that run is skipped in green, and its rows are in another's batch",
-        file="operators/run_context.py",
+        file="task_context/run_context.py",
         old='states=["queued", "running"]) > 1)',
         new='states=["queued", "running"]) > 2)',
         tests=(DATA_INTERVAL,),
@@ -238,7 +238,7 @@ MUTATIONS = [
     Mutation(
         name="lookback of a backfill takes what Airflow has yet to make a run for",
         why="a scheduled run that comes later is skipped in green, and its rows are in another's batch",
-        file="operators/data_interval.py",
+        file="task_context/data_interval.py",
         old="        in_order=is_scheduled(context),\n",
         new="        in_order=True,\n",
         tests=(DATA_INTERVAL,),
