@@ -15,6 +15,12 @@ from airflow_provider_microbatch.checkpoint.records import corrupt, decode_recor
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.stores import Store
 
+TABLE_ID = "_table_id"
+"""A folder in that of a table; its only file is called as the table's id is."""
+
+TABLE_MARK = "_table.json"
+"""A file in the folder of a table that a catalog of folders has made."""
+
 _ID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.known_tables import KnownTables, is_table_id
+from airflow_provider_microbatch.checkpoint.known_tables import TABLE_ID, KnownTables, is_table_id
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync, write_mark
 
-_FOLDER = "_table_id"
 _TOLD = "by the name of this file pipelines know that this folder is their table\n"
 
 
@@ -91,7 +90,7 @@ class TableFolder:
             return
         table_id = self._id()
         # Made by a person; what is made here is a file, in the place where the table is to be mounted too.
-        is_said = (self.root / _FOLDER / table_id).is_dir()
+        is_said = (self.root / TABLE_ID / table_id).is_dir()
         if not is_said and not is_there():
             raise SinkError(
                 f"the newest batch that was published to the table {self.root} is not there: {self._ways_on()}"
@@ -109,23 +108,23 @@ class TableFolder:
         return (
             f"the table {self.root} is away, or another one is in its place: its file system may not be mounted. "
             "Nothing is written there until it is back. If it was emptied on purpose, make the folder "
-            f"{self.root / _FOLDER / table_id}; to bring a batch back, clear its task then."
+            f"{self.root / TABLE_ID / table_id}; to bring a batch back, clear its task then."
         )
 
     def _ways_on(self) -> str:
         """Where the table has no id on record: any that no other table has will do."""
         return (
             "its file system may not be mounted. Nothing is written there until it is back. If it was emptied on "
-            f"purpose, or the batch removed, make the folder {self.root / _FOLDER / uuid.uuid4().hex}; to bring a "
+            f"purpose, or the batch removed, make the folder {self.root / TABLE_ID / uuid.uuid4().hex}; to bring a "
             "batch back, clear its task then."
         )
 
     def _shows(self, table_id: str) -> bool:
-        return os.path.lexists(self.root / _FOLDER / table_id)
+        return os.path.lexists(self.root / TABLE_ID / table_id)
 
     def _id(self) -> str:
         """The id that the table has, else a new one; durable on return. One that a person has made comes first."""
-        folder = self.root / _FOLDER
+        folder = self.root / TABLE_ID
         check_no_link(self.root, folder)
         make_folders(folder)
         found = sorted((not path.is_dir(), path.name) for path in folder.iterdir() if is_table_id(path.name))

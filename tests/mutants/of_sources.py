@@ -13,7 +13,33 @@ CHANGES = "tests/sources/test_file_changes.py"
 CLEAN_RUNS = "tests/execution/test_clean_source.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 
+TABLES = "tests/sources/test_file_tables.py"
+
 MUTATIONS = [
+    Mutation(
+        name="a table is read as a landing folder",
+        why="a replay of the pipeline that writes it doubles its rows in the next one, and check says nothing",
+        file="sources/file/listing.py",
+        old="        if not self.allow_table and is_sign",
+        new="        if False and is_sign",
+        tests=(TABLES,),
+    ),
+    Mutation(
+        name="a part of a table is no table",
+        why="a source of one batch's folder, or of one partition of it, reads replayed rows twice",
+        file="sources/file/tables.py",
+        old="        folder = folder.parent\n",
+        new="        return None\n",
+        tests=(TABLES,),
+    ),
+    Mutation(
+        name="a table of before ids is no table",
+        why="who upgrades has rows doubled by the first clear",
+        file="sources/file/tables.py",
+        old="    return name == MANIFEST and",
+        new="    return False and",
+        tests=(TABLES,),
+    ),
     Mutation(
         name="a source that cannot be cleaned is looked for at each commit",
         why="every commit reads the logs back to the batch of one file that stands in its own way",

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.known_tables import TABLE_MARK
 from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 
-TABLE = "_table.json"
+TABLE = TABLE_MARK
 """In a table's folder: what it is, and who made it. Readers skip names that begin with an underscore."""
-
 
 _LARGEST = 16 * 1024 * 1024
 

@@ -73,6 +73,9 @@ class FileSource(Source):
         order; these are named in the log. None: an hour.
     :param on_missing: a planned file that is gone: ``fail``, or ``skip`` it.
     :param on_changed: a planned file whose size or mtime is another: ``fail``, or ``read`` it as it is now.
+    :param allow_table: read the files of a table that a pipeline of this package writes, though a batch of it that is
+        replayed or rewound comes again in new files, whose rows are then read twice. For a table no batch of which is
+        ever made again. Else the plan and the sensor refuse a path that is, lies in, or contains such a table.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -95,6 +98,7 @@ class FileSource(Source):
     on_changed: str = "fail"
     ordered: bool = False
     full_listing_seconds: float | None = None
+    allow_table: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
@@ -107,7 +111,7 @@ class FileSource(Source):
         self._check_choice("clean_source", (None, "archive", "delete"))
         self._check_choice("on_missing", ("fail", "skip"))
         self._check_choice("on_changed", ("fail", "read"))
-        for name in ("latest_first", "recursive", "bounded", "ordered"):
+        for name in ("latest_first", "recursive", "bounded", "ordered", "allow_table"):
             if not isinstance(getattr(self, name), bool):
                 raise DefinitionError(f"{where}: {name} must be True or False, not {getattr(self, name)!r}.")
         for name in ("max_files", "max_bytes"):
@@ -169,7 +173,10 @@ class FileSource(Source):
     def listing(self) -> Listing:
         """The walk over the files of this source."""
         return Listing(
-            local_path(self.path, field="path"), recursive=self.recursive, file_name_pattern=self.file_name_pattern
+            local_path(self.path, field="path"),
+            recursive=self.recursive,
+            file_name_pattern=self.file_name_pattern,
+            allow_table=self.allow_table,
         )
 
     def archive_path(self) -> str | None:

@@ -22,6 +22,7 @@ from airflow_provider_microbatch.sources.file.path import (
     literal_prefix,
     unescape,
 )
+from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
 
 _AT_A_TIME = 1_000
 
@@ -74,11 +75,13 @@ class Listing:
     :param path: absolute local path, may hold globs.
     :param recursive: enter every folder; else only ``key=value`` folders.
     :param file_name_pattern: a glob that file names must match; None for all.
+    :param allow_table: go on where a folder is a table of this package.
     """
 
     path: str
     recursive: bool = False
     file_name_pattern: str | None = None
+    allow_table: bool = True
     _names: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ class Listing:
         :param unseen: takes some paths and gives back those that are wanted. It is asked a thousand at a time, so that
             neither a call for each nor all at once costs what a million files cannot bear.
         :param start: leave out paths that sort before this one, and do not open folders that hold only such paths.
-        :raises SourceError: if the base or a folder below it cannot be listed.
+        :raises SourceError: if the base or a folder below it cannot be listed, or is a table and must not be.
         """
         if not is_glob(self.path):
             if Path(self.base).is_file():
@@ -149,6 +152,8 @@ class Listing:
         regex = component_regex(part)
         for entry in self._scan(folder, required=False):
             hidden = is_hidden(entry.name) and part[0] not in "._"
+            if hidden:
+                self._check_no_table(folder, entry.name)
             if not hidden and regex.fullmatch(entry.name):
                 path = prefix + entry.name
                 if not rest:
@@ -165,6 +170,7 @@ class Listing:
         for entry in self._scan(folder, required=required):
             name = entry.name
             if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
+                self._check_no_table(folder, name)
                 continue
             if entry.is_dir():
                 if (self.recursive or is_partition(name)) and not _leads_back(entry):
@@ -175,6 +181,11 @@ class Listing:
                     yield from self._found(files, unseen)
                     files = []
         yield from self._found(files, unseen)
+
+    def _check_no_table(self, folder: str, hidden: str) -> None:
+        """Told by the names that the walk comes by: it costs nothing where there are none."""
+        if not self.allow_table and is_sign_of_table(folder, hidden):
+            raise SourceError(why_not(folder))
 
     def _found(self, paths: Sequence[str], unseen: Unseen) -> Iterator[FoundFile]:
         if self._names:

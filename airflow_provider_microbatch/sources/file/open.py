@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS,
 from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.present import Located, Presence, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 from airflow_provider_microbatch.sources.file.window import FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -101,6 +102,8 @@ class OpenFileSource(OpenSource):
                 f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
                 "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
             )
+        if not self._source.allow_table and (table := table_around(folder)) is not None:
+            raise self._error(why_not(table))
         if self._source.clean_source is not None and not _may(folder, os.W_OK | os.X_OK):
             raise self._error(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
 
