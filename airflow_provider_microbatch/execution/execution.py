@@ -29,6 +29,7 @@ from airflow_provider_microbatch.execution.identity import check_plan, check_sti
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.read_again import replace_published, say_warnings, say_what_changed
 from airflow_provider_microbatch.execution.replay import (
     answer_replays,
     committer,
@@ -43,7 +44,7 @@ from airflow_provider_microbatch.execution.summary import BatchSummary, RunSumma
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Job, Transform
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,8 @@ class Execution:
                 raise
             self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
+        if attempt.request is not None:
+            say_what_changed(self.checkpoint, self._planner.sources, planned)
         return attempt
 
     def hold(self, attempt: Attempt, engine: Engine) -> Holder:
@@ -283,10 +286,15 @@ class Execution:
                 )
             read, learned = (staged.result.get(part) or {} for part in ("read", "learned"))
             self._planner.sources.verify(planned.ranges, read=read, learned=learned)
+            say_warnings(staged)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
-            replay = planned.committed and not (planned.set_aside and published is None)
-            published = self._replace(attempt, batch) if replay else sink.publish(batch, attempt.epoch)
+            if planned.committed and not (planned.set_aside and published is None):
+                published = replace_published(
+                    self.checkpoint, self._planner.sources, sink, planned, batch, staged=staged, published=published
+                )
+            else:
+                published = sink.publish(batch, attempt.epoch)
         if published.epoch != attempt.epoch:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
             if planned.committed:
@@ -477,14 +485,6 @@ class Execution:
             engine=engine,
             end_earlier=lambda fence: self._ending.end_earlier(fence, engine),
         )
-
-    def _replace(self, attempt: Attempt, batch: ExpectedBatch) -> Manifest:
-        try:
-            return self.pipeline.sink.replace(batch, attempt.epoch)
-        except PublishConflictError as conflict:
-            winner = self.pipeline.sink.contains(batch)
-            who = named(self.checkpoint.attempts.get(attempt.key, winner.epoch) if winner else None)
-            raise PublishConflictError(f"{conflict} The winner is {who}.") from None
 
     def _published(self, look: Look) -> Manifest | None:
         """What is in the sink and only waits for its commit entry, or for the answer to the replay it was made for."""

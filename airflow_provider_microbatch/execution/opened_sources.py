@@ -77,6 +77,16 @@ class OpenedSources:
         """Of all sources, in the pipeline's order."""
         return list(self._sources)
 
+    @property
+    def classes(self) -> set[type]:
+        """Of all sources."""
+        return {type(source) for source in self._sources.values()}
+
+    def read_as(self, ranges: Ranges) -> dict[str, Mapping[str, str | None]]:
+        """How each source that has something in the ranges makes rows of it; see :meth:`Source.reads_as`."""
+        names = [name for name in self.names if len({*ranges.of(name)}) > 1]
+        return {name: self._sources[name].reads_as() for name in names}
+
     def open(self, name: str) -> OpenSource:
         """The named source beside the checkpoint."""
         context = SourceContext(

@@ -14,7 +14,7 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) ->
     :param manifest: what is in the sink.
     :param sources: what each source says of its range.
     """
-    result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity")}
+    result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity", "warnings")}
     return {
         **result,
         "sources": dict(sources),

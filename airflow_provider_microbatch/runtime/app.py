@@ -46,6 +46,19 @@ class Stopwatch:
             self.duration_ms[name] = self.duration_ms.get(name, 0) + elapsed
 
 
+class Warnings:
+    """What whoever runs the pipeline has to hear of. Spark's log tells it, and the result too: where the log comes to
+    the task through a pipe, nobody sees the level of a line."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Say it."""
+        log.warning("%s", text)
+        self.texts.append(text)
+
+
 def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     """Run a job in a session of any kind. On failure the reason is written to the stage before this raises.
 
@@ -69,11 +82,11 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
 
 
 def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
-    watch = Stopwatch()
+    watch, warnings = Stopwatch(), Warnings()
     with watch.phase("total"):
         pin(spark, job.conf)
         with watch.phase("read"):
-            frames, counts, learned, told = _read(spark, job)
+            frames, counts, learned, told = _read(spark, job, warnings)
         batch = Batch(
             id=job.batch_id,
             lane=job.lane,
@@ -85,7 +98,7 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         listing: DataFrame | list[str] | None = None
         written: int | None = 0
         if job.sources and not frames:
-            _check_nothing(job)
+            _check_nothing(job, warnings)
         else:
             with watch.phase("transform"):
                 frame = _transform(job, batch)
@@ -103,24 +116,23 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             written = rows_out.get()
     rows_in: dict[str, int | None] = {name: 0 for name in job.sources if name not in counts}
     rows_in |= {name: count.get(patience=1.0) for name, count in counts.items()}
-    for name, count in counts.items():
-        if rows_in[name] and count.empty():
-            log.warning(
-                "source %s: %s of %s rows have nothing in any column of its schema: does it fit the files (names, "
-                "types, separator, header)?",
-                name,
-                f"{count.empty():,}",
-                f"{rows_in[name]:,}",
-            )
+    empty = {name: count.empty() for name, count in counts.items() if rows_in[name] and count.empty()}
+    for name, rows in empty.items():
+        warnings.add(
+            f"source {name}: {rows:,} of {rows_in[name]:,} rows have nothing in any column of its schema: does it fit "
+            "the files (names, types, separator, header)?"
+        )
     result = {
         "batchId": job.batch_id,
         "epoch": job.epoch,
         "identity": dict(job.identity),
         "numInputRows": rows_in,
+        "numEmptyRows": empty,
         "numOutputRows": written,
         "durationMs": watch.duration_ms,
         "learned": learned,
         "read": told,
+        "warnings": warnings.texts,
         "requiresAnotherBatch": batch.requires_another_batch,
         "sparkVersion": spark.version,
     }
@@ -133,7 +145,9 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     return result
 
 
-def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any]]:
+def _read(
+    spark: SparkSession, job: Job, warnings: Warnings
+) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any]]:
     frames, counts, learned, told = Frames(absent=job.absent), {}, {}, {}
     for name, read in job.sources.items():
         with failing_as("read", where=f"source {name!r}"):
@@ -143,7 +157,7 @@ def _read(spark: SparkSession, job: Job) -> tuple[Frames, dict[str, RowCount], d
                 counts[name] = RowCount(found.columns)
                 frames[name] = counts[name].on(found.frame)
             else:
-                log.warning("source %s: %s", name, found.absent)
+                warnings.add(f"source {name}: {found.absent}")
                 frames.absent[name] = found.absent
             if found.learned:
                 learned[name] = dict(found.learned)
@@ -158,7 +172,7 @@ def _files(arguments: Mapping[str, Any]) -> str:
     return f", {count} files" if count else ""
 
 
-def _check_nothing(job: Job) -> None:
+def _check_nothing(job: Job, warnings: Warnings) -> None:
     """No source has a frame, as if there were no data: the batch has no rows, and the transform nothing to be given."""
     if job.stage.arguments.get("columns_of_result"):
         raise BatchFailure(
@@ -166,7 +180,7 @@ def _check_nothing(job: Job) -> None:
             f"table {job.stage.arguments['table']} is made of the result's columns, and the sources' files hold none. "
             "Give the sink, or the source, a schema",
         )
-    log.warning("no source has a frame: the transform is not called, and the batch has no rows")
+    warnings.add("no source has a frame: the transform is not called, and the batch has no rows")
 
 
 def _transform(job: Job, batch: Batch) -> DataFrame:

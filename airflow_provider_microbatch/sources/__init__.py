@@ -105,6 +105,12 @@ class Source(Definition, ABC):
         """The address that what it gives up is moved to; None if it is moved nowhere."""
         return None
 
+    def reads_as(self) -> Mapping[str, str | None]:
+        """What of the definition decides which rows come of a range, by the names that users know it by; None is not
+        set. Nothing of it is pinned with a batch: by it is told that a replay reads otherwise than was read before.
+        What looks like a secret is hidden by whoever shows it."""
+        return {}
+
     def would_read(self, location: str) -> bool:
         """Whether what is written at an address would be read by this source, told by the address alone."""
         return False

@@ -34,10 +34,10 @@ MUTATIONS = [
         name="commit before publish",
         why="a crash between the two leaves a committed batch that is in no table",
         file="execution/execution.py",
-        old="            published = self._replace(attempt, batch) if replay else",
+        old="            if planned.committed and not (planned.set_aside and published is None):\n",
         new=(
             "            self.commit(key=key, manifest=staged, run=attempt.run)\n"
-            "            published = self._replace(attempt, batch) if replay else"
+            "            if planned.committed and not (planned.set_aside and published is None):\n"
         ),
         tests=(CRASH, PROTOCOL),
     ),

@@ -24,7 +24,49 @@ WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
 LATE = "tests/execution/test_late_processes.py"
 
+READ_AGAIN = "tests/execution/test_read_again.py"
+
 MUTATIONS = [
+    Mutation(
+        name="a replay that reads otherwise says nothing",
+        why="an option that was changed for new files puts wrong rows in the place of good ones, in green",
+        file="execution/execution.py",
+        old="        if attempt.request is not None:\n            say_what",
+        new="        if False:\n            say_what",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="a replay replaces rows by nothing",
+        why="the rows of a batch are gone, and its square is green",
+        file="execution/read_again.py",
+        old="    emptied = [] if published is None else",
+        new="    emptied = [] if True else",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="a replay of rows that never fitted is refused",
+        why="a batch whose rows nobody misses fails for ever",
+        file="execution/read_again.py",
+        old="if was.get(name) != 0 and (",
+        new="if True or (",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="a changed option is said with its value, whatever it is",
+        why="a password of an older definition is in the task's log",
+        file="execution/read_again.py",
+        old="    return HIDDEN if refusal(setting, value) is not None else repr(value)",
+        new="    return repr(value)",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="what Spark's side warns of is no warning of the task",
+        why="rows of NULL are published, and the line that says so is one of a thousand",
+        file="execution/execution.py",
+        old="            say_warnings(staged)\n",
+        new="",
+        tests=(READ_AGAIN,),
+    ),
     Mutation(
         name="a value of the data passes for a lost cluster",
         why="its batch fails for ever, and is never set aside",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ class InlineEngine:
     """:param transform: rows of all sources → rows out.
     :param before_stage: called with the job before anything is written; raise here to crash before the stage.
     :param after_stage: called with the job when the stage is complete; raise here to crash between stage and publish.
+    :param told: what the runtime tells beside, in its result.
     """
 
     name = "inline"
@@ -41,10 +42,12 @@ class InlineEngine:
         transform: Callable[[dict[str, Rows]], Rows] | None = None,
         before_stage: Callable[[Job], None] = lambda job: None,
         after_stage: Callable[[Job], None] = lambda job: None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         self.transform = transform or (lambda sources: [row for rows in sources.values() for row in rows])
         self.before_stage = before_stage
         self.after_stage = after_stage
+        self.told = dict(told or {})
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
         self._failures: dict[str, EngineError] = {}
@@ -77,6 +80,7 @@ class InlineEngine:
             "epoch": job.epoch,
             "read": {name: told(read.arguments) for name, read in job.sources.items()},
             "identity": dict(job.identity),
+            **self.told,
         }
         size = (stage / "part-0.json").stat().st_size
         self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, {"file": "part-0.json", "bytes": size}])

@@ -154,6 +154,11 @@ class FileSource(Source):
     def gives_up_to(self) -> str | None:
         return self.archive_path()
 
+    def reads_as(self) -> Mapping[str, str | None]:
+        """Format, schema and the reader's options, whose names have no case."""
+        options = {f"options[{key.lower()!r}]": _as_spark(value) for key, value in self.options.items()}
+        return {"format": self.format, "schema": self.schema, **options}
+
     def would_read(self, location: str) -> bool:
         """Whether a folder is the source's path, or one below it that is listed, whatever its files are called."""
         try:
@@ -229,6 +234,10 @@ class FileSource(Source):
                 f"{where}: archive_dir {self.archive_dir!r} and the source {base!r} lie in each other; archived files "
                 "would be read again. Use a folder beside the source."
             )
+
+
+def _as_spark(value: str | bool | int | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -1,0 +1,146 @@
+"""A replay reads its ranges as the pipeline says today. What of that is another than it was is said, and rows in which
+nothing is left of what was read do not take the place of those that are published.
+
+Whoever mends a wrong option and clears the task wants just this; whoever changed one for the files of today did not
+think of those of then. Nobody can tell the two apart, so it is only said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
+from airflow_provider_microbatch.execution.guard import named
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sources import Source
+
+log = logging.getLogger(__name__)
+
+
+def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch) -> None:
+    """Warn if a batch that is about to be replayed will be read in another way than it was for what is published."""
+    epoch = _published_epoch(checkpoint, planned)
+    found = [] if epoch is None else _changes(checkpoint, sources, planned, epoch)
+    if found:
+        log.warning(
+            "Batch %s is replayed, and not read as it was for attempt %s, which is published: %s. Its rows may become "
+            "others. If the files of then are not meant, set it as it was before the task is cleared",
+            planned.key,
+            epoch,
+            "; ".join(found),
+        )
+
+
+def say_warnings(staged: Manifest) -> None:
+    """The runtime's warnings as the task's own: what comes from Spark through a pipe is all of one level there."""
+    found = staged.result.get("warnings")
+    for text in found if isinstance(found, list) else ():
+        log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))
+
+
+def replace_published(
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    sink: Sink,
+    planned: PlannedBatch,
+    batch: ExpectedBatch,
+    *,
+    staged: Manifest,
+    published: Manifest | None,
+) -> Manifest:
+    """Put the stage of a replay into the place of what is published.
+
+    :param batch: as the sink is asked for it.
+    :param staged: what the attempt has made.
+    :param published: what is in the sink; None if it is not there any more.
+    :raises SourceError: if nothing is left of the rows of a source, and what is published has some.
+    :raises PublishConflictError: if a later attempt was faster.
+    """
+    emptied = [] if published is None else _emptied(checkpoint, staged, published)
+    if published is not None and emptied:
+        changed = _changes(checkpoint, sources, planned, published.epoch)
+        why = f"It is not read as it was then: {'; '.join(changed)}." if changed else "It is read as it was then."
+        raise SourceError(
+            f"batch {batch.key} attempt {staged.epoch}: nothing was replaced. {' and '.join(emptied)} have nothing in "
+            f"any column of its schema, and attempt {published.epoch}, which is published, has rows of it. {why} Mend "
+            "the source, or its files, and run this task again; or leave the batch as it is: "
+            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+        )
+    try:
+        return sink.replace(batch, staged.epoch)
+    except PublishConflictError as conflict:
+        winner = sink.contains(batch)
+        who = named(checkpoint.attempts.get(batch.key, winner.epoch) if winner else None)
+        raise PublishConflictError(f"{conflict} The winner is {who}.") from None
+
+
+def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | None:
+    key = planned.key
+    answer = checkpoint.replays.newest_answer(key)
+    if answer is not None:
+        return int(answer["attempt"])
+    commit = None if planned.set_aside else checkpoint.lane(key.lane).commit_log.get(key.id)
+    return None if commit is None else commit.epoch
+
+
+def _changes(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, epoch: int) -> list[str]:
+    """What is set otherwise now than it was for the published attempt, of sources that have something in the batch.
+    What nobody can tell, as of a definition that cannot be loaded here, is left out: it must not stop a replay."""
+    before = _read_as(checkpoint, planned.key, epoch, sources.classes)
+    found = []
+    for name, now in sources.read_as(planned.ranges).items():
+        then = before.get(name, now)
+        for setting in dict.fromkeys((*then, *now)):
+            old, new = then.get(setting), now.get(setting)
+            if old != new:
+                found.append(f"source {name!r}: {setting} was {_shown(setting, old)}, is {_shown(setting, new)}")
+    return found
+
+
+def _read_as(
+    checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]
+) -> Mapping[str, Mapping[str, str | None]]:
+    """How an attempt has read its sources, by the names that they have now."""
+    attempt = checkpoint.attempts.get(key, epoch)
+    name = None if attempt is None else attempt.definition
+    recorded = None if name is None else checkpoint.definitions.get(name)
+    sources = None if recorded is None else recorded["arguments"].get("sources")
+    found = {}
+    for source, definition in sources.items() if isinstance(sources, Mapping) else ():
+        try:
+            found[checkpoint.names.of(source)] = Source.from_dict(definition, known=known).reads_as()
+        except DefinitionError as error:
+            log.debug("how batch %s attempt %s has read source %s is not known: %s", key, epoch, source, error)
+    return found
+
+
+def _shown(setting: str, value: str | None) -> str:
+    if value is None:
+        return "not set"
+    return HIDDEN if refusal(setting, value) is not None else repr(value)
+
+
+def _emptied(checkpoint: Checkpoint, staged: Manifest, published: Manifest) -> list[str]:
+    """Sources of whose rows nothing is left, though there are published ones that were more than nothing, in words."""
+    rows, empty = _counts(staged, "numInputRows"), _counts(staged, "numEmptyRows")
+    was, was_empty = (
+        {checkpoint.names.of(name): count for name, count in _counts(published, part).items()}
+        for part in ("numInputRows", "numEmptyRows")
+    )
+    if published.result.get("numOutputRows") == 0:
+        return []
+    emptied = [name for name, count in rows.items() if count and empty.get(name) == count]
+    good = [name for name in emptied if was.get(name) != 0 and (name not in was or was_empty.get(name) != was[name])]
+    return [f"all {rows[name]:,} rows of source {name!r}" for name in good]
+
+
+def _counts(manifest: Manifest, part: str) -> dict[str, int]:
+    found = manifest.result.get(part)
+    counts = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): count for name, count in counts if isinstance(count, int)}
