@@ -25,6 +25,22 @@ MUTATIONS = [
         tests=(TABLES,),
     ),
     Mutation(
+        name="a replay takes what lies where its archived file was",
+        why="rows of another file replace those of the batch, though the archive has them",
+        file="sources/file/present.py",
+        old="[*kept, here] if given_up else",
+        new="[*kept, here] if False else",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="every file is looked for in all archives first",
+        why="each batch pays a look for each file and archive that there ever was",
+        file="sources/file/present.py",
+        old="[*kept, here] if given_up else",
+        new="[*kept, here] if True else",
+        tests=(CLEAN,),
+    ),
+    Mutation(
         name="a part of a table is no table",
         why="a source of one batch's folder, or of one partition of it, reads replayed rows twice",
         file="sources/file/tables.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,37 @@ def test_switched_off_and_on_again_it_leaves_what_was_committed_in_between(world
     world.open().commit(offset(2))  # its commit is said by a run that has it switched off
     batches.commit(clean_source="delete")
     assert left(world) == ["1.json", "2.json"]
+
+
+def test_what_was_archived_is_read_from_the_archive_also_if_its_twin_lies_where_it_was(
+    world: World, batches: Batches
+) -> None:
+    batches.commit(**archive(world))
+    old = world.root / "archive" / "0.json"
+    twin = world.land("0.json", '{"id": 2}\n')  # as `cp -p` and tar bring one: of the same size and mtime
+    os.utime(twin, ns=(old.stat().st_mtime_ns,) * 2)
+    assert twin.stat().st_size == old.stat().st_size
+    source = world.open(**archive(world))
+    read = source.read(None, offset(0))
+    assert paths(read) == [str(old)]
+    source.verify(None, offset(0), {"files": 1, "left_out": []})
+    old.unlink()
+    assert paths(source.read(None, offset(0))) == [str(twin)], "put back by hand, as the error says"
+
+
+def test_a_first_read_looks_at_each_file_once(world: World, batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches.commit(**archive(world))
+    source = batches.plan(**archive(world))
+    looks = []
+    real = Path.stat
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        looks.append(path)
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    source.read(offset(0), offset(1))
+    assert [path for path in looks if path.suffix == ".json"] == [world.landing / "1.json"]
 
 
 def test_another_archive_later_and_both_are_found(world: World, batches: Batches) -> None:

@@ -368,8 +368,8 @@ class OpenFileSource(OpenSource):
         )
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
-        base = self._listing.base
-        return locate(file, base=base, archives=cleaned.archiving(base, self._archive).archives)
+        base, given_up = self._listing.base, file.log_id in cleaned.done
+        return locate(file, base=base, archives=cleaned.archiving(base, self._archive).archives, given_up=given_up)
 
     def _checked(self, position: Offset | None) -> int:
         """The position's log id, which the log must reach: else files that were read would be planned again."""

@@ -54,18 +54,22 @@ def is_below(path: str, base: str) -> bool:
     return path == os.path.normpath(path) and (path == base or path.startswith(base.rstrip("/") + "/"))
 
 
-def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]]) -> Located:
+def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]], given_up: bool = False) -> Located:
     """Look for the file where it was planned and, failing that, in the archives.
 
     :param base: the source's base.
     :param archives: base and archive folder of all that there have been.
+    :param given_up: ``clean_source`` has taken it, or is about to: then the archives come first. Where it was there may
+        be another file by now, of the same size and mtime even.
     """
-    places = [(base, file.path)]
-    for origin, archive in archives:
-        if is_below(file.path, origin):
-            places.append((archive, archived_path(file.path, base=origin, archive=archive)))
+    here = (base, file.path)
+    kept = [
+        (archive, archived_path(file.path, base=origin, archive=archive))
+        for origin, archive in archives
+        if is_below(file.path, origin)
+    ]
     changed: Located | None = None
-    for root, path in places:
+    for root, path in [*kept, here] if given_up else [here, *kept]:
         try:
             status = Path(path).stat()
         except (FileNotFoundError, NotADirectoryError):
