@@ -41,6 +41,14 @@ MUTATIONS = [
         tests=(CLEAN,),
     ),
     Mutation(
+        name="a file that is archived already is missed",
+        why="after a rewind each commit warns that the source is not mounted",
+        file="sources/file/clean.py",
+        old="if is_away(self._base) and not self._is_archived(file):",
+        new="if is_away(self._base):",
+        tests=(CLEAN,),
+    ),
+    Mutation(
         name="a part of a table is no table",
         why="a source of one batch's folder, or of one partition of it, reads replayed rows twice",
         file="sources/file/tables.py",

@@ -116,6 +116,29 @@ def test_a_first_read_looks_at_each_file_once(world: World, batches: Batches, mo
     assert [path for path in looks if path.suffix == ".json"] == [world.landing / "1.json"]
 
 
+def test_what_is_in_the_archive_already_is_not_missed(world: World, batches: Batches) -> None:
+    batches.commit(**archive(world))
+    source = world.open(**archive(world))
+    source.release(None, offset(0))  # a rewound batch, made again of the archived file
+    source.commit(offset(0))
+    assert not left(world)
+    assert not CleaningRecord(world.state).read().due.runs
+    # Nor is a later file of its name, which is nobody's of ours, in the way.
+    source.release(None, offset(0))
+    twin = world.land("0.json")
+    os.utime(twin, ns=((world.root / "archive" / "0.json").stat().st_mtime_ns,) * 2)
+    source.commit(offset(0))
+    assert left(world) == ["0.json"]
+    assert not CleaningRecord(world.state).read().due.runs
+    twin.unlink()
+    # While its file system is away, a file that is in no archive may be there still.
+    source = batches.plan(**archive(world))
+    (world.landing / "1.json").unlink()
+    source.release(offset(0), offset(1))
+    with pytest.raises(SourceError, match="as if it were not mounted"):
+        source.commit(offset(1))
+
+
 def test_another_archive_later_and_both_are_found(world: World, batches: Batches) -> None:
     batches.commit(**archive(world, "old"))
     batches.commit(**archive(world, "new"))

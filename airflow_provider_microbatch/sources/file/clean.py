@@ -12,7 +12,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.held_folder import opened
 from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
-from airflow_provider_microbatch.sources.file.present import archived_path, is_away, is_below
+from airflow_provider_microbatch.sources.file.present import Presence, archived_path, is_away, is_below, locate
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
@@ -82,13 +82,24 @@ class Cleaner:
         for file in files:
             try:
                 self._one(file)
+            except FileExistsError as error:
+                # What is there already may be the file itself, of a batch that was rewound and made again of it: then
+                # the one in its place is another.
+                if not self._is_archived(file):
+                    errors.append(f"{file.path!r}: {error.strerror}")
             except FileNotFoundError:
-                # Another run cleans at the same moment; or the file system is away, and with it the file.
-                if is_away(self._base):
+                # Another run cleans at the same moment, or it was archived before; or the file system is away, and with
+                # it the file.
+                if is_away(self._base) and not self._is_archived(file):
                     errors.append(f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted")
             except OSError as error:
                 errors.append(f"{file.path!r}: {error.strerror or error}")
         return errors
+
+    def _is_archived(self, file: PlannedFile) -> bool:
+        archives = self._record.read().archives
+        found = locate(file, base=self._base, archives=archives, given_up=True)
+        return found.presence is Presence.AS_PLANNED and found.base != self._base
 
     def _one(self, file: PlannedFile) -> None:
         if not is_below(file.path, self._base):
