@@ -13,6 +13,7 @@ from airflow_provider_microbatch.definition import Definition, is_read_back
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.stores.location import open_store
@@ -144,7 +145,7 @@ class Pipeline(Definition):
                     f"{where}: conf {key!r} is no setting of Spark SQL ({SQL}…), and only those are pinned with a "
                     "batch. Give it to the operator: conf={…}."
                 )
-            refused = refusal(key, value)
+            refused = refusal(key, value) or loses_rows(key, value)
             if refused is not None:
                 raise DefinitionError(f"{where}: conf: {refused}")
         sink = self.sink.of_pipeline(self.name)

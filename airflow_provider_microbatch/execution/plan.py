@@ -38,6 +38,7 @@ from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 
 log = logging.getLogger(__name__)
@@ -390,7 +391,8 @@ class Planner:
             latest = None if newest is None else newest[1]
         conf = PINNED_BY_DEFAULT if latest is None else latest.conf
         # Older versions pinned whatever they were given.
-        return {key: value for key, value in sql_settings(conf).items() if refusal(key, value) is None}
+        kept = sql_settings(conf).items()
+        return {key: value for key, value in kept if refusal(key, value) is None and loses_rows(key, value) is None}
 
     def _planned_by_another(self, batch_id: int, run: RunIdentity) -> PlannedBatch:
         winner = self._lane.offset_log.get(batch_id)

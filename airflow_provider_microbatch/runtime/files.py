@@ -134,6 +134,8 @@ def _read_group(
     # A file that goes while it is read fails the attempt, and the next one plans without it or reads it in the archive.
     # Else Spark would leave it out without a word, whatever the session is set to.
     reader = reader.option("ignoreMissingFiles", "false")
+    # So with one that cannot be read whole: the batch would be committed with a part of its rows.
+    reader = reader.option("ignoreCorruptFiles", "false")
     if group["base_path"] is None:
         reader = reader.option("recursiveFileLookup", "true")
     else:

@@ -99,6 +99,22 @@ def _is_beside_driver(spark: Any) -> bool:
     return True
 
 
+def loses_rows(name: str, value: object) -> str | None:
+    """Why an option of a reader, or a setting of SQL, would have batches committed with a part of their rows, and what
+    to do instead; None if it would not.
+
+    :param name: of the option or setting, which Spark reads in any case.
+    """
+    if name.lower().rpartition(".")[2] != "ignorecorruptfiles" or str(value).strip().lower() == "false":
+        return None
+    return (
+        f"{name!r} has Spark leave out, without a word, what it cannot read of a file, and the batch is committed "
+        "without these rows. Leave it out: a file that cannot be read fails its batch, and the error names it. Mend "
+        "it (on_changed='read' then reads it as it is), or take it away (on_missing='skip' then goes on without it); "
+        "Pipeline(on_failure='set_aside') lets later batches go on until then."
+    )
+
+
 def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
     """Set the batch's SQL settings. One that Spark allows at start only is left, with a warning if it differs."""
     from pyspark.errors import PySparkException

@@ -72,15 +72,20 @@ def with_options(definition: Definition, name: str, value: dict[str, str]) -> di
     return {**plain, "arguments": {**plain["arguments"], name: value}}
 
 
+PIPELINE = Pipeline("p", checkpoint="/c", sources={"s": FileSource("/l")}, sink=FileSink("/o"))
+
+
 @pytest.mark.parametrize(
     ("definition", "name", "value"),
     [
         (FileSink("/lake"), "options", {"password": "x"}),
         (FileSource("/landing"), "options", {"password": "x"}),
+        (FileSource("/landing"), "options", {"ignoreCorruptFiles": "true"}),
         (TableSink(PathCatalog("/lake"), "shop.orders"), "options", {"password": "x"}),
-        (Pipeline("p", checkpoint="/c", sources={"s": FileSource("/l")}, sink=FileSink("/o")), "conf", {"a.b": "x"}),
+        (PIPELINE, "conf", {"a.b": "x"}),
+        (PIPELINE, "conf", {"spark.sql.files.ignoreCorruptFiles": "true"}),
     ],
-    ids=["sink", "source", "table", "pipeline"],
+    ids=["sink", "source", "lossy source", "table", "pipeline", "lossy pipeline"],
 )
 def test_what_a_user_must_not_write_is_read_back_all_the_same(
     definition: Definition, name: str, value: dict[str, str]

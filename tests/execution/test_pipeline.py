@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.world import World
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,36 @@ def test_a_pipeline_that_was_written_before_is_read_back() -> None:
     values = written(FileSource("/w", recursive=True)).to_dict()
     values["arguments"]["sink"]["arguments"]["path"] = "/w/out"
     assert Pipeline.from_dict(values).sink == FileSink("/w/out")
+
+
+@pytest.mark.parametrize("key", ["spark.sql.files.ignoreCorruptFiles", "spark.sql.files.IGNORECORRUPTFILES"])
+def test_a_setting_that_loses_rows_is_refused(key: str) -> None:
+    arguments: dict[str, Any] = {
+        "checkpoint": "/c",
+        "sources": {"s": FileSource("/landing")},
+        "sink": FileSink("/lake"),
+    }
+    with pytest.raises(DefinitionError, match=r"(?i)'orders': conf: .*ignoreCorruptFiles.*on_missing='skip'"):
+        Pipeline("orders", conf={key: "true"}, **arguments)
+    Pipeline("orders", conf={key: "false"}, **arguments)
+
+
+def test_a_setting_that_loses_rows_is_not_taken_on_from_batches_of_before(tmp_path: Path) -> None:
+    lossy = "spark.sql.files.ignoreCorruptFiles"
+    world = World(tmp_path)
+    with reading_back():  # an older version has let it pass
+        world.options["conf"] = {lossy: "true", "spark.sql.caseSensitive": "true"}
+        world.land(1)
+        world.run(1)
+    del world.options["conf"]
+    world.land(2)
+    world.run(2)
+    first, second = (world.checkpoint.offset_log.get(number) for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first.conf[lossy] == "true"
+    assert lossy not in second.conf
+    assert second.conf["spark.sql.caseSensitive"] == "true"
 
 
 BOTH = [

@@ -49,6 +49,22 @@ MUTATIONS = [
         tests=(CLEAN,),
     ),
     Mutation(
+        name="what the session is set to decides on files that cannot be read",
+        why="half of the rows of a truncated file are committed, in green",
+        file="runtime/files.py",
+        old='    reader = reader.option("ignoreCorruptFiles", "false")\n',
+        new="",
+        tests=("tests/sources/test_file_reading.py",),
+    ),
+    Mutation(
+        name="a setting that loses rows goes on from batch to batch",
+        why="who has taken it out of the pipeline has it for ever",
+        file="execution/plan.py",
+        old=" and loses_rows(key, value) is None}",
+        new="}",
+        tests=(PIPELINE,),
+    ),
+    Mutation(
         name="a part of a table is no table",
         why="a source of one batch's folder, or of one partition of it, reads replayed rows twice",
         file="sources/file/tables.py",

@@ -55,6 +55,8 @@ from airflow_provider_microbatch.sources.file import FileSource
         ({"options": ["multiLine"]}, "options"),
         ({"options": {"multiLine": None}}, "multiLine"),
         ({"options": {"pathGlobFilter": "*.json"}}, "file_name_pattern"),
+        ({"options": {"ignoreCorruptFiles": True}}, "on_changed='read'.*on_missing='skip'"),
+        ({"options": {"IGNORECORRUPTFILES": "true"}}, "set_aside"),
         ({"options": {"recursiveFileLookup": True}}, "recursive"),
         ({"options": {"maxFilesPerTrigger": 3}}, "max_files"),
         ({"max_file_age": 60, "latest_first": True, "max_files": 1}, "max_file_age"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,6 +226,27 @@ def test_formats_and_options(world: World, spark: SparkSession, tmp_path: Path) 
         other = World(tmp_path / f"{name}-world")
         _, result = batch(spark, other.open(str(folder), format=name, schema=schema, options=options))
         assert rows(result) == ([("a",), ("b",)] if name == "text" else [(1, "a"), (2, "b")])
+
+
+@pytest.mark.parametrize("format_", ["json", "parquet"])
+def test_a_file_that_cannot_be_read_whole_fails_the_batch_whatever_the_session_is_set_to(
+    world: World, spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    world.landing.mkdir(exist_ok=True)
+    if format_ == "json":
+        whole = gzip.compress("".join(f'{{"id": {number}}}\n' for number in range(20_000)).encode())
+        (world.landing / "a.json.gz").write_bytes(whole[: len(whole) // 2])
+    else:
+        (world.landing / "a.parquet").write_bytes(b"PAR1 and nothing else")
+    names = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    try:
+        for name in names:
+            spark.conf.set(name, "true")
+        with pytest.raises(Exception, match=r"(?i)EOF|end of|parquet"):
+            rows(batch(spark, world.open(format=format_))[1])
+    finally:
+        for name in names:
+            spark.conf.unset(name)
 
 
 def test_archived_and_remaining_files_of_a_range_are_read_together(world: World, spark: SparkSession) -> None:

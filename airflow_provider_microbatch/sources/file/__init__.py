@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.overlap import list_alike, lists_below
@@ -210,7 +211,7 @@ class FileSource(Source):
         for key, value in self.options.items():
             if not isinstance(key, str) or not isinstance(value, (str, bool, int, float)):
                 raise DefinitionError(f"{where}: {key!r} must be a text, and its value a text, number or bool.")
-            refused = None if is_read_back() else refusal(key, value)
+            refused = None if is_read_back() else refusal(key, value) or loses_rows(key, value)
             if refused is not None:
                 raise DefinitionError(f"{where}: {refused}")
             field_name = _PLANNED_HERE.get(key.lower())
