@@ -119,6 +119,10 @@ class Source(Definition, ABC):
         """Whether both could read the same data, told by their definitions alone."""
         return False
 
+    def gives_up_beside(self, other: Source) -> bool:
+        """Whether what both give up could be moved to the same place, told by their definitions alone."""
+        return False
+
     def location(self) -> str:
         """The address a person would recognise, for messages and tables."""
         return type(self).__name__

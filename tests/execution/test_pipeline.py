@@ -191,6 +191,43 @@ def test_sources_that_share_nothing_may_be_cleaned(
     written(other, one)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "collide"),
+    [
+        (("/in/a", "/arch", {}), ("/in/b", "/arch", {}), True),
+        (("/in/a", "/arch", {}), ("/in/b", "file:///x/../arch/", {}), True),
+        (("/in/a/*.json", "/arch", {}), ("/in/b", "/arch", {"file_name_pattern": "orders*"}), True),
+        (("/in/a/{x,y}/*.json", "/arch", {}), ("/in/b/{y,z}/*", "/arch", {}), True),
+        (("/in/a", "/arch", {"recursive": True}), ("/in/b", "/arch/deep", {}), True),
+        (("/in/a", "/arch", {}), ("/in/b", "/arch/dt=1", {}), True),
+        (("/in/a.json", "/arch", {}), ("/other/a.json", "/arch", {}), True),
+        (("/in/v1.0", "/arch", {}), ("/in/v2.0", "/arch", {}), True),
+        (("/in/[1]", "/ar[c]h", {}), ("/in/2", "/ar[c]h", {}), True),
+        (("/in/a", "/arch/a", {}), ("/in/b", "/arch/b", {}), False),
+        (("/in/a", "/arch", {}), ("/in/b", "/arch/deep", {}), False),
+        (("/in/a.json", "/arch", {}), ("/in/b.json", "/arch", {}), False),
+        (("/in/a/*.json", "/arch", {}), ("/in/b/*.csv", "/arch", {}), False),
+        (("/in/a/{x,y}/*.json", "/arch", {}), ("/in/b/{w,z}/*.json", "/arch", {}), False),
+    ],
+)
+def test_two_sources_archive_nothing_to_the_same_path(
+    one: tuple[str, str, dict[str, Any]], other: tuple[str, str, dict[str, Any]], collide: bool
+) -> None:
+    """The file of one would stay where it is for good, and be looked for in the other's place."""
+    sources = [
+        FileSource(path, clean_source="archive", archive_dir=archive, **arguments)
+        for path, archive, arguments in (one, other)
+    ]
+    for pair in (sources, sources[::-1]):
+        if collide:
+            with pytest.raises(
+                DefinitionError, match=r"'s0' and 's1' could archive files to the same path.*of its own"
+            ):
+                written(*pair)
+        else:
+            written(*pair)
+
+
 def test_a_size_that_follows_the_rate_is_a_limit_too(tmp_path: Path) -> None:
     """With it the newest file alone would be read, and make the rest too old for good."""
     source = FileSource(str(tmp_path / "landing"), schema="id long", latest_first=True, max_file_age=3600)

@@ -65,6 +65,22 @@ MUTATIONS = [
         tests=(PIPELINE,),
     ),
     Mutation(
+        name="two sources archive to the same path",
+        why="a file stays in its landing folder for good, and a replay reads the other source's in its place",
+        file="pipeline.py",
+        old="            if source.gives_up_beside(other) or other.gives_up_beside(source):",
+        new="            if False:",
+        tests=(PIPELINE,),
+    ),
+    Mutation(
+        name="what is archived is compared by folders alone",
+        why="sources whose files never have the same name may not share an archive",
+        file="sources/file/overlap.py",
+        old='*(pattern.split("/")[above:] or alone)',
+        new="",
+        tests=(PIPELINE,),
+    ),
+    Mutation(
         name="a part of a table is no table",
         why="a source of one batch's folder, or of one partition of it, reads replayed rows twice",
         file="sources/file/tables.py",

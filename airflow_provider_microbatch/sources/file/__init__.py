@@ -12,7 +12,7 @@ from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file.listing import Listing
-from airflow_provider_microbatch.sources.file.overlap import list_alike, lists_below
+from airflow_provider_microbatch.sources.file.overlap import archive_alike, list_alike, lists_below
 from airflow_provider_microbatch.sources.file.path import component_regex, expand_braces, local_path
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
@@ -171,6 +171,13 @@ class FileSource(Source):
     def shares_with(self, other: Source) -> bool:
         """Whether a file could be listed by both."""
         return isinstance(other, FileSource) and list_alike(self.listing(), other.listing())
+
+    def gives_up_beside(self, other: Source) -> bool:
+        """Whether a file of each could be archived to the same path."""
+        own, others = self.archive_path(), other.archive_path() if isinstance(other, FileSource) else None
+        if not isinstance(other, FileSource) or own is None or others is None:
+            return False
+        return archive_alike(self.listing(), own, other.listing(), others)
 
     def location(self) -> str:
         """The path as written."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from airflow_provider_microbatch.sources.file.listing import Listing, is_hidden, is_partition
 from airflow_provider_microbatch.sources.file.path import component_regex, expand_braces, has_wildcard, unescape
 
+_GLOB = re.compile(r"[\\*?\[\]{}]")
 _SIGN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)
 """What stands for one character in a component of a glob, or for any number of them (``*``)."""
 
@@ -42,6 +44,30 @@ def list_alike(one: Listing, other: Listing) -> bool:
         for mine in expand_braces(one.path)
         for theirs in expand_braces(other.path)
     )
+
+
+def archive_alike(one: Listing, archive: str, other: Listing, others_archive: str) -> bool:
+    """Whether a file of each could be moved to the same place, where each keeps its path below its listing's base.
+
+    :param archive: absolute local folder, taken literally; so is ``others_archive``.
+    """
+    return any(
+        list_alike(mine, theirs) for mine in _moved(one, archive) for theirs in _moved(other, others_archive)
+    )  # fmt: skip
+
+
+def _moved(listing: Listing, archive: str) -> Iterator[Listing]:
+    """Walks over what is moved from a listing to an archive."""
+    above = len(listing.base.rstrip("/").split("/"))
+    name = listing.base.rpartition("/")[2]
+    # Nothing is looked at: what ends as files' names do is one, and is moved by its name.
+    alone = [_literally(name)] if name.rpartition(".")[0] and name.rpartition(".")[2].isalpha() else []
+    for pattern in expand_braces(listing.path):
+        yield replace(listing, path="/".join([_literally(archive), *(pattern.split("/")[above:] or alone)]))
+
+
+def _literally(path: str) -> str:
+    return _GLOB.sub(r"\\\g<0>", path)
 
 
 def _share(short: Sequence[str], upper: Listing, long: Sequence[str], lower: Listing) -> bool:
