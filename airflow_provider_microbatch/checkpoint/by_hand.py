@@ -59,11 +59,11 @@ def written_since(commit: CommitEntry) -> object:
 
 
 def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> bool:
-    """Whether a command wrote the commit entry for another plan of the batch than is in the offset log.
+    """Whether the commit entry was written for another plan of the batch than is in the offset log.
 
     :param data: the offset entry as it lies in the log.
     """
-    plan = _trail(commit).get(_PLAN)
+    plan = commit.plan or _trail(commit).get(_PLAN)
     # An entry that repair has rebuilt stands in for what was committed.
     is_rebuilt = bool(_trail(entry)) and not is_position(entry)
     return plan is not None and not is_rebuilt and plan != digest_of(data)

@@ -102,7 +102,7 @@ def encode_commit(entry: CommitEntry) -> bytes:
     """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
-    for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms"):
+    for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms", "plan"):
         if getattr(entry, name) != getattr(plain, name):
             ours[name] = getattr(entry, name)
     if entry.failure:
@@ -132,6 +132,7 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
         progress=_object(ours.pop("progress", {}), "progress", where),
         run=run_from_dict(ours.pop("run", None), where=where),
         committed_ms=ours.pop("committed_ms", None),
+        plan=ours.pop("plan", None),
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 

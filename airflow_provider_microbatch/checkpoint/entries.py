@@ -200,6 +200,8 @@ class CommitEntry:
     :param progress: the runtime's result: numInputRows by source, rows, files, bytes, durationMs by phase.
     :param run: the run that committed it.
     :param committed_ms: milliseconds since the epoch, UTC.
+    :param plan: digest of the offset entry that it commits: its writer may sleep until the number is another batch's.
+        None in entries of older versions, and of commands, which say it in their own way.
     :param extra: unknown keys of the metadata line; carried.
     """
 
@@ -211,6 +213,7 @@ class CommitEntry:
     progress: Mapping[str, Any] = field(default_factory=dict)
     run: RunIdentity | None = None
     committed_ms: int | None = None
+    plan: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

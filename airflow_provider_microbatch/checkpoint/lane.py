@@ -83,9 +83,9 @@ class Lane:
             return gap_message(self.offset_log, newest - 1, found=newest)
         if tail.commit_id == newest and tail.commit is not None and self.commits_another(newest, tail.commit):
             return (
-                f"lane {self.name}: {self.commit_log.where(newest)} was written by a command for another plan of batch "
-                f"{newest}: the command slept until it was over, and the batch was planned anew. To go on would lose "
-                f"the batch. {_repair(self)} sets the entry aside, and the batch runs."
+                f"lane {self.name}: {self.commit_log.where(newest)} was written for another plan of batch {newest}: "
+                "its writer slept until that was taken out, and the batch was planned anew. To go on would lose the "
+                f"batch. {_repair(self)} sets the entry aside, and the batch runs."
             )
         if tail.commit_id != newest:
             if tail.offsets is not None and is_position(tail.offsets):
@@ -109,7 +109,7 @@ class Lane:
         return None
 
     def commits_another(self, batch_id: int, commit: CommitEntry) -> bool:
-        """Whether the commit entry was written by a command for another plan of the batch than is in the offset log."""
+        """Whether the commit entry was written for another plan of the batch than is in the offset log."""
         read = self.offset_log.read(batch_id)
         return read is not None and commits_another(commit, *read)
 

@@ -136,7 +136,7 @@ def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
     for number in commit_ids:
         commit = yield from _read(commits, number)
         if commit is not None and number in entries and lane.commits_another(number, commit):
-            text = f"it was written by a command for another plan of batch {number} than is in the offset log."
+            text = f"it was written for another plan of batch {number} than is in the offset log."
             yield _finding("contradiction", commits.where(number), text)
     newest = entries.get(offset_ids[-1]) if offset_ids else None
     if newest is not None and is_position(newest) and offset_ids[-1] not in commit_ids:

@@ -297,7 +297,7 @@ class IntervalWork:
 
         :raises IntervalError: if it is too early to plan it.
         """
-        position = read_position(self._lane)
+        position = self._planner.position()
         if position.latest is not None:
             self._planner.say_commit_again(position)
             return self.key

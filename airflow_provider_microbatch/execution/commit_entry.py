@@ -17,6 +17,7 @@ def add_commit(
     without offsets would stop the pipeline, and what was released to be cleaned would be lost.
 
     :param planned: the batch as this process has read it.
+    :param entry: names its plan: whoever writes it may die before the look that follows.
     :return: the entry that counts; another's if that came first.
     :raises AttemptFencedError: if the batch was rewound; nothing is committed then.
     :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; likewise.
@@ -24,6 +25,9 @@ def add_commit(
     """
     lane, id = checkpoint.lane(planned.key.lane), planned.key.id
     added = lane.commit_log.add(id, entry)
+    while not added and (other := lane.commit_log.get(id)) is not None and lane.commits_another(id, other):
+        lane.commit_log.take_back(id, other)
+        added = lane.commit_log.add(id, entry)
     try:
         check_still_planned(checkpoint, planned.identity)
         # Whoever planned the next batch has seen the entry, and so has the command that came after: it stays.

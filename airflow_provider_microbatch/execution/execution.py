@@ -326,6 +326,7 @@ class Execution:
             progress=progress,
             run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),
+            plan=planned.identity.digest,
         )
         if not planned.committed or planned.set_aside:
             # Before the entry, or the answer to a replay, is there: nobody would say it again after that.

@@ -27,11 +27,13 @@ from airflow_provider_microbatch.execution.pace import limits
 from airflow_provider_microbatch.execution.position import (
     Offsets,
     Position,
+    late_commit,
     metadata_text,
     read_position,
     render,
     starts_of,
     take_back_if_late,
+    take_back_late_commit,
 )
 from airflow_provider_microbatch.execution.source_names import check_names
 from airflow_provider_microbatch.execution.table_place import check_there
@@ -165,7 +167,15 @@ class Planner:
         if changed_by is not None:
             return FireDecision(fire=False, reason=f"the checkpoint is being changed by `microbatch {changed_by}`")
         self.check_identity()
-        position = read_position(self._lane)
+        try:
+            position = read_position(self._lane)
+        except BrokenLogError:
+            late = late_commit(self._checkpoint, self._lane)
+            if late is None:
+                raise
+            return FireDecision(
+                fire=True, reason=f"batch {late[0]} was rewound and committed after that: a run mends it"
+            )
         self.check_names(position.latest.ends if position.latest else {})
         if position.planned is not None:
             by_another = held(BatchKey(self._lane.name, position.batch_id))
@@ -218,9 +228,21 @@ class Planner:
         """Of the batches that are the run's :meth:`own` those before the one that :meth:`plan` gives it."""
         if not run.was_cleared:
             return []
-        position = read_position(self._lane)
+        position = self.position()
         assigned = self.assigned(run, position)
         return [batch_id for batch_id in self.own(run, position) if batch_id != assigned]
+
+    def position(self) -> Position:
+        """Where the lane stands. A commit entry that came after its batch was rewound is taken back.
+
+        :raises BrokenLogError: if the two logs contradict each other.
+        """
+        try:
+            return read_position(self._lane)
+        except BrokenLogError:
+            if not take_back_late_commit(self._checkpoint, self._lane):
+                raise
+        return read_position(self._lane)
 
     def _is_own(self, run: RunIdentity, batch_id: int) -> bool:
         entries = (self._lane.offset_log.get(batch_id), self._lane.commit_log.get(batch_id))
@@ -246,7 +268,7 @@ class Planner:
         :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
         self.begin()
-        position = read_position(self._lane)
+        position = self.position()
         self.check_names(position.latest.ends if position.latest else {})
         log.info("%s", position.describe())
         self._lane.check_gaps()

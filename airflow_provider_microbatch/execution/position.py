@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from airflow_provider_microbatch.exceptions import (
     CorruptEntryError,
     MaintenanceError,
 )
+
+log = logging.getLogger(__name__)
 
 Offsets = Mapping[str, Offset | None]
 
@@ -86,6 +89,33 @@ def read_position(lane: Lane) -> Position:
         last_commit=last_commit,
         committed=starts_of(lane, tail.offset_id, latest),
     )
+
+
+def late_commit(checkpoint: Checkpoint, lane: Lane) -> tuple[int, CommitEntry] | None:
+    """The newest commit entry, if its batch was rewound before it was written; None if it is right, or lacks its plan
+    for another reason. Its writer slept meanwhile, and died before it could take the entry back."""
+    number = lane.commit_log.latest_id()
+    commit = None if number is None else lane.commit_log.get(number)
+    if number is None or commit is None:
+        return None
+    if lane.offset_log.has(number):
+        return (number, commit) if commit.plan is not None and lane.commits_another(number, commit) else None
+    # Not lost: who rewinds fences, and the batch's next life has later epochs.
+    epoch = commit.epoch or commit.failure.get("epoch") or 0
+    attempts = checkpoint.attempts.all(BatchKey(lane.name, number))
+    rewound = [attempt.epoch for attempt in attempts if is_fence_by(attempt, FencedBy.REWOUND)]
+    return (number, commit) if 0 < epoch < max(rewound, default=0) else None
+
+
+def take_back_late_commit(checkpoint: Checkpoint, lane: Lane) -> bool:
+    """Remove the newest commit entry if it came after its batch was rewound; False if it did not. To go on from it
+    would lose the batch."""
+    late = late_commit(checkpoint, lane)
+    if late is None:
+        return False
+    lane.commit_log.take_back(*late)
+    log.warning("Batch %s was rewound, and committed after that by a process that slept: it is not", late[0])
+    return True
 
 
 def take_back_if_late(checkpoint: Checkpoint, lane: Lane, batch_id: int, entry: OffsetEntry, *, newest: int) -> None:

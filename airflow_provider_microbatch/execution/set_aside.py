@@ -175,6 +175,7 @@ def set_aside(
         },
         run=run,
         committed_ms=now_ms,
+        plan=planned.identity.digest,
     )
     if add_commit(checkpoint=checkpoint, sources=sources, planned=planned, entry=entry) != entry:
         raise OutrunError(f"batch {key} was committed at the same moment.")

@@ -42,6 +42,7 @@ from tests.execution.sleepers import (
     to_the_first,
 )
 from tests.execution.world import KEY, Killed, World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -77,6 +78,39 @@ def test_a_commit_that_slept_through_a_rewind_loses_nothing(
     cleaned.run(3)
     assert cleaned.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(cleaned.checkpoint) == []
+
+
+@pytest.mark.parametrize("is_planned_anew", [False, True])
+@pytest.mark.parametrize("to", [1, -1])
+@pytest.mark.parametrize("dead", ["committed", "set aside"])
+def test_a_commit_that_came_after_a_rewind_and_whose_process_died_then_counts_for_nothing(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, dead: str, to: int, is_planned_anew: bool
+) -> None:
+    """On a plan of before it stands in the way; on the batch's next plan it would pass for that one's, and lose it."""
+    filled(world, 2)
+    world.land(2)
+    engine = InlineEngine()
+    if dead == "set aside":
+        world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+        engine = InlineEngine(transform=lambda sources: 1 / 0)  # type: ignore[arg-type, return-value]
+
+    def meanwhile() -> None:
+        rewound(world, to)()
+        if is_planned_anew:
+            world.execution.plan(run_identity(7))
+
+    sleep.before(MetadataLog, "add", meanwhile, of_log("commits", 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_entry, "check_still_planned", killed)
+        with pytest.raises(Killed):
+            world.run(2, engine)
+    assert 2 in world.checkpoint.commit_log.ids()
+    world.expire_leases()
+    assert world.execution.should_fire(run_identity(8)).fire
+    for number in range(8, 11):
+        world.run(number)
+    assert rows(world) == [0, 1, 2]
+    assert verify_all(world.checkpoint) == []
 
 
 def test_a_publish_that_slept_through_a_rewind_finds_nothing_to_publish(world: World, sleep: Sleep) -> None:

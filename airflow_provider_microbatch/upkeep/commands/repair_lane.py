@@ -30,7 +30,7 @@ from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 E = TypeVar("E", OffsetEntry, CommitEntry)
 
-_ANOTHERS = "written by a command for another plan of the batch"
+_ANOTHERS = "written for another plan of the batch"
 _RESTORE = "Restore it from a backup of the checkpoint."
 
 
