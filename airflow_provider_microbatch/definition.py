@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
 
 from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
-from airflow_provider_microbatch.registry import load_stored_class
+from airflow_provider_microbatch.registry import load_stored_class, of_today
 from airflow_provider_microbatch.settings import SECTION, TRUSTED_SERVERS, settings
 
 D = TypeVar("D", bound="Definition")
@@ -121,6 +121,7 @@ class Definition:
         """
         if not isinstance(data, Mapping):
             raise DefinitionError(f"{data!r:.100} is no definition.")
+        data = of_today(data)
         for one in live:
             if isinstance(one, cls) and one.to_dict() == data:
                 return one

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from airflow_provider_microbatch.exceptions import DefinitionError, UntrustedError
 from airflow_provider_microbatch.settings import SECTION, TRUSTED_MODULES, settings
@@ -155,6 +156,17 @@ MOVED = {
 }
 """Where classes are now that checkpoints and triggers of earlier versions name."""
 
+
+def of_today(values: Any) -> Any:
+    """A stored definition, and those in it, with the class paths of today: so that it is equal to what this version
+    writes."""
+    if isinstance(values, Mapping):
+        path = values.get("class")
+        moved = {"class": MOVED[path]} if isinstance(path, str) and path in MOVED else {}
+        return {**{name: of_today(value) for name, value in values.items()}, **moved}
+    return [of_today(value) for value in values] if isinstance(values, list) else values
+
+
 DEFINITIONS = (SOURCES, SINKS, CATALOGS, STATEMENTS, HOOKS, PIPELINES)
 """Where the classes of definitions are registered."""
 
@@ -167,7 +179,6 @@ def load_stored_class(path: object) -> type:
     """
     if isinstance(path, str) and path in REMOVED:
         raise DefinitionError(f"{path!r} was removed: {REMOVED[path]}")
-    path = MOVED.get(path, path) if isinstance(path, str) else path
     return load_class(_checked(path))
 
 

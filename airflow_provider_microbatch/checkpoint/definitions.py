@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.stores import Store
 
 
@@ -44,12 +45,12 @@ class Definitions:
         return values
 
     def sink(self, name: str) -> Mapping[str, Any] | None:
-        """The plain form of the definition's sink, or None. Nothing is loaded.
+        """The plain form of the definition's sink as this version writes it, or None. Nothing is loaded.
 
         :raises CorruptEntryError: if the definition cannot be read.
         """
         found = self.get(name)
-        return None if found is None else found["arguments"].get("sink")
+        return None if found is None else of_today(found["arguments"].get("sink"))
 
     def names(self) -> list[str]:
         """All names. One listing."""

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
@@ -471,4 +472,4 @@ def step_from_dict(values: Mapping[str, Any]) -> Step:
     made = _KINDS.get(str(values.get("step")))
     if made is None:
         raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")
-    return made(**{name: value for name, value in values.items() if name != "step"})
+    return made(**{name: of_today(value) for name, value in values.items() if name != "step"})
