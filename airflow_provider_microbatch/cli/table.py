@@ -75,8 +75,9 @@ def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
     """What was read of all sources, in their words: ``3 files, 2 shards``; ``-`` for what is not known."""
     counts: dict[str, int] = {}
     for figures in read.values():
-        for word in figures.keys() - {"rows", "bytes"}:
-            counts[word] = counts.get(word, 0) + figures[word]
+        for word, count in figures.items():
+            if word not in ("rows", "bytes") and type(count) is int:
+                counts[word] = counts.get(word, 0) + count
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items())) or "-"
 
 

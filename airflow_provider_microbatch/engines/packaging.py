@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -81,7 +82,16 @@ def module_files(modules: Iterable[str], folder: Path) -> list[Path]:
     :param modules: names of top level.
     :raises EngineError: if one is not installed here, or has no files.
     """
-    return [_module_file(name, folder) for name in modules]
+    found = []
+    for name in modules:
+        taken = [path.name for path in (folder / f"{name}.zip", folder / f"{name}.py") if path.exists()]
+        if taken:
+            raise EngineError(
+                f"module {name!r}, which the batch's reader or writer needs, and a file of yours, {taken[0]}, have one "
+                "name: one would hide the other. Rename yours."
+            )
+        found.append(_module_file(name, folder))
+    return found
 
 
 def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, str], base: Path | None) -> Shipment:
@@ -126,6 +136,14 @@ def render_properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in conf.items())
 
 
+def property_of(path: Path | None, name: str) -> str | None:
+    """A setting of a properties file, the last one of that name; None if the file, or the setting, is not there."""
+    if path is None or not path.is_file():
+        return None
+    found = re.findall(rf"(?m)^\s*{re.escape(name)}(?:\s*[=:]\s*|\s+)(\S.*?)\s*$", path.read_text(encoding="utf-8"))
+    return found[-1] if found else None
+
+
 def _escape(text: str, *, key: bool = False) -> str:
     escaped = text.replace("\\", "\\\\")
     for sign, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
@@ -148,7 +166,10 @@ def _zip_runtime(path: Path) -> Path:
 
 def _module_file(name: str, folder: Path) -> Path:
     # Found, not imported: its module may need what only Spark's host has.
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:  # as __main__
+        spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(
             f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is not installed "
@@ -157,7 +178,10 @@ def _module_file(name: str, folder: Path) -> Path:
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
         return Path(shutil.copyfile(origin, folder / origin.name))
-    return _zip(folder / f"{name}.zip", origin.parent, sorted(origin.parent.rglob("*.py")))
+    files = (path for path in origin.parent.rglob("*") if path.is_file() and not path.is_symlink())
+    return _zip(
+        folder / f"{name}.zip", origin.parent, sorted(path for path in files if "__pycache__" not in path.parts)
+    )
 
 
 def _zip(path: Path, package: Path, sources: Iterable[Path]) -> Path:

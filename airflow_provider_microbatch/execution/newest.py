@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_provider_microbatch.checkpoint.by_hand import written_since
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
@@ -23,13 +25,15 @@ def newest_published(checkpoint: Checkpoint, lane: str) -> tuple[BatchKey, int] 
     :raises CorruptEntryError: if an entry cannot be read.
     """
     log = checkpoint.lane(lane).commit_log
+    asked_for: list[int] | None = None
     number = log.latest_id()
     while number is not None and number >= 0:
         commit = log.get(number)
         if commit is None or not commit.set_aside:
             return None if commit is None or commit.epoch is None else (BatchKey(lane, number), commit.epoch)
         first = _first_of_row(commit, number)
-        found = _replayed(checkpoint, lane, first, number)
+        asked_for = checkpoint.replays.epochs.ids(lane) if asked_for is None else asked_for
+        found = _replayed(checkpoint, lane, [one for one in asked_for if first <= one <= number])
         if found is not None:
             return found
         number = first - 1
@@ -51,10 +55,10 @@ def _first_of_row(commit: CommitEntry, number: int) -> int:
     return since if type(since) is int and 0 <= since <= number else number
 
 
-def _replayed(checkpoint: Checkpoint, lane: str, first: int, last: int) -> tuple[BatchKey, int] | None:
-    """The newest of these batches that was run since it was set aside. One listing, where none was asked for again."""
-    for number in reversed(checkpoint.replays.epochs.ids(lane)):
-        answer = checkpoint.replays.newest_answer(BatchKey(lane, number)) if first <= number <= last else None
+def _replayed(checkpoint: Checkpoint, lane: str, asked_for: Sequence[int]) -> tuple[BatchKey, int] | None:
+    """The newest of these batches that was run since it was set aside."""
+    for number in reversed(asked_for):
+        answer = checkpoint.replays.newest_answer(BatchKey(lane, number))
         if answer is not None and answer["attempt"]:
             return BatchKey(lane, number), int(answer["attempt"])
     return None

@@ -28,6 +28,11 @@ class Requirements:
     packages: tuple[str, ...] = ()
     jars: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for kind, names in dataclasses.asdict(self).items():
+            if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
+                raise ValueError(f"{kind}={names!r} of what a reader or writer requires is no tuple of names.")
+
     def __or__(self, other: Requirements) -> Requirements:
         """Of both, each once."""
         return Requirements(

@@ -241,7 +241,9 @@ class OpenSource(ABC):
 
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
         """The same for people and for commit entries, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
-        figures = self.describe(start, end)
+        figures: Any = self.describe(start, end)
+        if isinstance(figures, Mapping):  # of a source that was written before figures had names
+            return {str(word): count for word, count in figures.items() if type(count) is int}
         told = {self.splits: figures.splits, "rows": figures.rows, "bytes": figures.bytes}
         return {word: count for word, count in told.items() if count is not None}
 

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.cli.table import show_splits
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, TransformError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.intervals import batch_of
@@ -307,3 +308,8 @@ def test_a_new_checkpoint_is_told_apart_and_started_behind_or_adopts_by_command(
     assert new.run(0) is not None
     assert microbatch(capsys, "check", location, "--table")[0] == 0
     assert microbatch(capsys, "log", location)[0] == 0
+
+
+def test_figures_that_somebody_else_wrote_into_an_entry_are_shown_as_far_as_they_are_numbers() -> None:
+    assert show_splits({"a": {"files": 1_200, "bytes": 5}, "b": {"shard": "a-7", "files": 3}}) == "1,203 files"  # type: ignore[dict-item]
+    assert show_splits({}) == "-"

@@ -112,14 +112,20 @@ def test_modules_travel_as_they_are_imported(tmp_path: Path, monkeypatch: pytest
     there.mkdir()
     (here / "acme_of_the_test" / "__init__.py").write_text("raise RuntimeError('imported where the task runs')")
     (here / "acme_of_the_test" / "inner" / "reader.py").write_text("X = 1\n")
+    (here / "acme_of_the_test" / "inner" / "schema.json").write_text("{}")
+    (here / "acme_of_the_test" / "inner" / "link.py").symlink_to("/etc/hostname")
     (here / "single_of_the_test.py").write_text("Y = 2\n")
     monkeypatch.syspath_prepend(str(here))
     package, single = packaging.module_files(["acme_of_the_test", "single_of_the_test"], there)
-    assert zipfile.ZipFile(package).namelist() == ["acme_of_the_test/__init__.py", "acme_of_the_test/inner/reader.py"]
+    assert zipfile.ZipFile(package).namelist() == [
+        "acme_of_the_test/__init__.py",
+        "acme_of_the_test/inner/reader.py",
+        "acme_of_the_test/inner/schema.json",
+    ]
     assert single == there / "single_of_the_test.py"
 
 
-@pytest.mark.parametrize("name", ["not_installed_anywhere", "../etc", "zlib", "sys"])
+@pytest.mark.parametrize("name", ["not_installed_anywhere", "../etc", "zlib", "sys", "__main__"])
 def test_a_module_that_cannot_travel_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=f"module '{name}'.*cannot travel"):
         packaging.module_files([name], tmp_path)
@@ -135,3 +141,30 @@ def test_the_requirements_of_all_readers_and_of_the_writer_are_one(job: Job) -> 
     )
     assert made.requires == Requirements(modules=("a", "b"), packages=("g:a:1",), jars=("y.jar", "x.jar"))
     assert Job.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("own", ["helper.py", "helper.zip"])
+def test_a_module_does_not_take_the_place_of_a_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "helper.py").write_text("theirs = 1\n")
+    (tmp_path / own).write_text("mine = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    with pytest.raises(EngineError, match=f"'helper'.* {own}, have one name"):
+        packaging.module_files(["helper"], tmp_path)
+    assert (tmp_path / own).read_text() == "mine = 1\n"
+
+
+def test_a_requirement_that_is_no_tuple_of_names_is_refused() -> None:
+    with pytest.raises(ValueError, match="modules='acme'"):
+        Requirements(modules="acme")  # type: ignore[arg-type]
+
+
+def test_a_setting_of_a_properties_file_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "spark.conf"
+    file.write_text("# spark.jars /no.jar\nspark.jars   /mine.jar\nspark.jars.packages = a:b:1\nspark.jarsx=/x\n")
+    assert packaging.property_of(file, "spark.jars") == "/mine.jar"
+    assert packaging.property_of(file, "spark.jars.packages") == "a:b:1"
+    assert packaging.property_of(file, "spark.files") is None
+    assert packaging.property_of(None, "spark.jars") is None

@@ -125,12 +125,14 @@ def read(spark, arguments):
 
 def test_what_a_reader_requires_travels(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver has nothing of the reader's package but what the job says."""
-    package, jar = tmp_path / "here" / "travelling", tmp_path / "driver.jar"
+    package, jar, own = tmp_path / "here" / "travelling", tmp_path / "driver.jar", tmp_path / "own.jar"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "reader.py").write_text(READER)
-    with zipfile.ZipFile(jar, "w") as made:
-        made.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    for path in (jar, own):
+        with zipfile.ZipFile(path, "w") as made:
+            made.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    world.engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false", "spark.jars": str(own)}, grace_seconds=5)
     monkeypatch.syspath_prepend(str(package.parent))
     job, code = world.job(None, [])
     requires = Requirements(modules=("travelling",), jars=(str(jar),))
@@ -141,6 +143,7 @@ def test_what_a_reader_requires_travels(world: World, tmp_path: Path, monkeypatc
     row = json.loads(part.read_text())
     assert row["id"] == 7
     assert "driver.jar" in row["note"]
+    assert "own.jar" in row["note"], "what the user names stays"
 
 
 def test_a_transform_that_fails_is_reported_and_the_exit_status_says_so(world: World) -> None:

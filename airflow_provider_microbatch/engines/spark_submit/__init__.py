@@ -137,7 +137,7 @@ class SparkSubmitEngine:
                 name=handle["application"],
                 deploy_mode=target.deploy_mode,
                 spark_binary=self._spark_binary,
-                **_with_required(self._hook_arguments, job.requires),
+                **_with_required(self._hook_arguments, job.requires, self._conf, base),
             )
         except Exception as error:
             packaging.unpack(tag)
@@ -246,10 +246,19 @@ class SparkSubmitEngine:
         return settings
 
 
-def _with_required(arguments: Mapping[str, Any], requires: Requirements) -> dict[str, Any]:
-    """The hook's arguments, with what the batch's reader and writer need beside what the user names."""
-    wanted = {"jars": requires.jars, "packages": requires.packages}
-    joined = {name: ",".join(filter(None, [arguments.get(name), *names])) for name, names in wanted.items() if names}
+def _with_required(
+    arguments: Mapping[str, Any], requires: Requirements, conf: Mapping[str, str], base: Path | None
+) -> dict[str, Any]:
+    """The hook's arguments, with what the batch's reader and writer need beside what the user names: as an argument, or
+    as a setting, which an argument would replace."""
+    joined = {}
+    for name, setting, needed in (
+        ("jars", "spark.jars", requires.jars),
+        ("packages", "spark.jars.packages", requires.packages),
+    ):
+        if needed:
+            own = arguments.get(name) or conf.get(setting) or packaging.property_of(base, setting)
+            joined[name] = ",".join(filter(None, [own, *needed]))
     return {**arguments, **joined}
 
 
