@@ -53,6 +53,11 @@ def is_position(entry: OffsetEntry) -> bool:
     return _trail(entry).get(_POSITION) is True
 
 
+def is_beginning(entry: OffsetEntry) -> bool:
+    """Whether it is one of those, and says that nothing was read before it either."""
+    return is_position(entry) and not any((*entry.starts.values(), *entry.ends.values()))
+
+
 def written_since(commit: CommitEntry) -> object:
     """The first of the numbers that a command has passed over in a row, as its entry says; None if it does not."""
     return _trail(commit).get(_SINCE)

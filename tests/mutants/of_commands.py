@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
+BEHIND_GIVEN_UP = "tests/execution/test_start_behind_given_up.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
 MAINTENANCE = "tests/execution/test_maintenance.py"
@@ -181,6 +182,30 @@ MUTATIONS = [
         old="    elif held[-1] >= _HIGHEST:\n",
         new="    elif False:\n",
         tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a log that start-behind has begun half stays",
+        why="repair makes up an entry before it, which is planned at a number that the table has for another's batch",
+        file="execution/maintenance/repair_lane.py",
+        old="            self._take_back_half_beginning()\n",
+        new="",
+        tests=(BEHIND_GIVEN_UP,),
+    ),
+    Mutation(
+        name="any position without an entry before it is taken back",
+        why="it alone says what was read, and all of that is read a second time",
+        file="execution/maintenance/repair_lane.py",
+        old="entry is not None and is_beginning(entry)",
+        new="entry is not None and is_position(entry)",
+        tests=(BEHIND_GIVEN_UP,),
+    ),
+    Mutation(
+        name="the commit entry of a log that is begun half stays",
+        why="it commits a batch that nobody has planned, and the position counts as lost",
+        file="execution/maintenance/repair_lane.py",
+        old="            self._set_aside_commit(number, why)\n            self._drafting",
+        new="            self._drafting",
+        tests=(BEHIND_GIVEN_UP,),
     ),
     Mutation(
         name="start-behind counts up to any number",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, is_position
+from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, is_beginning, is_position
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, command
@@ -57,6 +57,7 @@ class LaneRepair:
         try:
             self._mend_newest_offsets()
             self._mend_older_offsets()
+            self._take_back_half_beginning()
             self._mend_beginning()
             self._mend_commits()
             self._take_back_plans()
@@ -145,6 +146,23 @@ class LaneRepair:
             self._drafting.note(
                 f"batch {self._key(number)}: its time and settings are its neighbour's now; a replay sees those."
             )
+
+    def _take_back_half_beginning(self) -> None:
+        """A log that a command was to begin at a later number, and that has not the two entries by then that anybody
+        goes on from. They say that nothing was read, so nothing is lost with them; what lies before the first was never
+        there, and an entry made up for it would be planned as a batch, at a number that the table has for another's."""
+        ids, committed = self._lane.offset_log.ids(), self._lane.commit_log.ids()
+        whole = [number for number in ids if number in committed]
+        if not ids or ids[0] == 0 or len(ids) > 2 or len(whole) > 1 or not set(committed) <= set(ids):
+            return
+        entries = [self._lane.offset_log.get(number) for number in ids]
+        if not all(entry is not None and is_beginning(entry) for entry in entries):
+            return
+        why = "a command was to begin the log here and was given up half way; nothing was read, and the log is empty"
+        for number in reversed(ids):
+            # In this order: offsets without a commit entry are taken back again, where this is given up too.
+            self._set_aside_commit(number, why)
+            self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
 
     def _mend_beginning(self) -> None:
         """Nobody goes on from one entry that has none before it. It says where that one ended."""
