@@ -33,4 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
         return plan_export(drafting, target=target, allow_skip=arguments.allow_skip)
 
     command = f"{NAME} {target}" + (" --allow-skip" if arguments.allow_skip else "")
-    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, told=(target,))
+    return maintain(
+        arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, told=(target,), once=True
+    )  # fmt: skip

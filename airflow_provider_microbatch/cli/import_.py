@@ -37,4 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
         return plan_import(drafting, source=origin, pipeline=arguments.pipeline)
 
     command = f"{NAME} {origin} --pipeline {arguments.pipeline}"
-    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, told=(origin,))
+    return maintain(
+        arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, told=(origin,), once=True
+    )  # fmt: skip

@@ -32,6 +32,7 @@ def maintain(
     dry_run: bool,
     told: Collection[str] = (),
     give_up: bool = False,
+    once: bool = False,
 ) -> int:
     """Print the plan and, unless it is a dry run, apply it.
 
@@ -41,6 +42,8 @@ def maintain(
     :param make: makes the plan; called again before it is applied.
     :param told: locations beside the checkpoint's that the user has named.
     :param give_up: give up what a killed command has left, instead of finishing it.
+    :param once: the command is refused where it is done already. Typed again after a kill it only finishes what it had
+        begun.
     :return: exit status: 0, or 1 if something is left that the command cannot mend.
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
@@ -63,7 +66,8 @@ def maintain(
             f"`microbatch {given_up.command}` (by {given_up.by}) was killed before its first step: nothing of it was "
             "done, and runs begin again. Type it again if it is still wanted."
         )
-    shown = plan()
+    is_done = once and finished is not None and finished.command == command
+    shown = Plan(command=command) if is_done else plan()
     if shown.steps and not dry_run:
         if not arguments.json:
             _print_plan(shown)
@@ -76,7 +80,7 @@ def maintain(
     else:
         if finished is not None:
             print(f"finished what `microbatch {finished.command}` (by {finished.by}) had begun")
-        print(f"{store.location}: {_outcome(shown, dry_run)}")
+        print(f"{store.location}: {'done' if is_done else _outcome(shown, dry_run)}")
     return 1 if shown.problems else 0
 
 

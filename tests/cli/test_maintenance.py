@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.cli.main import main
-from tests.execution.maintaining import expire, killed_at
+from tests.execution.maintaining import expire, filled, killed_at
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -181,6 +185,68 @@ def test_export_and_import(world: World, capsys: pytest.CaptureFixture[str], tmp
     status, _, err = microbatch(capsys, "import", copy, back, "--pipeline", "orders")
     assert status == 2
     assert "is not empty" in err
+
+
+def maintenance_of(location: Path | str) -> Store:
+    return open_store(str(location)).scoped("maintenance")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but what a command writes about itself."""
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {path: data for path, data in found.items() if not path.startswith("maintenance/")}
+
+
+@pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
+def test_an_export_and_an_import_that_were_killed_anywhere_go_on_when_they_are_typed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpoint_format: str
+) -> None:
+    world = filled(World(tmp_path, checkpoint_format=checkpoint_format), 2)
+    world.expire_leases()
+    location, whole = world.pipeline.checkpoint, tmp_path / "whole"
+    assert microbatch(capsys, "export", location, whole)[0] == 0
+    assert microbatch(capsys, "import", whole, tmp_path / "whole back", "--pipeline", "orders")[0] == 0
+    commands: list[Callable[[Path], list[object]]] = [
+        lambda place: ["export", location, place],
+        lambda place: ["import", whole, place, "--pipeline", "orders"],
+    ]
+    for command, wanted in zip(commands, (whole, tmp_path / "whole back"), strict=True):
+        for moment in range(1, 400, 2):
+            place = tmp_path / f"{wanted.name} {moment}"
+            killed = killed_at(moment, lambda place=place, command=command: microbatch(capsys, *command(place)))
+            for lease in tmp_path.glob("*/maintenance/leases/*/*"):
+                lease.unlink()
+            capsys.readouterr()
+            at = place if command is commands[1] else location
+            if not killed or ((place / "metadata").exists() and not MaintenanceLog(maintenance_of(at)).unfinished()):
+                break
+            status, out, err = microbatch(capsys, *command(place))
+            assert status == 0, (command(place), moment, err)
+            assert contents(place) == contents(wanted)
+        else:
+            raise AssertionError("it was killed each time")
+        assert "finished what `microbatch" in out
+        assert out.endswith(": done\n")
+
+
+def test_what_an_export_that_was_killed_may_not_be_finished_in_is_refused(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    location, place = world.pipeline.checkpoint, tmp_path / "query"
+    assert killed_at(14, lambda: microbatch(capsys, "export", location, place))
+    expire(world)
+    capsys.readouterr()
+    assert world.checkpoint.maintenance.unfinished() is not None
+    status, _, err = microbatch(capsys, "export", location, tmp_path / "another")
+    assert status == 2
+    assert f"`microbatch export {place}` is yours, run it again as it was typed" in err
+    shutil.rmtree(place)
+    other = filled(World(tmp_path / "other"), 1).pipeline.checkpoint
+    shutil.copytree(other, place)
+    status, _, err = microbatch(capsys, "export", location, place)
+    assert status == 2
+    assert "is there and is another one" in err
+    assert (place / "metadata").read_bytes() == (Path(other) / "metadata").read_bytes()
 
 
 def test_the_checkpoint_of_another_lane_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.summary import summaries
@@ -16,7 +17,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import SINKS, Setting, adopt, refused, start_behind
-from tests.execution.maintaining import applied, filled, killed_at, planned, rewind
+from tests.execution.maintaining import applied, expire, filled, killed_at, planned, rewind
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
@@ -114,6 +115,22 @@ def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) 
     new.run(2)
     new.run(3)
     assert new.table() == {0: [7], 1: [8]}
+
+
+def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_path: Path) -> None:
+    for moment in range(1, 50, 2):
+        new = planned_where_another_is(tmp_path / str(moment))
+        location = new.pipeline.checkpoint
+        refused(new, 0)
+        new.expire_leases()
+        killed = killed_at(moment, lambda location=location: main(["adopt", location, "0"]))
+        expire(new)
+        assert main(["adopt", location, "0"]) == 0
+        new.run(0)
+        assert new.table() == {0: [1]}
+        if not killed:
+            return
+    raise AssertionError("it was killed each time")
 
 
 def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:

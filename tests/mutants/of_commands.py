@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
+COMMAND_LINE = "tests/cli/test_maintenance.py"
 BEHIND_GIVEN_UP = "tests/execution/test_start_behind_given_up.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
 LATE = "tests/execution/test_late_processes.py"
@@ -321,6 +322,14 @@ MUTATIONS = [
         old="                if _holds(folder, aside, data):\n",
         new="                if True:\n",
         tests=("tests/checkpoint/test_posix.py",),
+    ),
+    Mutation(
+        name="an export that has finished what it had begun is planned again",
+        why="it is refused, since its copy is there: who types it again is told that it failed",
+        file="cli/maintaining.py",
+        old="    is_done = once and finished is not None and finished.command == command\n",
+        new="    is_done = False\n",
+        tests=(COMMAND_LINE,),
     ),
     Mutation(
         name="the number of a command whose record was removed is given out again",
