@@ -121,11 +121,11 @@ class MaintenanceLog:
             )
         return newest
 
-    def allow(self, begun: Maintenance, *, steps: bool) -> bool:
+    def allow(self, begun: Maintenance, *, steps: bool | None) -> bool:
         """Decide, once, whether the steps of a command are done: by itself when it has seen that nobody is alive, or by
         whoever finds it killed before it had. Said again it only tells what was decided.
 
-        :param steps: whether they are to be done, if nobody has decided yet.
+        :param steps: whether they are to be done, if nobody has decided yet; None to decide nothing, only to look.
         :return: whether they are done.
         """
         number, own = begun.number, begun.sha256
@@ -134,7 +134,10 @@ class MaintenanceLog:
             return False  # the checkpoint was restored from a backup that does not know the command
         if not decode_record(entry, where=self.where(number)).get("waits"):
             return True  # of a version that decided nothing
-        self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
+        if steps is not None:
+            self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
+        elif self._store.get(path) is None:
+            return False
         decided = decode_record(self._store.get(path) or b"", where=f"{self._store.location}/{path}")
         # An older version names no entry. What was decided of another entry of this number says nothing of this one.
         return decided.get("steps") is True and decided.get("entry", own) == own

@@ -53,12 +53,18 @@ def maintain(
     def plan() -> Plan:
         return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))
 
+    finishable = applier.finishable() if give_up else None
+    if finishable is not None and not arguments.json:
+        print(
+            f"note: `microbatch repair {store.location}` would finish `microbatch {finishable.command}` (by "
+            f"{finishable.by}). --give-up is for what cannot be finished."
+        )
     ended = applier.give_up(by=by) if give_up and not dry_run else None
     if ended is not None and not arguments.json:
         print(f"{ended} is given up: none of its steps is done any more. What it has done by then stays.")
     left = applier.unfinished()
     if left is not None and dry_run:
-        return _show_unfinished(arguments, left, store, applier.steps_of(left))
+        return _show_unfinished(arguments, left, store, applier.steps_of(left), give_up=give_up)
     finished = applier.finish()
     given_up = applier.given_up
     if given_up is not None and not arguments.json:
@@ -101,14 +107,16 @@ def _outcome(plan: Plan, dry_run: bool) -> str:
     return done + (f"; {len(plan.problems)} left that this command cannot mend" if plan.problems else "")
 
 
-def _show_unfinished(arguments: argparse.Namespace, left: Maintenance, store: Store, steps: tuple[Step, ...]) -> int:
+def _show_unfinished(
+    arguments: argparse.Namespace, left: Maintenance, store: Store, steps: tuple[Step, ...], *, give_up: bool
+) -> int:
     if arguments.json:
         print(json.dumps({"location": store.location, "dry_run": True, "unfinished": vars(left)}, indent=2))
         return 0
     print(_steps_table(steps))
     print(
         f"{store.location}: `microbatch {left.command}` (by {left.by}) has begun these steps and not ended. Without "
-        "--dry-run they are finished first. Dry run: nothing was done"
+        f"--dry-run they are {'given up' if give_up else 'finished'} first. Dry run: nothing was done"
     )
     return 0
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores import Store
 
-from airflow_provider_microbatch.checkpoint.location import open_store
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
-from airflow_provider_microbatch.checkpoint.store import Store
 from airflow_provider_microbatch.cli.main import main
 from tests.execution.maintaining import expire, filled, killed_at
 from tests.execution.world import CODE, Killed, World, run_identity
@@ -249,6 +249,37 @@ def test_what_an_export_that_was_killed_may_not_be_finished_in_is_refused(
     assert (place / "metadata").read_bytes() == (Path(other) / "metadata").read_bytes()
 
 
+def test_giving_up_what_a_repair_would_finish_says_so(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    location = world.pipeline.checkpoint
+    assert killed_at(12, lambda: microbatch(capsys, "rename-source", location, "orders", "sales"))
+    expire(world)
+    capsys.readouterr()
+    note = f"note: `microbatch repair {location}` would finish `microbatch rename-source orders sales`"
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up", "--dry-run")
+    assert status == 0
+    assert note in out
+    assert "Without --dry-run they are given up first" in out
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up")
+    assert status == 0
+    assert out.startswith(note)
+    assert "is given up" in out
+
+
+def test_giving_up_what_no_repair_would_finish_says_nothing_of_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies in the command's way by now keeps its steps from being done."""
+    location = world.pipeline.checkpoint
+    assert killed_at(12, lambda: microbatch(capsys, "rename-source", location, "orders", "sales"))
+    expire(world)
+    capsys.readouterr()
+    in_the_way = Path(location) / "microbatch" / "renamed" / "0"
+    in_the_way.write_bytes(b"v1\n{}")
+    status, out, _ = microbatch(capsys, "repair", location, "--give-up", "--dry-run")
+    assert status == 0
+    assert "would finish" not in out
+
+
 def test_the_checkpoint_of_another_lane_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 0, "--lane", "backfill")
     assert status == 2
@@ -285,6 +316,7 @@ def test_a_command_that_cannot_be_finished_is_given_up_at_the_word_of_a_person(
     expire(world)
     status, out, _ = microbatch(capsys, "repair", location, "--give-up", "--dry-run")
     assert status == 0
+    assert "would finish" not in out, "it takes batches out of the table, which a repair does not"
     assert world.checkpoint.maintenance.unfinished() is not None
     status, out, _ = microbatch(capsys, "repair", location, "--give-up")
     assert status == 0

@@ -187,7 +187,7 @@ MUTATIONS = [
     Mutation(
         name="a log that start-behind has begun half stays",
         why="repair makes up an entry before it, which is planned at a number that the table has for another's batch",
-        file="execution/maintenance/repair_lane.py",
+        file="upkeep/commands/repair_lane.py",
         old="            self._take_back_half_beginning()\n",
         new="",
         tests=(BEHIND_GIVEN_UP,),
@@ -195,7 +195,7 @@ MUTATIONS = [
     Mutation(
         name="any position without an entry before it is taken back",
         why="it alone says what was read, and all of that is read a second time",
-        file="execution/maintenance/repair_lane.py",
+        file="upkeep/commands/repair_lane.py",
         old="entry is not None and is_beginning(entry)",
         new="entry is not None and is_position(entry)",
         tests=(BEHIND_GIVEN_UP,),
@@ -203,7 +203,7 @@ MUTATIONS = [
     Mutation(
         name="the commit entry of a log that is begun half stays",
         why="it commits a batch that nobody has planned, and the position counts as lost",
-        file="execution/maintenance/repair_lane.py",
+        file="upkeep/commands/repair_lane.py",
         old="            self._set_aside_commit(number, why)\n            self._drafting",
         new="            self._drafting",
         tests=(BEHIND_GIVEN_UP,),
@@ -329,6 +329,22 @@ MUTATIONS = [
         file="cli/maintaining.py",
         old="    is_done = once and finished is not None and finished.command == command\n",
         new="    is_done = False\n",
+        tests=(COMMAND_LINE,),
+    ),
+    Mutation(
+        name="what cannot be finished is said to be finished by a repair",
+        why="people go on typing what does not help",
+        file="upkeep/commands/apply.py",
+        old="                    step.apply(draft)\n",
+        new="                    pass\n",
+        tests=(COMMAND_LINE,),
+    ),
+    Mutation(
+        name="a rewind that takes batches out is said to be finished by a repair",
+        why="a repair refuses it",
+        file="upkeep/commands/apply.py",
+        old="            check_typed(left, steps, typed=self._typed)\n            for",
+        new="            for",
         tests=(COMMAND_LINE,),
     ),
     Mutation(

@@ -11,6 +11,21 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, Maintenance
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Plan
+from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.steps import (
+    AskingStep,
+    End,
+    Fence,
+    Keep,
+    Move,
+    SetAside,
+    Step,
+    Write,
+    step_to_dict,
+)
+from airflow_provider_microbatch.upkeep.commands.stored_steps import check_typed, read_steps
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.site import alive
@@ -77,6 +92,23 @@ class Applier:
         steps = self.steps_of(left)
         check_typed(left, steps, typed=self._typed)
         self._do(left, steps)
+        return left
+
+    def finishable(self) -> Maintenance | None:
+        """The killed command that :meth:`finish` would finish, as far as that can be told without doing it: its steps
+        are tried on a draft. None if there is none, or it may not come to its end. Reads only."""
+        maintenance, draft = self._checkpoint.maintenance, Draft(self._store)
+        try:
+            left = maintenance.unfinished()
+            if left is None or maintenance.held_seconds(left.number) > 0 or not maintenance.allow(left, steps=None):
+                return None
+            steps = self.steps_of(left)
+            check_typed(left, steps, typed=self._typed)
+            for step in steps:
+                if isinstance(step, (SetAside, Write, End, Fence, Keep, Move)):
+                    step.apply(draft)
+        except MicroBatchError:
+            return None
         return left
 
     def give_up(self, *, by: str) -> str | None:
