@@ -63,6 +63,13 @@ class SinkError(MicroBatchError):
     """A sink refused, or its table is not in a state it can be published to."""
 
 
+class PartlyRemovedError(SinkError):
+    """Some of what was to be removed could not be; the message says why. The rest is gone."""
+
+    removed: tuple[str, ...] = ()
+    """Addresses of what was removed all the same."""
+
+
 class ForeignBatchError(SinkError):
     """What is at a batch's place in the table is not this checkpoint's batch; the message names whose it is, and the
     ways on."""

@@ -136,6 +136,7 @@ class Sink(Definition, ABC):
         :param checkpoint: whose; what is another's stays.
         :param dry_run: only say what would be removed.
         :return: addresses of what was removed.
+        :raises PartlyRemovedError: naming what was, if the rest could not be.
         """
         return []
 

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fe
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, UntrustedError
+from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, PartlyRemovedError, UntrustedError
 from airflow_provider_microbatch.execution.identity import published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -99,10 +99,12 @@ class Janitor:
         for sink in sinks:
             for what, drop in (("replaced output removed", sink.drop_replaced), ("fence removed", sink.drop_fences)):
                 try:
-                    for path in drop(own, older_seconds=self._grace_seconds, dry_run=self._dry_run):
-                        report.add(what, path, f"older than {self._grace_seconds:.0f} s")
+                    removed = drop(own, older_seconds=self._grace_seconds, dry_run=self._dry_run)
                 except Exception as error:
                     self._failed(sink.location(), error, report)
+                    removed = list(error.removed) if isinstance(error, PartlyRemovedError) else []
+                for path in removed:
+                    report.add(what, path, f"older than {self._grace_seconds:.0f} s")
         self._retain(report)
         try:
             for what in compact_logs(self._checkpoint, dry_run=self._dry_run):

@@ -93,10 +93,13 @@ def test_a_link_on_the_way_to_replaced_output_keeps_none_of_the_rest(tmp_path: P
     link(world.lake / "_replaced" / world.checkpoint_id / "lane=z", victim)
     kept = "_replaced/*/lane=live/batch_id=*/attempt=*"
     assert len(list(world.lake.glob(kept))) == 2
-    failed = [action.why for action in world.janitor(grace_seconds=0).actions if action.kind == "failed"]
+    there = sorted(str(path) for path in world.lake.glob(kept))
+    report = world.janitor(grace_seconds=0)
+    failed = [action.why for action in report.actions if action.kind == "failed"]
     assert len(failed) == 1
     assert "a link in place of a folder of the table" in failed[0]
     assert list(world.lake.glob(kept)) == []
+    assert sorted(report.of("replaced output removed")) == there
     assert (victim / "batch_id=0" / "attempt=1").is_dir()
 
 

@@ -9,6 +9,14 @@ REPLAYS = "tests/execution/test_janitor_replays.py"
 
 MUTATIONS = [
     Mutation(
+        name="what is removed beside what cannot be is told to nobody",
+        why="replaced output is gone, and no report of the janitor says so",
+        file="execution/janitor.py",
+        old="list(error.removed) if isinstance(error, PartlyRemovedError) else []",
+        new="[]",
+        tests=("tests/execution/test_hostile_links.py",),
+    ),
+    Mutation(
         name="what cannot be removed keeps what comes after it",
         why="one link that somebody put there keeps all replaced output for ever, and the disk fills",
         file="sinks/file/__init__.py",

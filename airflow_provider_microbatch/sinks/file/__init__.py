@@ -31,7 +31,13 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import is_read_back
-from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError, PublishConflictError, SinkError
+from airflow_provider_microbatch.exceptions import (
+    DefinitionError,
+    MicroBatchError,
+    PartlyRemovedError,
+    PublishConflictError,
+    SinkError,
+)
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.settings import make_private_folder
@@ -334,7 +340,9 @@ class FileSink(Sink):
             except (OSError, SinkError) as error:
                 failed.append(error)  # one that cannot go keeps none of the others
         if failed:
-            raise failed[0]
+            partly = PartlyRemovedError(f"cannot remove {len(failed)} below {self.root / folder}: {failed[0]}")
+            partly.removed = tuple(found)  # who asked has to say of these too that they are gone
+            raise partly from failed[0]
         return found
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
