@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from airflow_provider_microbatch.stores.location import open_store
-from airflow_provider_microbatch.stores import Store
 
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
 from tests.execution.maintaining import expire, filled, killed_at
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
-from airflow_provider_microbatch.upkeep.table_check import check_table
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
 from tests.execution.maintaining import applied, applier, checkpoint_files, expire, filled, killed_at, planned
 from tests.execution.world import World

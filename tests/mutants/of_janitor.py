@@ -11,7 +11,7 @@ MUTATIONS = [
     Mutation(
         name="what is removed beside what cannot be is told to nobody",
         why="replaced output is gone, and no report of the janitor says so",
-        file="execution/janitor.py",
+        file="upkeep/janitor.py",
         old="list(error.removed) if isinstance(error, PartlyRemovedError) else []",
         new="[]",
         tests=("tests/execution/test_hostile_links.py",),

@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, Maintenance
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
+from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.site import alive
@@ -25,11 +26,6 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     Write,
     step_to_dict,
 )
-from airflow_provider_microbatch.upkeep.commands.stored_steps import check_typed, read_steps
-from airflow_provider_microbatch.stores import Store
-from airflow_provider_microbatch.upkeep.commands.plan import Plan
-from airflow_provider_microbatch.upkeep.commands.site import alive
-from airflow_provider_microbatch.upkeep.commands.steps import AskingStep, Step, Write, step_to_dict
 from airflow_provider_microbatch.upkeep.commands.stored_steps import check_typed, read_steps
 
 log = logging.getLogger(__name__)
