@@ -50,7 +50,8 @@ class HalfRename:
 
 
 class SourceNames:
-    """Reads the renames once: no command changes them while anybody plans.
+    """Reads the renames once: no command changes them while anybody plans. Whoever plans again after a command says
+    :meth:`forget`.
 
     :param store: the checkpoint's.
     """
@@ -66,17 +67,22 @@ class SourceNames:
             self._renames = [self._rename(str(number)) for number in sorted(numbers(self._names_listed()))]
         return self._renames
 
-    def half(self) -> HalfRename | None:
+    def half(self, *, again: bool = False) -> HalfRename | None:
         """The rename that was begun and not said, or None. Costs no look beside that of :meth:`renames`.
 
+        :param again: look now, whatever was there before: a command may have begun since, and be given up.
         :raises CorruptEntryError: if it cannot be read.
         """
-        names = self._names_listed()
+        names = self._store.list(RENAMED) if again else self._names_listed()
         for name in names:
             if name.endswith(BEGUN) and name.removesuffix(BEGUN) not in names:
                 old, new = self._rename(name)
                 return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
         return None
+
+    def forget(self) -> None:
+        """Read the renames again when somebody asks next: a command has ended since."""
+        self._listed = self._renames = None
 
     def former(self) -> set[str]:
         """Names that stand for another source in older entries, and for none now."""

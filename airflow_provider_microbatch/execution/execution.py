@@ -19,6 +19,7 @@ from airflow_provider_microbatch.exceptions import (
     OutrunError,
     PublishConflictError,
     SinkError,
+    SourceRenamedError,
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.ending import Ending
@@ -39,6 +40,7 @@ from airflow_provider_microbatch.execution.replay import (
 )
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
+from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
@@ -147,6 +149,7 @@ class Execution:
         :param look: what the run found at the batch. The epoch is the one right after the newest it saw, and no other:
             of two runs that both find the batch free, one gets it, and the other has to look again.
         :raises OutrunError: if another attempt has been opened since that look.
+        :raises SourceRenamedError: if a rename was given up half way, as :meth:`publish` and :meth:`commit` do.
         :raises AttemptFencedError: if a later clear of another run has replayed the batch with other code.
         """
         defined = self.pipeline.to_dict()
@@ -176,10 +179,9 @@ class Execution:
         # Held already: to stop the Spark of an earlier attempt, or to tell its hooks, may take longer than a lease.
         with self.hold(attempt, engine):
             try:
-                # Its lease is there: a command that begins from now on finds the attempt alive, one that has begun is
-                # seen.
-                self.checkpoint.maintenance.check_none()
-            except MaintenanceError as error:
+                # Its lease is there: a command that begins from now on finds the attempt alive, one before is seen.
+                self._planner.check_no_command()
+            except (MaintenanceError, SourceRenamedError) as error:
                 self.abandon(attempt, state="canceled", error=error, engine=None)
                 raise
             self._ending.end_earlier(attempt, engine)
@@ -260,6 +262,7 @@ class Execution:
         :raises ForeignBatchError: if what is in the sink under the batch's number is not this batch.
         """
         key, sink = attempt.key, self.pipeline.sink
+        check_no_half_rename(self.checkpoint, again=True)
         planned = self.load(key)
         check_plan(attempt, planned.identity)
         batch = expected(self.checkpoint, planned.identity, attempt)
@@ -310,6 +313,7 @@ class Execution:
 
         :raises AttemptFencedError: if the batch is no longer in the sink: a command took it out to have it run again.
         """
+        check_no_half_rename(self.checkpoint)
         planned = self.load(key)
         batch = expected(self.checkpoint, planned.identity)
         if not planned.committed and self.pipeline.sink.contains(batch) is None:
@@ -431,12 +435,7 @@ class Execution:
             log.info("%s Running it again", why_again)
 
     def _attempt(
-        self,
-        attempt: Attempt,
-        engine: Engine,
-        code: Code,
-        transform: Transform | None,
-        should_stop: Callable[[], bool],
+        self, attempt: Attempt, engine: Engine, code: Code, transform: Transform | None, should_stop: Callable[[], bool]
     ) -> Manifest:
         key = attempt.key
         try:

@@ -35,7 +35,7 @@ from airflow_provider_microbatch.execution.position import (
     take_back_if_late,
     take_back_late_commit,
 )
-from airflow_provider_microbatch.execution.source_names import check_names
+from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
 from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
@@ -120,7 +120,10 @@ class Planner:
         :raises CheckpointError: as :meth:`check_identity`.
         :raises SinkError: if readers could not read what is written now together with what is there.
         """
-        self._newest_command = self._checkpoint.maintenance.check_none()
+        newest = self._checkpoint.maintenance.check_none()
+        if newest != self._newest_command:
+            self._newest_command = newest
+            self._checkpoint.names.forget()
         self.check_identity()
         check_shape(self._checkpoint, self._pipeline.sink, lane=self._lane.name)
 
@@ -148,6 +151,16 @@ class Planner:
         """Raise if a renamed source would be taken for a new one; see
         :func:`~airflow_provider_microbatch.execution.source_names.check_names`."""
         check_names(self._checkpoint, self.sources.names, ends)
+
+    def check_no_command(self) -> None:
+        """Raise if a command is at the checkpoint, or a rename was given up half way. What this process knows of names
+        stands as long as no command has begun since it planned: then this costs no look at them.
+
+        :raises MaintenanceError: if a command is.
+        :raises SourceRenamedError: if a rename was.
+        """
+        newest = self._checkpoint.maintenance.check_none()
+        check_no_half_rename(self._checkpoint, again=newest != self._newest_command)
 
     def should_fire(
         self,

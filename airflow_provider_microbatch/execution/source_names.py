@@ -20,10 +20,8 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
     identity, names = checkpoint.identity(), checkpoint.names
     if identity is None:
         return
-    half = names.half()
-    if half is not None:
-        # What lies under the new name would count for a source that was read: from its beginning, a second time.
-        raise SourceRenamedError(half.message(checkpoint.location))
+    # What lies under the new name would count for a source that was read: from its beginning, a second time.
+    check_no_half_rename(checkpoint)
     named = list(sources)
     former = [name for name in named if name in names.former()]
     if former:
@@ -46,6 +44,18 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
             f"read again: `microbatch rename-source {where} {old} {new}`. If it is really a new source: `microbatch "
             f"add-source {where} {new}`."
         )
+
+
+def check_no_half_rename(checkpoint: Checkpoint, *, again: bool = False) -> None:
+    """Raise if what a batch's sources have noted and logged may lie under another name: its job would read without it,
+    and what it learns contradict it. Writes nothing.
+
+    :param again: look now, as a command may have begun since this process has looked; it costs one listing.
+    :raises SourceRenamedError: naming the way on, if a rename was given up half way.
+    """
+    half = checkpoint.names.half(again=again)
+    if half is not None:
+        raise SourceRenamedError(half.message(checkpoint.location))
 
 
 def _names(names: list[str]) -> str:

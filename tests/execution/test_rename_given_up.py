@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
@@ -19,7 +21,8 @@ from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.maintaining import Make, applied, applier, checkpoint_files, expire, filled, killed_at, rewind
 from tests.execution.sleepers import Sleep
-from tests.execution.world import World
+from tests.execution.world import CODE, World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 RENAME: Make = lambda drafting: plan_rename_source(drafting, old="orders", new="sales")  # noqa: E731
 
@@ -256,3 +259,73 @@ def test_a_word_that_a_rename_was_begun_and_that_came_late_moves_nothing_of_a_so
     world.land(8, source="sales")
     world.run(4)
     assert world.table() == {0: [0], 1: [1], 2: [7], 3: [8]}
+
+
+def half_with_a_planned_batch(tmp_path: Path) -> tuple[World, Attempt]:
+    """Batch 2 is planned, and one attempt has left its stage, when the rename is given up half way."""
+    world = batches(tmp_path)
+    world.land(2)
+    attempt = world.staged(2)
+    world.expire_leases()
+    return half(world), attempt
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["planned", "cleared"])
+def test_no_attempt_begins_before_it_is_repaired_though_the_plan_was_made_before(tmp_path: Path, cleared: bool) -> None:
+    """The submit task of the step operators plans nothing; nor does a task that was cleared."""
+    world, _ = half_with_a_planned_batch(tmp_path)
+    key, run = (BatchKey(LIVE, 1), run_identity(1, clear_number=1)) if cleared else (BatchKey(LIVE, 2), run_identity(2))
+    engine, before = InlineEngine(), states(world)
+
+    def submitted() -> Attempt | None:
+        execution = world.execution
+        look = execution.look(key, run, engine_of=lambda name: None, code=CODE)
+        return execution.open_next(look, run=run, code=CODE, engine=engine)
+
+    with pytest.raises(SourceRenamedError, match="`microbatch repair "):
+        submitted()
+    assert states(world) == before
+    assert engine.jobs == []
+    applied(world)
+    assert submitted() is not None
+
+
+def states(world: World) -> dict[str, bytes]:
+    """What sources have logged and noted, and what is in the table."""
+    root = world.root
+    found = [*root.glob("checkpoint/sources/**/*"), *root.glob("checkpoint/microbatch/sources/**/*")]
+    found += root.glob("lake/lane=*/**/*")
+    return {str(path): path.read_bytes() for path in found if path.is_file()}
+
+
+@pytest.mark.parametrize("slept", [False, True], ids=["another task", "slept"])
+def test_nothing_is_published_before_it_is_repaired(tmp_path: Path, slept: bool) -> None:
+    world = batches(tmp_path)
+    world.land(2)
+    execution = world.execution
+    attempt = world.staged(2)
+    execution.load(attempt.key)
+    world.expire_leases()
+    before = states(half(world))
+    with pytest.raises(SourceRenamedError, match="`microbatch repair "):
+        (execution if slept else world.execution).publish(attempt)
+    assert states(world) == before
+    applied(world)
+    world.execution.commit(key=attempt.key, manifest=world.execution.publish(attempt), run=run_identity(2))
+    is_sound(world)
+
+
+def test_nothing_is_committed_before_it_is_repaired(tmp_path: Path) -> None:
+    world = batches(tmp_path)
+    world.land(2)
+    attempt = world.staged(2)
+    published = world.execution.publish(attempt)
+    world.expire_leases()
+    before = states(half(world))
+    with pytest.raises(SourceRenamedError, match="`microbatch repair "):
+        world.execution.commit(key=attempt.key, manifest=published, run=run_identity(2))
+    assert states(world) == before
+    assert world.checkpoint.commit_log.ids() == [0, 1]
+    applied(world)
+    world.run(2)
+    is_sound(world)
