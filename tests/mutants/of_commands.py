@@ -14,6 +14,7 @@ MAINTENANCE = "tests/execution/test_maintenance.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 BY_HAND = "tests/execution/test_by_hand.py"
+LATE_COPIES = "tests/execution/test_late_copies.py"
 RENAME_GIVEN_UP = "tests/execution/test_rename_given_up.py"
 RESTORED = "tests/execution/test_restored_under_commands.py"
 
@@ -73,12 +74,20 @@ MUTATIONS = [
         name="a file that is gone from both places is not put back",
         why="a restored log lacks an entry, or a source's log, and no run goes on",
         file="upkeep/commands/steps.py",
-        old=" and is_over() and store.get(target) != data:\n        store.put_if_absent(path, data)\n",
+        old=" and store.get(target) != data:\n        store.put_if_absent(path if is_over() else target, data)\n",
         new=":\n        pass\n",
         tests=(
             RENAME_GIVEN_UP,
             RESTORED,
         ),
+    ),
+    Mutation(
+        name="of two that move a file to and fro only the late one looks for it",
+        why="a source's log lacks an entry that nobody has any more",
+        file="upkeep/commands/steps.py",
+        old="store.delete_if(path, data) and store.get(target) != data:\n",
+        new="store.delete_if(path, data) and is_over() and store.get(target) != data:\n",
+        tests=(LATE_COPIES,),
     ),
     Mutation(
         name="a rename that was given up half way stops no plan",

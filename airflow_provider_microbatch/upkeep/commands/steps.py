@@ -59,10 +59,11 @@ def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: I
 
     Whoever does it may sleep before it deletes, until the command is over: what has the name by then is of the next
     life, and stays. By its bytes alone that is not always told: a file that was put back, or restored, is the same one.
-    It is gone from both places then, and is put back.
+    It is gone from both places then, and is put back. Also who is not late looks: of two that move a file to and fro
+    each deletes the other's copy, and the one that deletes last sees it.
     """
-    if not is_over() and store.delete_if(path, data) and is_over() and store.get(target) != data:
-        store.put_if_absent(path, data)
+    if not is_over() and store.delete_if(path, data) and store.get(target) != data:
+        store.put_if_absent(path if is_over() else target, data)
 
 
 @dataclass(frozen=True, kw_only=True)
