@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.maintaining import applied, applier, checkpoint_files, expire
-from tests.execution.test_rename_given_up import RENAME, batches, is_sound
+from tests.execution.test_rename_given_up import RENAME, batches, called, is_sound
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -42,6 +42,41 @@ def test_of_two_that_move_a_file_to_and_fro_the_last_sees_that_it_is_gone(
         applied(world, RENAME)
     assert len(sleeper) == 2
     assert checkpoint_files(world.root / "checkpoint") == before
+    world.land(2)
+    world.run(2)
+    is_sound(world)
+
+
+@pytest.mark.parametrize("was_done", [True, False], ids=["done", "not done"])
+@pytest.mark.parametrize("name", ["put_if_absent", "delete_if"])
+def test_a_late_change_without_an_answer_leaves_the_file_where_the_repair_has_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, was_done: bool
+) -> None:
+    """The rename sleeps in the change until it is given up and repaired; then the store gives no answer."""
+    world = batches(tmp_path)
+    before = checkpoint_files(world.root / "checkpoint")
+    slept: list[str] = []
+    real = getattr(PosixStore, name)
+    of = "sales" if name == "put_if_absent" else "orders"
+
+    def no_answer(store: PosixStore, path: str, data: bytes) -> bool:
+        if path == f"sources/{of}/0" and not slept:
+            slept.append(path)
+            expire(world)
+            applier(world).give_up(by="me@here")
+            applied(world)
+            if was_done:
+                real(store, path, data)
+            raise CheckpointError("no answer")
+        return bool(real(store, path, data))
+
+    monkeypatch.setattr(PosixStore, name, no_answer)
+    with pytest.raises(MaintenanceError, match="no answer"):
+        applied(world, RENAME)
+    assert slept
+    assert checkpoint_files(world.root / "checkpoint") == before
+    applied(world, RENAME)
+    called(world, "sales")
     world.land(2)
     world.run(2)
     is_sound(world)

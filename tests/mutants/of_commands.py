@@ -63,12 +63,20 @@ MUTATIONS = [
         name="a copy that came late stays",
         why="the file lies under two names, and counts for a source of the other one",
         file="upkeep/commands/steps.py",
-        old="    if is_new and is_over() and store.get(path) == data:\n",
-        new="    if False:\n",
+        old="        if is_new and is_over() and store.get(path) == data:\n",
+        new="        if False:\n",
         tests=(
             RENAME_GIVEN_UP,
             RESTORED,
         ),
+    ),
+    Mutation(
+        name="a late copy that was made without an answer stays",
+        why="the source can never be renamed to that name, and under it all is read a second time",
+        file="upkeep/commands/steps.py",
+        old="            _leave_one(store, path, target, data)\n",
+        new="            pass\n",
+        tests=(LATE_COPIES,),
     ),
     Mutation(
         name="a file that is gone from both places is not put back",

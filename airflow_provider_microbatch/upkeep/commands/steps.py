@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import Manifest, Sink
 from airflow_provider_microbatch.sinks.manifest import only
@@ -46,12 +46,27 @@ def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
     data = store.get(path)
     if data is None or is_over():
         return
-    is_new = store.put_if_absent(target, data)
-    if not is_new and store.get(target) != data:
-        raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
-    if is_new and is_over() and store.get(path) == data:
-        store.delete_if(target, data)  # it came late, or nobody needs it: what goes on has the file where it was
-    _remove_copied(store, path, target, data, is_over)
+    try:
+        is_new = store.put_if_absent(target, data)
+        if is_new and is_over() and store.get(path) == data:
+            store.delete_if(target, data)  # it came late, or nobody needs it: what goes on has the file where it was
+        if is_new or store.get(target) == data:
+            _remove_copied(store, path, target, data, is_over)
+            return
+    except (MicroBatchError, OSError):
+        if is_over():
+            _leave_one(store, path, target, data)
+        raise
+    raise MaintenanceError(f"{store.location}/{target} is taken by something else.")
+
+
+def _leave_one(store: Store, path: str, target: str, data: bytes) -> None:
+    """After a change without an answer, of a command that is over: it may be done. Nobody does the rest of it: two
+    copies would count for two sources, and none is lost."""
+    if store.get(path) == data:
+        store.delete_if(target, data)
+    if store.get(target) != data:
+        store.put_if_absent(path, data)
 
 
 def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: IsOver) -> None:
