@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoptions
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
@@ -41,7 +42,7 @@ from airflow_provider_microbatch.checkpoint.codec import (
 )
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
-from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
@@ -65,6 +66,7 @@ from airflow_provider_microbatch.checkpoint.source_names import SourceNames
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     CheckpointError,
+    CorruptEntryError,
     ForeignCheckpointError,
     SourceCountError,
 )
@@ -249,6 +251,24 @@ class Checkpoint:
         """All lanes, ``live`` first. What has no lane's name, or is a plain file, is none, and stops nobody. One
         listing: each interval that ever ran has a lane."""
         return [LIVE, *sorted(name for name in self._store.folders("lanes") if is_lane(name) and name != LIVE)]
+
+    def read_names(self) -> set[str]:
+        """Sources of which a batch has read, as the newest entry of each lane says. Reads one of each lane; of one that
+        is torn the newest that is not."""
+        newest = [self._newest_readable(lane) for lane in self.lanes()]
+        return {name for ends in newest for name, end in ends.items() if end is not None}
+
+    def _newest_readable(self, lane: str) -> Mapping[str, Offset | None]:
+        log = self.lane(lane).offset_log
+        with suppress(CorruptEntryError):
+            newest = log.latest()
+            return newest[1].ends if newest is not None else {}
+        for number in reversed(log.ids()):
+            with suppress(CorruptEntryError):
+                entry = log.get(number)
+                if entry is not None:
+                    return entry.ends
+        return {}
 
     def no_lanes(self) -> list[str]:
         """Addresses of what lies among the lanes and is none. An empty folder is one that was to become a lane."""

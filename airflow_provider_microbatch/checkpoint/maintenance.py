@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -227,6 +228,15 @@ class MaintenanceLog:
         except CorruptEntryError:
             # A torn one says no time, and nobody could finish or give up the command before it is over.
             return max(0.0, HOLD_SECONDS - self._leases.age_seconds(_lease(number), 1))
+
+    def written(self, path: str) -> str | None:
+        """What the newest command that writes a file of the checkpoint writes there; None if no record has it."""
+        for number in reversed(numbers(self._store.list(""))):
+            with suppress(CorruptEntryError):
+                for step in self._get(number).steps:
+                    if step.get("step") == "write" and step.get("path") == path:
+                        return str(step.get("text"))
+        return None
 
     def where(self, number: int) -> str:
         """Address of an entry, for messages."""

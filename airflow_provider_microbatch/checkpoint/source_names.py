@@ -6,13 +6,14 @@ rename keep the old name, and whoever reads them sees the new one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record
+from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
 from airflow_provider_microbatch.stores import Store
 
 RENAMED = "microbatch/renamed"
@@ -73,11 +74,20 @@ class SourceNames:
         :param again: look now, whatever was there before: a command may have begun since, and be given up.
         :raises CorruptEntryError: if it cannot be read.
         """
-        names = self._store.list(RENAMED) if again else self._names_listed()
-        for name in names:
-            if name.endswith(BEGUN) and name.removesuffix(BEGUN) not in names:
-                old, new = self._rename(name)
-                return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
+        name = _begun(self._store.list(RENAMED) if again else self._names_listed())
+        if name is None:
+            return None
+        old, new = self._rename(name)
+        return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
+
+    def torn(self) -> str | None:
+        """The path of what says that a rename was begun, if it cannot be read; None if it can, or there is none."""
+        try:
+            self.half()
+        except UnknownVersionError:
+            return None
+        except CorruptEntryError:
+            return f"{RENAMED}/{_begun(self._names_listed())}"
         return None
 
     def forget(self) -> None:
@@ -102,6 +112,22 @@ class SourceNames:
         """Sources, of v2, that have planned something."""
         return [name for name in self._store.list("sources") if self._store.list(f"sources/{name}")]
 
+    def is_copy(self, name: str, of: str) -> bool:
+        """Whether all that a source has logged and noted is ``of``'s, byte for byte: what a rename has left that died
+        when it came late. Reads all of the first one."""
+        folders = ("sources", "microbatch/sources")
+        return name != of and all(self._same(f"{folder}/{name}", f"{folder}/{of}") for folder in folders)
+
+    def _same(self, folder: str, of: str) -> bool:
+        """Whether each file below ``folder`` is below ``of`` too."""
+        folders = {name for name in self._store.folders(folder) if self._store.list(f"{folder}/{name}")}
+        return all(
+            self._same(f"{folder}/{name}", f"{of}/{name}")
+            if name in folders
+            else self._store.get(f"{folder}/{name}") == self._store.get(f"{of}/{name}")
+            for name in self._store.list(folder)
+        )
+
     def entry(self, entry: OffsetEntry) -> OffsetEntry:
         """The entry with the names of today."""
         if not self.renames():
@@ -123,3 +149,8 @@ class SourceNames:
         if not isinstance(old, str) or not isinstance(new, str):
             corrupt(where, "not what it should be: it lacks old or new")
         return old, new
+
+
+def _begun(names: Sequence[str]) -> str | None:
+    """What says that a rename was begun, and nothing that it was done."""
+    return next((name for name in names if name.endswith(BEGUN) and name.removesuffix(BEGUN) not in names), None)

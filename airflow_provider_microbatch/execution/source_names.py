@@ -32,10 +32,15 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
     if identity.format == "v1" or all(name in ends for name in named):
         return
     logs = names.with_log()
-    known = {*ends, *logs, *(identity.sources if identity.pipeline is not None else ())}
+    known = {*ends, *(identity.sources if identity.pipeline is not None else ())}
     appeared = [name for name in named if name not in known and not names.is_new(name)]
     vanished = sorted({name for name, end in ends.items() if end is not None} | set(logs) - {*names.former()})
     vanished = [name for name in vanished if name not in named]
+    if appeared and vanished:
+        # What a rename has left that died when it came late, and was given up, is no log of the source's own.
+        own = checkpoint.read_names()
+        copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
+        appeared = [name for name in appeared if name not in logs or name in copies]
     if appeared and vanished:
         where, old, new = checkpoint.location, vanished[0], appeared[0]
         raise SourceRenamedError(

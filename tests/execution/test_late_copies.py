@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source
 from tests.execution.maintaining import applied, applier, checkpoint_files, expire
 from tests.execution.test_rename_given_up import RENAME, batches, called, is_sound
+from tests.execution.world import World
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -80,3 +83,36 @@ def test_a_late_change_without_an_answer_leaves_the_file_where_the_repair_has_pu
     world.land(2)
     world.run(2)
     is_sound(world)
+
+
+def with_a_late_copy(tmp_path: Path) -> World:
+    """The process died right after its late put."""
+    world = batches(tmp_path)
+    log = world.root / "checkpoint/sources"
+    (log / "sales").mkdir()
+    (log / "sales/0").write_bytes((log / "orders/0").read_bytes())
+    return world
+
+
+def test_a_name_that_has_but_a_copy_of_another_log_is_not_known_and_can_be_renamed_to(tmp_path: Path) -> None:
+    world = with_a_late_copy(tmp_path)
+    called(world, "sales")
+    world.land(2)
+    before = world.files()
+    with pytest.raises(SourceRenamedError, match="rename-source"):
+        world.run(2)
+    assert world.files() == before
+    applied(world, RENAME)
+    world.run(2)
+    is_sound(world)
+
+
+def test_a_name_that_has_but_a_copy_of_another_log_can_be_said_to_be_new(tmp_path: Path) -> None:
+    world = with_a_late_copy(tmp_path)
+    world.sources = {"sales": FileSource(str(world.landing("sales")), schema="id long")}
+    world.land(7, source="sales")
+    with pytest.raises(SourceRenamedError, match="add-source"):
+        world.run(2)
+    applied(world, lambda drafting: plan_add_source(drafting, name="sales"))
+    world.run(2)
+    assert world.table() == {0: [0], 1: [1], 2: [7]}

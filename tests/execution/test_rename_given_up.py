@@ -3,7 +3,10 @@ way on from wherever it stopped."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,8 +16,10 @@ from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
@@ -327,5 +332,59 @@ def test_nothing_is_committed_before_it_is_repaired(tmp_path: Path) -> None:
     assert states(world) == before
     assert world.checkpoint.commit_log.ids() == [0, 1]
     applied(world)
+    world.run(2)
+    is_sound(world)
+
+
+def test_one_that_an_older_version_began_is_taken_back_too(tmp_path: Path) -> None:
+    """That version said of no rename that it was begun."""
+    for moment in range(1, 200, 2):
+        (tmp_path / str(moment)).mkdir()
+        world = batches(tmp_path / str(moment))
+        before = checkpoint_files(world.root / "checkpoint")
+
+        def of_before(drafting: Drafting) -> Plan:
+            plan = RENAME(drafting)
+            return replace(plan, steps=tuple(step for step in plan.steps if not step.what.endswith(BEGUN)))
+
+        without = mock.patch.object(Write, "apply", without_after)
+        with without:
+            killed = killed_at(moment, lambda world=world: applied(world, of_before))
+        expire(world)
+        applier(world).give_up(by="me@here")
+        assert applied(world).problems == ()
+        if not world.checkpoint.names.renames():
+            assert checkpoint_files(world.root / "checkpoint") == before
+        if not killed:
+            return
+    raise AssertionError("it was killed each time")
+
+
+def without_after(step: Write, store: Store) -> None:
+    store.put_if_absent(step.path, step.text.encode())
+
+
+def test_repair_mends_a_torn_entry_and_a_half_rename_at_once(tmp_path: Path) -> None:
+    world = half(batches(tmp_path))
+    torn = world.root / "checkpoint/offsets/1"
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:10])
+    applied(world)
+    assert world.checkpoint.names.half() is None
+    assert (world.root / "checkpoint/sources/orders/1").exists()
+    assert not list(world.root.glob("checkpoint/sources/sales/*"))
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_repair_mends_a_torn_word_that_a_rename_was_begun(tmp_path: Path, recorded: bool) -> None:
+    world = half(batches(tmp_path))
+    if not recorded:
+        applied(world)
+    torn = world.root / "checkpoint" / RENAMED / f"0{BEGUN}"
+    torn.write_bytes(b'v1\n{"old')
+    if not recorded:
+        shutil.rmtree(world.root / "checkpoint/maintenance")
+    assert applied(world).problems == ()
+    world.land(2)
     world.run(2)
     is_sound(world)

@@ -289,8 +289,8 @@ MUTATIONS = [
         name="a rename is taken for a new source",
         why="everything is read and published a second time, silently",
         file="execution/source_names.py",
-        old="    if appeared and vanished:\n",
-        new="    if False:\n",
+        old="    if appeared and vanished:\n        where, ",
+        new="    if False:\n        where, ",
         tests=(NAMES,),
     ),
     Mutation(

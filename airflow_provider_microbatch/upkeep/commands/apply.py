@@ -14,6 +14,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
+from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.site import alive
 from airflow_provider_microbatch.upkeep.commands.steps import (
     AskingStep,
@@ -120,6 +121,9 @@ class Applier:
             left = maintenance.unfinished()
         except CorruptEntryError:
             left = None
+        if left is not None and maintenance.held_seconds(left.number) == 0:
+            # Before its end: after it nobody would say what the files under the other name are.
+            say_begun(self._store, left)
         number = maintenance.give_up(by=by, ended_ms=self._clock_ms())
         if number is None:
             return None

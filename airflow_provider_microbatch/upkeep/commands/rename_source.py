@@ -7,12 +7,14 @@ from contextlib import suppress
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.records import encode_record
-from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED
+from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED, HalfRename
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.stores import Store, check_path
 from airflow_provider_microbatch.upkeep.commands.copying import files_below
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.steps import Move
+from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 
 
 def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
@@ -64,9 +66,7 @@ def check_not_half_renamed(checkpoint: Checkpoint) -> None:
 
 def take_back_half_rename(drafting: Drafting) -> None:
     """Plan that a rename that was given up half way is as if it was never begun: its files go back where they were."""
-    half = None
-    with suppress(CorruptEntryError):  # its names are known to nobody then; `verify_all` tells it
-        half = drafting.checkpoint.names.half()
+    half = _half(drafting)
     if half is None:
         return
     folders = [] if _has_read(drafting.checkpoint, half.new) else ["microbatch/sources", "sources"]
@@ -87,11 +87,33 @@ def take_back_half_rename(drafting: Drafting) -> None:
     drafting.set_aside(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
 
 
+def _half(drafting: Drafting) -> HalfRename | None:
+    """The rename that was given up half way. What says so may be torn, which stops everybody: its command's record has
+    it whole. Without that it is set aside if nothing lies under a name that no batch has read of: nothing was moved."""
+    checkpoint, store = drafting.checkpoint, drafting.store
+    path = checkpoint.names.torn()
+    if path is None:
+        with suppress(CorruptEntryError):  # of a later version; `verify_all` tells it
+            return checkpoint.names.half()
+        return None
+    text = checkpoint.maintenance.written(path)
+    if text is not None:
+        said = decode_record(text.encode(), where=path)
+        return HalfRename(path=path, old=str(said.get("old")), new=str(said.get("new")))
+    identity = checkpoint.identity()
+    own = checkpoint.read_names() | {*(identity.sources if identity is not None else ())}
+    found = (
+        name for top in ("sources", "microbatch/sources") for name in store.list(top) if store.list(f"{top}/{name}")
+    )
+    if own.issuperset(found):
+        drafting.set_aside(path, "torn; nothing lies under another name")
+    return None
+
+
 def _has_read(checkpoint: Checkpoint, name: str) -> bool:
     """Whether a batch has read of a source of that name. Nothing is renamed to one: so its files are its own, and what
     says that a rename was begun came late, of a process that slept until that was given up, and died."""
-    newest = [checkpoint.lane(lane).offset_log.latest() for lane in checkpoint.lanes()]
-    return any(found is not None and found[1].ends.get(name) is not None for found in newest)
+    return name in checkpoint.read_names()
 
 
 def _move(drafting: Drafting, path: str, target: str) -> None:
@@ -126,6 +148,10 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
         )
     if names.is_new(name) or _known(drafting).get(name):
         return drafting.plan()
+    if name in _copies(drafting.checkpoint):
+        for folder in ("microbatch/sources", "sources"):
+            for path in list(files_below(drafting.store, f"{folder}/{name}")):
+                drafting.set_aside(path, "a rename that was given up has left it; it is another source's")
     drafting.write(f"{NEW}/{name}", encode_record(drafting.trail), f"source {name!r} is new: all it has is read")
     return drafting.plan()
 
@@ -139,4 +165,25 @@ def _known(drafting: Drafting) -> dict[str, bool]:
         return dict.fromkeys(known, True)
     known.update({name: end is not None for name, end in (newest[1].ends if newest else {}).items()})
     known.update(dict.fromkeys(checkpoint.names.with_log(), True))
+    for name in _copies(checkpoint):
+        known[name] = False
     return known
+
+
+def _copies(checkpoint: Checkpoint) -> list[str]:
+    """Names that have a log, and nothing but another source's: what a rename has left that died when it came late. A
+    batch that has read of a source names it."""
+    names, own = checkpoint.names, checkpoint.read_names()
+    return [name for name in names.with_log() if name not in own and any(names.is_copy(name, of) for of in own)]
+
+
+def say_begun(store: Store, left: Maintenance) -> None:
+    """Say of a rename that is given up that it was begun, if the version that began it did not: repair takes it back
+    then, and nobody plans before. One that has moved nothing yet needs no such word."""
+    moved = [str(step.get("target")) for step in left.steps if step.get("step") == Move.kind]
+    said = left.steps[-1] if left.steps else {}
+    folder, _, number = str(said.get("path")).rpartition("/")
+    if said.get("step") != Write.kind or folder != RENAMED or not numbers([number]):
+        return
+    if any(any(files_below(store, check_path(target))) for target in moved):
+        store.put_if_absent(f"{RENAMED}/{number}{BEGUN}", str(said.get("text")).encode())
