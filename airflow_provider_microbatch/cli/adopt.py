@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
-from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint, open_checkpoint_store
+from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain_batch
+from airflow_provider_microbatch.cli.opening import add_batch
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
-from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 
 NAME = "adopt"
 HELP = "have what another checkpoint, or a lost life of this one, published as a batch count as this one's"
@@ -25,11 +24,4 @@ def run(arguments: argparse.Namespace) -> int:
     :return: exit status, always 0.
     :raises MicroBatchError: if it is refused; nothing was changed then.
     """
-    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
-    checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
-    key = asked_batch(arguments, checkpoint)
-
-    def make(drafting: Drafting) -> Plan:
-        return plan_adopt(drafting, key)
-
-    return maintain(arguments, store=store, command=f"{NAME} {key}", make=make, dry_run=arguments.dry_run)
+    return maintain_batch(arguments, command=NAME, make=plan_adopt)

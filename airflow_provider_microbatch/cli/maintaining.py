@@ -8,7 +8,9 @@ import json
 import socket
 from collections.abc import Callable, Collection
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
+from airflow_provider_microbatch.cli.opening import asked_batch, open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.cli.table import text_table
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
@@ -105,6 +107,19 @@ def _outcome(plan: Plan, dry_run: bool) -> str:
         "nothing to do" if not plan.steps else f"{counted}, dry run: nothing was done" if dry_run else f"{counted} done"
     )
     return done + (f"; {len(plan.problems)} left that this command cannot mend" if plan.problems else "")
+
+
+def maintain_batch(arguments: argparse.Namespace, *, command: str, make: Callable[[Drafting, BatchKey], Plan]) -> int:
+    """The same for a command about one batch, which takes no options of its own; see :func:`maintain`."""
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    key = asked_batch(arguments, open_checkpoint(arguments.location, sources=arguments.sources))
+    return maintain(
+        arguments,
+        store=store,
+        command=f"{command} {key}",
+        make=lambda drafting: make(drafting, key),
+        dry_run=arguments.dry_run,
+    )
 
 
 def _show_unfinished(

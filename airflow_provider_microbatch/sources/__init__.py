@@ -16,7 +16,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
-from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources.intervals import (
     CommittedRange,
@@ -201,6 +201,16 @@ class OpenSource(ABC):
     def finished(self, position: Offset | None) -> bool:
         """True if nothing will ever come after ``position`` (a bounded source that was read)."""
         return False
+
+    def why_not_again(self, start: Offset | None, end: Offset | None) -> str | None:
+        """None if the range can be read again, for all that can be seen without reading it; else the reason why not."""
+        try:
+            reason = self.not_replayable(start, end)
+            if reason is None:
+                self.read(start, end)
+        except SourceError as error:
+            return str(error)
+        return reason
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """None if the committed range can be read again, else the reason why not."""

@@ -6,8 +6,6 @@ Each case runs a real Spark; what is an engine's own is in ``tests/engines``.
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +13,6 @@ from pathlib import Path
 import pytest
 from acme_microbatch.engine import ProcessEngine
 
-from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.engines import server
 from airflow_provider_microbatch.engines.lookup import Wanted, engine_for, find_engine
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
@@ -25,6 +21,8 @@ from airflow_provider_microbatch.execution.engine import Engine, EngineState
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from tests.contract.registered import registered
 from tests.engines.conftest import World
+from tests.support.waiting import wait_until
+from tests.support.warm import warm_server
 
 pytestmark = pytest.mark.spark
 
@@ -55,14 +53,8 @@ system_name = registered(SYSTEMS)
 @pytest.fixture(scope="module")
 def warm_connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
     """The connection to a warm server, as ``microbatch engine start`` writes it down."""
-    folder = tmp_path_factory.mktemp("warm")
-    folder.chmod(0o700)
-    try:
-        assert main(["engine", "start", "--dir", str(folder), "--master", "local[2]"]) == 0
-        (connection,) = json.loads((folder / server.CONNECTION).read_text()).values()
-        yield connection
-    finally:
-        assert main(["engine", "stop", "--dir", str(folder)]) == 0
+    with warm_server(tmp_path_factory.mktemp("warm")) as running:
+        yield running.connection
 
 
 @pytest.fixture
@@ -80,13 +72,6 @@ def world(tmp_path: Path, make: Callable[[], Engine]) -> Iterator[World]:
         yield made
     finally:
         made.close()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline, moment = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        moment.wait(0.05)
 
 
 def test_it_is_found_by_its_connection_and_by_its_name(system_name: str, make: Callable[[], Engine]) -> None:

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,8 @@ from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from tests.airflow_face.support import context
 from tests.execution.world import World
+from tests.support.waiting import wait_until
+from tests.support.warm import Warm, warm_server
 
 pytestmark = pytest.mark.spark
 
@@ -36,29 +36,10 @@ KEY = BatchKey("live", 0)
 CONN_ID = "warm"
 
 
-@dataclass(frozen=True)
-class Warm:
-    """A running engine: its folder, and the connection to it as Airflow has it."""
-
-    folder: Path
-    running: server.Running
-    connection: dict[str, Any]
-
-
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    folder = tmp_path_factory.mktemp("engine")
-    folder.chmod(0o700)
-    try:
-        assert main(["engine", "start", "--dir", str(folder), "--master", "local[2]"]) == 0
-        running = server.status(folder).running
-        assert running is not None
-        (connection,) = json.loads((folder / server.CONNECTION).read_text()).values()
-        yield Warm(folder, running, connection)
-    finally:
-        assert main(["engine", "stop", "--dir", str(folder)]) == 0
-    assert not processes.find(running.tag)
-    assert main(["engine", "status", "--dir", str(folder)]) == 1
+    with warm_server(tmp_path_factory.mktemp("engine")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -84,14 +65,6 @@ def execute(world: World, number: int = 1, **kwargs: Any) -> dict[str, Any]:
 
 def handles(world: World, key: BatchKey = KEY) -> list[dict[str, Any]]:
     return [dict(attempt.handle) for attempt in world.checkpoint.attempts.all(key)]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    moment = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        moment.wait(0.05)
 
 
 WITH_HELPER = """
@@ -438,6 +411,8 @@ def test_without_a_runner_an_attempt_gets_a_process_of_its_own(
 def test_a_second_start_says_that_one_runs(warm: Warm, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["engine", "start", "--dir", str(warm.folder)]) == 0
     assert "runs already" in capsys.readouterr().out
+    assert main(["engine", "start", "--dir", str(warm.folder), "--master", "yarn"]) == 0
+    assert "goes on with the master local[2], not yarn" in capsys.readouterr().out
     assert main(["engine", "status", "--dir", str(warm.folder), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["server_pid"] == warm.running.server_pid

@@ -9,10 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_
 from tests.engines.conftest import World
 from tests.execution.maintaining import applied
 from tests.execution.world import World as Pipelines
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -96,14 +94,6 @@ def slow_job(world: World) -> tuple[dict[str, Any], Path]:
     wait_until(lambda: flag.exists() or world.engine.poll(handle) is not EngineState.RUNNING)
     assert flag.exists()
     return handle, flag
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    moment = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        moment.wait(0.1)
 
 
 def runs(process: psutil.Process) -> bool:

@@ -12,6 +12,7 @@ ALIVE = "tests/execution/test_alive.py"
 SET_ASIDE = "tests/execution/test_set_aside.py"
 JANITOR = "tests/execution/test_janitor.py"
 HOOKS = "tests/execution/test_hooks.py"
+LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
     Mutation(
@@ -63,7 +64,7 @@ MUTATIONS = [
         file="execution/ending.py",
         old="            if self._pipeline.sink.drop_stage(attempt.batch, attempt.epoch):\n",
         new="            if False:\n",
-        tests=(RUN,),
+        tests=("tests/execution/test_run.py",),
     ),
     Mutation(
         name="an adopted attempt's stage stays",

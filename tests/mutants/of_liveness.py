@@ -296,7 +296,7 @@ MUTATIONS = [
         file="execution/plan.py",
         old="        return searched_ms is not None and (changed_ms is None or changed_ms < searched_ms - SKEW_MS)",
         new="        return searched_ms is not None",
-        tests=(NEW_DATA,),
+        tests=("tests/airflow_face/test_new_data.py",),
     ),
     Mutation(
         name="an outage sets batches aside",

@@ -101,8 +101,8 @@ MUTATIONS = [
         name="an entry is written in place",
         why="a reader, or the next try after a kill, finds half an entry",
         file="stores/posix/__init__.py",
-        old="            folder.write(temporary, data)",
-        new="            folder.write(name, data)\n            return True",
+        old="            folder.write(temporary, data)\n            # A",
+        new="            folder.write(name, data)\n            return True\n            # A",
         tests=(POSIX, STORE),
     ),
     Mutation(
@@ -127,7 +127,7 @@ MUTATIONS = [
         file="sinks/file/posix.py",
         old="        _rename_with(_RENAME_NOREPLACE, source, target)",
         new="        _rename_with(_RENAME_EXCHANGE if target.exists() else 0, source, target)",
-        tests=(FILE_SINK,),
+        tests=("tests/sinks/test_file_sink.py",),
     ),
     Mutation(
         name="publish does not ask whether the batch is in",
@@ -287,7 +287,7 @@ MUTATIONS = [
         file="checkpoint/log.py",
         old="if begin is None or not self.has(begin):",
         new="if begin is None:",
-        tests=(HINTS,),
+        tests=("tests/checkpoint/test_log_hints.py",),
     ),
     Mutation(
         name="a lost entry is taken for the end of the log",

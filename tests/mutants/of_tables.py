@@ -48,7 +48,7 @@ MUTATIONS = [
         file="execution/plan.py",
         old="        check_there(self._checkpoint, self._pipeline.sink)\n",
         new="",
-        tests=(PLACE,),
+        tests=("tests/execution/test_table_place.py",),
     ),
     Mutation(
         name="a table that is away is asked and written all the same",
@@ -92,7 +92,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="an attempt is begun before anybody looks for a table of before ids",
-        why="its Spark writes into the place where the table is to be mounted",
+        why="the place where the table is to be mounted is not empty any more, and the next batch is planned for it",
         file="execution/table_place.py",
         old="    check_there(checkpoint, sink)\n    check_not_elsewhere",
         new="    check_not_elsewhere",
@@ -128,7 +128,7 @@ MUTATIONS = [
         file="execution/table_place.py",
         old="            if sink.is_table_of(other, checkpoint.tables) or",
         new="            if True or",
-        tests=(PLACE,),
+        tests=("tests/execution/test_table_place.py",),
     ),
     Mutation(
         name="a batch is made again that an attempt of before published to another table",

@@ -7,7 +7,7 @@ from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -207,12 +207,7 @@ class _Rewind:
                         f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
                         "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
                     )
-                try:
-                    reason = source.not_replayable(start, end)
-                    if reason is None:
-                        source.read(start, end)
-                except SourceError as error:
-                    reason = str(error)
+                reason = source.why_not_again(start, end)
                 if reason is not None:
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."

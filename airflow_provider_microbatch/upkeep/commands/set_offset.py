@@ -6,7 +6,7 @@ from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
@@ -111,12 +111,7 @@ def _check_direction(
                 f"what source {source!r} has after {_show(offset)} up to {_show(before)}{figures} is in the table and "
                 "would be in it twice. `microbatch rewind` takes it out first; else allow it with --allow-reread."
             )
-        try:
-            reason = opened.not_replayable(offset, before)
-            if reason is None:
-                opened.read(offset, before)
-        except SourceError as error:
-            reason = str(error)
+        reason = opened.why_not_again(offset, before)
         if reason is not None:
             raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
         drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")
