@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +51,12 @@ class _Overlap:
 
     :param committed: these can be replayed.
     :param unfinished: planned and not committed, or set aside; they belong to who finishes them.
-    :param elsewhere: how much more is in batches that the logs do not have.
+    :param elsewhere: how much more is in batches that the logs do not have, in words; empty if there is none.
     """
 
     committed: Sequence[BatchKey]
     unfinished: Sequence[BatchKey]
-    elsewhere: int
+    elsewhere: str
 
     def __str__(self) -> str:
         parts = []
@@ -64,7 +65,7 @@ class _Overlap:
         if self.unfinished:
             parts.append(f"{names_of(self.unfinished)} will, and is not committed or was set aside")
         if self.elsewhere:
-            parts.append(f"{self.elsewhere} file(s) of it belong to a batch that is no longer, or not yet, in the logs")
+            parts.append(f"{self.elsewhere} of it belong to a batch that is no longer, or not yet, in the logs")
         return "; ".join(parts) or "there is none"
 
 
@@ -256,7 +257,7 @@ class IntervalWork:
         for key in sorted({key for survey in surveys for key in survey.holders}):
             commit = self._checkpoint.lane(key.lane).commit_log.get(key.id)
             (unfinished if commit is None or commit.set_aside else committed).append(key)
-        elsewhere = sum(survey.elsewhere for survey in surveys)
+        elsewhere = _together((survey.elsewhere, survey.splits) for survey in surveys)
         return _Overlap(committed=committed, unfinished=unfinished, elsewhere=elsewhere)
 
     def _is_committed(self, key: BatchKey) -> bool:
@@ -269,8 +270,8 @@ class IntervalWork:
             return None
         if self._clock_ms() < self._interval.end_ms:
             return f"the data interval {self._interval} is not over"
-        unsettled = sum(survey.unsettled for survey in surveys)
-        return f"{unsettled} file(s) in {self._interval} are younger than min_file_age" if unsettled else None
+        unsettled = _together((survey.unsettled, survey.splits) for survey in surveys)
+        return f"{unsettled} in {self._interval} are too young to be read" if unsettled else None
 
     def _check_live(self, surveys: Sequence[IntervalSurvey]) -> None:
         """What the live lane took before the pipeline was planned by intervals, no interval's run takes up: to skip it
@@ -279,11 +280,11 @@ class IntervalWork:
         :raises IntervalError: if it has not run it.
         """
         position = read_position(self._checkpoint.lane(LIVE))
-        left = sum(survey.left for survey in surveys)
+        left = _together((survey.left, survey.splits) for survey in surveys)
         if position.planned is None and not left:
             return
         what = (
-            f"{left} file(s) of {self._interval} were planned as they came, for a batch that is no longer in the logs"
+            f"{left} of {self._interval} were planned as they came, for a batch that is no longer in the logs"
             if position.planned is None
             else f"batch {LIVE}/{position.batch_id} was planned as data came, and is not committed"
         )
@@ -384,3 +385,11 @@ def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
     if run.partition_date is None or by.partition_date != run.partition_date:
         return False
     return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
+
+
+def _together(counted: Iterable[tuple[int, str]]) -> str:
+    """How much sources have of what each calls its splits, in words; empty if there is none."""
+    counts: Counter[str] = Counter()
+    for count, splits in counted:
+        counts[splits] += count
+    return " and ".join(f"{count} {splits}" for splits, count in counts.items() if count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -166,7 +166,9 @@ class OpenedSources:
         for name, source in self._each():
             why = source.absent(*ranges.of(name))
             if why is None:
-                reads[name] = source.read(*ranges.of(name))
+                words = source.in_words(*ranges.of(name))
+                amount = ", ".join(f"{count} {word}" for word, count in words.items())
+                reads[name] = replace(source.read(*ranges.of(name)), amount=amount)
             else:
                 absent[name] = why
         return reads, absent

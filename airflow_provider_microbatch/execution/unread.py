@@ -62,7 +62,7 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
 def told(unread: Mapping[str, Unread]) -> str:
     """How much there is of each source, and of when."""
     each = (
-        f"{one.count} file(s) of source {name!r}, of {written_ms(one.first_ms)} to {written_ms(one.last_ms)}"
+        f"{one.count} {one.splits} of source {name!r}, of {written_ms(one.first_ms)} to {written_ms(one.last_ms)}"
         for name, one in unread.items()
     )
     return f"No batch has read {' and '.join(each)}."

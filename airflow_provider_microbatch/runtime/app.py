@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,7 +151,7 @@ def _read(
     frames, counts, learned, told = Frames(absent=job.absent), {}, {}, {}
     for name, read in job.sources.items():
         with failing_as("read", where=f"source {name!r}"):
-            log.info("reading source %s%s", name, _files(read.arguments))
+            log.info("reading source %s%s", name, f", {read.amount}" if read.amount else "")
             found = _load(read.reader)(spark, read.arguments)
             if found.absent is None:
                 counts[name] = RowCount(found.columns)
@@ -164,12 +164,6 @@ def _read(
             if found.told:
                 told[name] = dict(found.told)
     return frames, counts, learned, told
-
-
-def _files(arguments: Mapping[str, Any]) -> str:
-    groups = arguments.get("groups", [arguments])
-    count = sum(len(group["paths"]) for group in groups if "paths" in group)
-    return f", {count} files" if count else ""
 
 
 def _check_nothing(job: Job, warnings: Warnings) -> None:

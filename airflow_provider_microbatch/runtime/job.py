@@ -59,11 +59,13 @@ class Read:
         ``learned`` (a dict of JSON values handed back to the source's planning half, or empty) among others.
     :param arguments: JSON values.
     :param requires: what the reader needs.
+    :param amount: how much there is in the range, for people; empty if nobody knows.
     """
 
     reader: str
     arguments: Mapping[str, Any]
     requires: Requirements = NOTHING
+    amount: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

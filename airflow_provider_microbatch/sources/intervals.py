@@ -113,7 +113,8 @@ HeldRanges = Mapping[str, Sequence[HeldRange]]
 class Unread:
     """Data that no batch of any lane holds.
 
-    :param count: how much, in units of the source (files).
+    :param count: how many splits of the source.
+    :param splits: what the source calls them.
     :param first_ms: its oldest, by the source's clock; milliseconds since the epoch, UTC.
     :param last_ms: its newest, likewise.
     """
@@ -121,13 +122,14 @@ class Unread:
     count: int
     first_ms: int
     last_ms: int
+    splits: str = "splits"
 
     @classmethod
-    def of(cls, times_ms: Sequence[int]) -> Self | None:
-        """By the time of each unit; None if there is none."""
+    def of(cls, times_ms: Sequence[int], *, splits: str = "splits") -> Self | None:
+        """By the time of each split; None if there is none."""
         if not times_ms:
             return None
-        return cls(count=len(times_ms), first_ms=min(times_ms), last_ms=max(times_ms))
+        return cls(count=len(times_ms), first_ms=min(times_ms), last_ms=max(times_ms), splits=splits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +139,11 @@ class IntervalSurvey:
     :param unread: whether there is data, late data included, that no batch of any lane holds; or that was set apart for
         the asking lane already, by a plan that died.
     :param holders: batches of other lanes that hold data of the interval.
-    :param unsettled: how much unread data of the interval, in units of the source, is too young to be read now.
-    :param elsewhere: how much of the interval, in units of the source (files), is held by a batch that the logs do not
-        have: retention removed it, or it is being planned right now.
+    :param splits: what the source calls its smallest units, of which there are so many ``unsettled``, ``elsewhere`` and
+        ``left``.
+    :param unsettled: how much unread data of the interval is too young to be read now.
+    :param elsewhere: how much of the interval is held by a batch that the logs do not have: retention removed it, or it
+        is being planned right now.
     :param left: how much of that the live lane took for a batch that it has not got any more: only the live lane will
         ever read it.
     :param passed: what lies before the interval, is not late for it, and no batch of any lane holds: unless a run for
@@ -148,6 +152,7 @@ class IntervalSurvey:
 
     unread: bool
     holders: frozenset[BatchKey] = frozenset()
+    splits: str = "splits"
     elsewhere: int = 0
     left: int = 0
     unsettled: int = 0

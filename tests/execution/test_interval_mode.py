@@ -93,7 +93,7 @@ def test_nor_before_its_files_are_old_enough(tmp_path: Path) -> None:
     world.sources = {"orders": FileSource(str(world.landing()), schema="id long", min_file_age=600)}
     world.land_at(0.9, 1)
     world.clock = DAY_MS + HOUR_MS + 1
-    assert "younger than min_file_age" in world.work(hour(0)).should_fire(backfill_run(1)).reason
+    assert "1 files in " in world.work(hour(0)).should_fire(backfill_run(1)).reason
     with pytest.raises(IntervalError, match="1 file"):
         world.backfill(hour(0), 1)
     world.clock = DAY_MS + 2 * HOUR_MS

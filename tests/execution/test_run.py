@@ -429,3 +429,13 @@ def test_retention_keeps_the_newest_entries(tmp_path: Path) -> None:
     assert world.checkpoint.commit_log.ids() == [3, 4, 5]
     world.land(6)
     assert world.run(6).key.id == 6  # type: ignore[union-attr]
+
+
+def test_the_job_says_how_much_it_reads_in_the_words_of_the_source(tmp_path: Path) -> None:
+    """For the task log: nothing but the source knows what it counts."""
+    world = World(tmp_path)
+    engine = InlineEngine()
+    landed = world.land(1, 2)
+    world.run(0, engine)
+    (job,) = engine.jobs
+    assert job.sources["orders"].amount == f"1 files, {landed.stat().st_size} bytes"

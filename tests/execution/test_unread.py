@@ -54,7 +54,7 @@ def test_check_names_what_lies_where_no_run_was_made(world: IntervalWorld, capsy
     assert status == 1
     assert finding["kind"] == "unread"
     assert finding["where"] == str(world.landing())
-    assert "2 file(s) of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in finding["message"]
+    assert "2 files of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in finding["message"]
     command = "airflow backfill create --dag-id orders --from-date 2023-11-15T01:30:00Z --to-date 2023-11-15T04:30:00Z"
     assert command in finding["repair"]
     assert "lookback=9000 (seconds)" in finding["repair"]
@@ -74,7 +74,7 @@ def test_check_names_what_came_after_its_run_and_what_lies_before_the_first(
     world.land_at(2.5, 4)
     status, (finding,) = found(world, capsys)
     assert status == 1
-    assert "2 file(s) of source 'orders', of 2023-11-15T00:30:00Z to 2023-11-15T01:12:00Z." in finding["message"]
+    assert "2 files of source 'orders', of 2023-11-15T00:30:00Z to 2023-11-15T01:12:00Z." in finding["message"]
 
 
 def test_check_says_nothing_of_a_pipeline_whose_live_lane_reads_all_that_is_new(
@@ -92,7 +92,7 @@ def test_a_run_warns_of_what_it_has_passed(world: IntervalWorld, caplog: pytest.
     caplog.set_level(logging.INFO, LOG)
     paused(world)
     (warned,) = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert "2 file(s) of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in warned.message
+    assert "2 files of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in warned.message
     assert "airflow backfill create --dag-id orders" in warned.message
 
 
@@ -109,7 +109,7 @@ def test_a_run_with_nothing_in_its_interval_warns_too(world: IntervalWorld, capl
     world.land_at(1.5, 1)
     run(world, hour(2))
     assert world.ids() == []
-    assert "No batch has read 1 file(s)" in caplog.text
+    assert "No batch has read 1 files" in caplog.text
 
 
 def test_the_warning_costs_no_listing(world: IntervalWorld, monkeypatch: pytest.MonkeyPatch) -> None:

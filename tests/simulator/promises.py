@@ -143,7 +143,7 @@ def _look_at_unread(world: World, subject: Subject) -> None:
     left = [unit for unit in subject.units if unit.at_ms < max(ends) and not subject.is_planned(unit)]
     passed = Counter(subject.named(unit.source) for unit in left if subject.options.plan == "interval")
     findings = "; ".join(finding.message for finding in find_unread(subject.checkpoint()))
-    named = {name: int(count) for count, name in re.findall(r"(\d+) file\(s\) of source '([^']+)'", findings)}
+    named = {name: int(count) for count, name in re.findall(r"(\d+) files of source '([^']+)'", findings)}
     if named != passed:
         raise Broken("check does not name what nobody read", f"{dict(passed)} of {subject.name}: {findings or None}")
 

@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.present import Located, Presence, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.sources.file.tables import table_around, why_not
-from airflow_provider_microbatch.sources.file.window import FileWindow
+from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class OpenFileSource(OpenSource):
 
     @property
     def splits(self) -> str:
-        return "files"
+        return SPLITS
 
     def check(self) -> None:
         """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""

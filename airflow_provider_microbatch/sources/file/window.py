@@ -10,6 +10,9 @@ from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, log_id
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey, Unread
 
+SPLITS = "files"
+"""What the source's smallest units are."""
+
 
 class FileWindow:
     """One look at source log and listing, seen through an interval of the files' mtimes.
@@ -40,7 +43,7 @@ class FileWindow:
                 unread.append(file)
             elif ms < interval.start_ms:
                 passed.append(ms)
-        self._passed = Unread.of(passed)
+        self._passed = Unread.of(passed, splits=SPLITS)
         self.unread = sorted(filter(settled, unread), key=lambda file: (file.mtime_ns, file.path))
         self._unsettled = len(unread) - len(self.unread)
         self.own: int | None = None
@@ -68,6 +71,7 @@ class FileWindow:
         return IntervalSurvey(
             unread=unread,
             holders=frozenset(found),
+            splits=SPLITS,
             elsewhere=elsewhere,
             left=left,
             unsettled=self._unsettled,
