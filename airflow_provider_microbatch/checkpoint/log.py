@@ -1,9 +1,9 @@
 """A log of numbered entries: the interface of Spark's ``MetadataLog``, over any store and any codec.
 
 A log that is a million entries long must not be listed to find its end. So every 32nd append leaves a hint beside the
-log, an empty file whose name is the number. A hint is nothing but a place to begin: the entry must be there, and the
-numbers after it are tried one by one. Where that does not end as it should (no hint, an entry that is gone, a gap, a
-longer way than our own appends leave), the log is listed.
+log, an empty file whose name is the number. A hint is nothing but a place to begin: the entry must be there, and those
+that follow are asked for together, and the last ones one by one. Where that does not end as it should (no hint, an
+entry that is gone, a gap, a longer way than our own appends leave), the log is listed.
 
 Where the log begins is left as a hint too, by retention: a number that is missing above it is a gap.
 
@@ -17,7 +17,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import count, pairwise, takewhile
 from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.segments import SEGMENT_SIZE, Segments
@@ -78,6 +78,8 @@ class MetadataLog(Generic[E]):
         self._hints = hints
         self._seen = -1
         """The newest number that this process has seen; -1 for none."""
+        self._hinted: list[str] | None = None
+        """The names of the hints, as they were when the end was looked for."""
         self._encode = encode
         self._decode = decode
 
@@ -180,14 +182,28 @@ class MetadataLog(Generic[E]):
     def _latest_by_hint(self) -> int | None:
         if self._hints is None:
             return None
-        begin = self._seen if self._seen >= 0 else max(numbers(self._hint_names()), default=None)
-        if begin is None or not self.has(begin):
+        begin = self._seen
+        if begin < 0:
+            self._hinted = self._hint_names()
+            hinted = max(numbers(self._hinted), default=None)
+            if hinted is None:
+                return None
+            # Those after it that can be seen at once. Another one may have come since, so the end is looked for.
+            found = self._present(range(hinted, hinted + 2 * HINT_EVERY))
+            if hinted not in found:
+                return None
+            begin = next(number for number in count(hinted) if number + 1 not in found)
+        elif not self.has(begin):
             return None
         for number in range(begin, begin + 2 * HINT_EVERY):
             if not self.has(number + 1):
                 # One entry that is lost is not the end.
                 return None if self.has(number + 2) else number
         return None
+
+    def _present(self, wanted: range) -> set[int]:
+        """Those of the numbers that have a file of their own; one that came just now may be left out."""
+        return set(map(int, self._store.present("", list(map(str, wanted)))))
 
     def _leave_hint(self, batch_id: int) -> None:
         """Say that the log reaches ``batch_id``. The append is done, so nothing that fails here may fail it."""
@@ -229,13 +245,15 @@ class MetadataLog(Generic[E]):
         low = max([self._lowest(), *(last + 1 for last in spans.values())])
         part = newest % max(1, -(-(newest - low) // LOOKED_AT))
         begin = low + part * LOOKED_AT
-        for number in range(begin, min(begin + LOOKED_AT, newest)):
-            if not self.has(number) and self._bytes(number) is None:
+        wanted = range(begin, min(begin + LOOKED_AT, newest))
+        for number in sorted(set(wanted) - self._present(wanted)):
+            if self._bytes(number) is None:
                 return self._confirmed(number)
         return None
 
     def _confirmed(self, missing: int) -> Gap | None:
         """The gap, unless the log begins after it. Retention may be at it: then the log is listed again."""
+        self._hinted = None
         ids = self.ids()
         while (again := self.ids())[:1] != ids[:1]:
             ids = again
@@ -247,8 +265,11 @@ class MetadataLog(Generic[E]):
 
     def _lowest(self) -> int:
         """Where the log begins, as far as a hint tells; entries above it may be gone all the same."""
-        names = [name.removeprefix(_LOWEST) for name in self._hint_names() if name.startswith(_LOWEST)]
-        return max(numbers(names), default=0)
+        if self._hinted is None:
+            self._hinted = self._hint_names()
+        return max(
+            numbers([name.removeprefix(_LOWEST) for name in self._hinted if name.startswith(_LOWEST)]), default=0
+        )
 
     def _hint_names(self) -> list[str]:
         """All hints. Nothing depends on them, so what cannot be listed is as good as none."""
@@ -266,6 +287,7 @@ class MetadataLog(Generic[E]):
             for name in self._hints.list(""):
                 if name.startswith(_LOWEST) and name != f"{_LOWEST}{batch_id}":
                     self._hints.delete(name)
+            self._hinted = None
         except CheckpointError as error:
             log.warning("no hint was left that %s begins at %s: %s", self.location, batch_id, error)
 

@@ -212,9 +212,11 @@ class Planner:
 
     def was_searched(self, searched_ms: int | None) -> bool:
         """Whether what was found in the log at that time still stands: no command has changed it since."""
+        if searched_ms is None:
+            return False
         changed_ms = self._checkpoint.maintenance.changed_ms()
         # Within the skew a log counts as changed, which costs a search.
-        return searched_ms is not None and (changed_ms is None or changed_ms < searched_ms - SKEW_MS)
+        return changed_ms is None or changed_ms < searched_ms - SKEW_MS
 
     def own(self, run: RunIdentity, position: Position, *, newest_only: bool = False) -> list[int]:
         """Ids of the committed batches that ``run`` planned or brought to their commit, ascending.

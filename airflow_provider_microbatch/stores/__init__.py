@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+
+PAGE = 1_000
+"""So many names a listing tells at once, if nobody asks for another number."""
+
+_PAGES = 3
+"""So many are listed in search of a few names, before these are looked for one by one."""
 
 
 def check_path(path: str) -> str:
@@ -34,6 +40,19 @@ class Litter:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Versioned:
+    """An entry with what tells it from others that come in its place.
+
+    :param data: the bytes.
+    :param version: of these bytes, in the store's own words, such as an etag. Who reads the same bytes at another time
+        may get the same version: it says nothing of what was there in between.
+    """
+
+    data: bytes
+    version: str
+
+
 class Store(Protocol):
     """A small key-value store with put-if-absent, the one operation every guarantee of this package stands on.
 
@@ -55,6 +74,12 @@ class Store(Protocol):
     def location(self) -> str:
         """The address a person would recognise, for messages."""
 
+    @property
+    def for_spark(self) -> str | None:
+        """The address by which Spark finds the same entries as files of a folder, such as a query's
+        ``checkpointLocation``; None if it cannot: what is kept here is no streaming query's."""
+        return None
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write ``data`` at ``path`` unless something is there.
 
@@ -74,11 +99,39 @@ class Store(Protocol):
         data = self.get(path)
         return None if data is None else data[start : start + size]
 
+    def get_versioned(self, path: str) -> Versioned | None:
+        """The entry at ``path`` with its version, which :meth:`compare_and_put` asks for; None if nothing is there."""
+
+    def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
+        """Write ``data`` at ``path`` in place of the entry of that version, and of nothing else. Of several who have
+        read the same entry and put at once, one puts; a reader sees the old entry or the new one, never none. By
+        :meth:`modified_ms` the entry is as old as the last put. When this returns a version, all is durable.
+
+        :param version: as :meth:`get_versioned`, or the last put, told it.
+        :return: the version of what is there now; None if nothing, or something else, was there: it is left as it is.
+        """
+
     def list(self, folder: str) -> list[str]:
         """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder.
 
         Names that a writer has not finished are never among them.
         """
+
+    def list_after(self, folder: str, after: str = "", *, limit: int = PAGE) -> Sequence[str]:
+        """Names as :meth:`list` has them, sorted as texts by code points (``10`` comes before ``9``): at most ``limit``
+        of those that come after ``after``.
+
+        A store that lists by name in pages does it with one request, however many names there are.
+        """
+        return sorted(name for name in self.list(folder) if name > after)[:limit]
+
+    def present(self, folder: str, names: Collection[str]) -> set[str]:
+        """Those of ``names`` that are entries directly in ``folder``; of a folder of such a name nobody asks. May miss
+        what was put just now, as :meth:`list` may, where :meth:`get` and :meth:`modified_ms` may not.
+
+        A store asks in the way that costs it least; unless it says so, by :func:`look_by_listing`.
+        """
+        return look_by_listing(self, folder, names)
 
     def folders(self, folder: str) -> Sequence[str]:
         """Names as :meth:`list` has them, but for those that are certainly no folders: what is listed next.
@@ -145,3 +198,24 @@ class Store(Protocol):
 
     def scoped(self, folder: str) -> Store:
         """The same store seen from ``folder``."""
+
+
+def look_by_listing(store: Store, folder: str, names: Collection[str], *, page: int = PAGE) -> set[str]:
+    """:meth:`Store.present` of a store whose listings are paged by name. Numbers that follow each other, as a log's do,
+    are on one page, or on two where they gain a digit. Whatever lies between them, it asks for three pages at most, and
+    for those on none of them one by one.
+
+    :param page: names of a page.
+    """
+    found: set[str] = set()
+    left = sorted(names)
+    for _ in range(_PAGES):
+        if not left:
+            break
+        # After a text that sorts just before the first one, since that is to be on the page itself.
+        before = f"{left[0][:-1]}{chr(ord(left[0][-1]) - 1)}~"
+        listed = store.list_after(folder, before, limit=page)
+        found.update(listed)
+        left = [] if len(listed) < page else [name for name in left if name > listed[-1]]
+    found.update(name for name in left if store.modified_ms(f"{folder}/{name}" if folder else name) is not None)
+    return found.intersection(names)

@@ -101,8 +101,19 @@ def test_the_end_of_a_long_log_is_found_without_listing_it(tmp_path: Path) -> No
     logs.store.listings = logs.store.looks = 0
     assert logs.open().latest_id() == 10 * HINT_EVERY + 6
     assert logs.store.listings == 0
-    assert logs.store.looks <= HINT_EVERY
+    assert logs.store.looks <= 2, "those at the end"
     assert logs.hints.list("") == [str(10 * HINT_EVERY)], "old hints go"
+
+
+@pytest.mark.parametrize("hidden", [{8}, {7, 8}], ids=["the last one", "the last two"])
+def test_an_end_that_is_not_listed_yet_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: set[int]
+) -> None:
+    logs = Logs(tmp_path)
+    logs.append(HINT_EVERY + 9)
+    late, real = {str(HINT_EVERY + number) for number in hidden}, logs.store.present
+    monkeypatch.setattr(logs.store, "present", lambda folder, names: real(folder, names) - late)
+    assert logs.open().latest_id() == HINT_EVERY + 8
 
 
 def test_a_hint_ahead_of_a_restored_log_is_replaced_by_the_next_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.stores.posix import folder as posix_folder
 from airflow_provider_microbatch.stores.posix.folder import Folder
 
 
@@ -149,7 +151,10 @@ def test_other_locations_are_refused(location: str, message: str) -> None:
 READS: dict[str, Callable[[PosixStore, str], object]] = {
     "get": lambda store, path: store.get(path),
     "get_range": lambda store, path: store.get_range(path, 0, 1),
+    "get_versioned": lambda store, path: store.get_versioned(path),
+    "compare_and_put": lambda store, path: store.compare_and_put(path, b"x", version=""),
     "modified_ms": lambda store, path: store.modified_ms(path),
+    "present": lambda store, path: store.present(path.rpartition("/")[0], [path.rpartition("/")[2]]),
 }
 
 
@@ -198,7 +203,7 @@ def test_an_entry_that_comes_just_before_the_removal_of_another_stays(
     store.put_if_absent("offsets/0", b"old")
 
     def move(*given: Any) -> None:
-        store.delete("offsets/0")
+        (tmp_path / "offsets" / "0").unlink()
         store.put_if_absent("offsets/0", b"new")
         real(*given)
 
@@ -213,7 +218,7 @@ def test_of_two_entries_that_come_just_then_none_is_lost(tmp_path: Path, monkeyp
     store.put_if_absent("offsets/0", b"old")
 
     def slow_move(*given: Any) -> None:
-        store.delete("offsets/0")
+        (tmp_path / "offsets" / "0").unlink()
         store.put_if_absent("offsets/0", b"new")
         move(*given)
         monkeypatch.setattr(Folder, "link", slow_link)
@@ -236,3 +241,112 @@ def test_a_removal_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "fsync", lambda _: synced.append(any((tmp_path / "offsets").iterdir())))
     assert store.delete_if("offsets/0", b"old") is True
     assert synced == [False]
+
+
+def test_what_is_replaced_is_on_disk_and_its_checksum_gone_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    (tmp_path / "offsets" / ".0.crc").write_bytes(b"crc of old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append((tmp_path / "offsets" / "0").read_bytes()))
+    assert store.compare_and_put("offsets/0", b"new", version=read.version) is not None
+    assert synced == [b"old", b"new"], "the bytes first, then the name"
+    assert [path.name for path in (tmp_path / "offsets").iterdir()] == ["0"]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens between the look at what is replaced and its replacement."""
+    done, real = list[Callable[[], object]](), Folder.write
+
+    def slow(*given: Any) -> None:
+        while done:
+            done.pop(0)()
+        real(*given)
+
+    monkeypatch.setattr(Folder, "write", slow)
+    return done
+
+
+@pytest.mark.parametrize("removal", ["delete", "delete_if", "delete_many"])
+def test_what_is_removed_while_it_is_replaced_does_not_come_back_and_waits_for_nobody(
+    tmp_path: Path, meanwhile: list[Callable[[], object]], removal: str
+) -> None:
+    """Who replaces it may be stopped, with the lock, for as long as it likes."""
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    removals: dict[str, Callable[[], object]] = {
+        "delete": lambda: store.delete("offsets/0"),
+        "delete_if": lambda: store.delete_if("offsets/0", b"old"),
+        "delete_many": lambda: store.delete_many(["offsets/0"]),
+    }
+    meanwhile.append(removals[removal])
+    assert store.compare_and_put("offsets/0", b"new", version=read.version) is None
+    assert [*(tmp_path / "offsets").iterdir()] == []
+
+
+def test_what_was_put_in_the_place_of_what_is_replaced_stays(
+    tmp_path: Path, meanwhile: list[Callable[[], object]]
+) -> None:
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    meanwhile += [lambda: store.delete("offsets/0"), lambda: store.put_if_absent("offsets/0", b"another")]
+    assert store.compare_and_put("offsets/0", b"new", version=read.version) is None
+    assert store.get("offsets/0") == b"another"
+
+
+def test_nobody_waits_for_ever_for_one_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posix_folder, "_LOCK_SECONDS", 0.05)
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    with Folder.open(tmp_path, ["offsets"]) as folder, folder.locked("0"):
+        with pytest.raises(CheckpointError, match="has it locked"):
+            store.compare_and_put("offsets/0", b"new", version=read.version)
+        assert store.delete("offsets/0")
+
+
+def test_where_no_files_can_be_swapped_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(posix_folder, "rename_with", unsupported)
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    with pytest.raises(CheckpointError, match="swaps no files"):
+        store.compare_and_put("offsets/0", b"new", version=read.version)
+    assert [path.read_bytes() for path in (tmp_path / "offsets").iterdir()] == [b"old"]
+
+
+def test_where_nothing_can_be_locked_nothing_is_replaced_and_what_is_old_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    store = PosixStore(tmp_path)
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    with pytest.raises(CheckpointError, match="without locks"):
+        store.compare_and_put("offsets/0", b"new", version=read.version)
+    assert store.get("offsets/0") == b"old"
+    assert store.delete("offsets/0")
+
+
+def test_sparks_form_of_the_address_is_one_that_leads_back_here(tmp_path: Path) -> None:
+    address = PosixStore(tmp_path / "100% new").for_spark
+    assert address == f"file://{tmp_path}/100% new"
+    assert PosixStore.at(address).location == str(tmp_path / "100% new")

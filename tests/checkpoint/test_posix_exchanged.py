@@ -7,6 +7,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ CALLS = ("open", "link", "unlink", "rmdir", "rename", "mkdir", "stat", "lstat", 
 MOST = 80
 """No operation makes as many calls."""
 
+OWN = blake2b(b"own", digest_size=16).hexdigest()
+"""The version of our own entry."""
+
 Act = Callable[[Path], object]
 
 ACTS: dict[str, Act] = {
@@ -29,6 +33,9 @@ ACTS: dict[str, Act] = {
     "get_range": lambda root: PosixStore(root).get_range("offsets/0", 0, 6),
     "modified_ms": lambda root: "secret" if PosixStore(root).modified_ms("offsets/0") == 0 else "own",
     "list": lambda root: PosixStore(root).list("offsets"),
+    "present": lambda root: PosixStore(root).present("offsets", ["secret"]),
+    "compare_and_put": lambda root: PosixStore(root).compare_and_put("offsets/0", b"x", version=OWN),
+    "delete_if": lambda root: PosixStore(root).delete_if("offsets/0", b"own"),
     "put": lambda root: PosixStore(root).put_if_absent("offsets/7", b"x"),
     "put into a new folder": lambda root: PosixStore(root).put_if_absent("offsets/deep/er/7", b"x"),
     "delete": lambda root: PosixStore(root).delete("offsets/0"),

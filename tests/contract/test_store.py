@@ -1,10 +1,11 @@
-"""What every store must do. A new store is added to ``SYSTEMS`` and passes all of this unchanged."""
+"""What every store must do. A new store is added to ``ADDRESSES`` and passes all of this unchanged."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,22 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores import Store, Versioned, look_by_listing
 from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
 
-Make = Callable[[Path], Store]
-SYSTEMS: dict[str, Make] = {
-    "posix": lambda folder: open_store(str(folder / "checkpoint")),
-    "sqlite, of another package": lambda folder: open_store(f"sqlite://{folder}/checkpoint.db"),
+Address = Callable[[Path], str]
+ADDRESSES: dict[str, Address] = {
+    "posix": lambda folder: str(folder / "checkpoint"),
+    "sqlite, of another package": lambda folder: f"sqlite://{folder}/checkpoint.db",
 }
+
+
+def _at(address: Address) -> Callable[[Path], Store]:
+    return lambda folder: open_store(address(folder))
+
+
+SYSTEMS = {name: _at(address) for name, address in ADDRESSES.items()}
 SPAWN = multiprocessing.get_context("spawn")
 WHOLE = 200_000
 
@@ -55,6 +63,48 @@ def test_a_part_of_an_entry_is_got(store: Store) -> None:
     assert store.get_range("index/10-19", 0, 16) is None
 
 
+def test_an_entry_is_replaced_by_who_has_read_it(store: Store) -> None:
+    store.put_if_absent("leases/live/0-1-1", b"first")
+    read = store.get_versioned("leases/live/0-1-1")
+    assert read is not None
+    assert read.data == b"first"
+    second = store.compare_and_put("leases/live/0-1-1", b"second", version=read.version)
+    assert second is not None
+    assert store.get("leases/live/0-1-1") == b"second"
+    third = store.compare_and_put("leases/live/0-1-1", b"third", version=second)
+    assert third is not None, "what the put told is the version of what it has put"
+    assert store.get_versioned("leases/live/0-1-1") == Versioned(data=b"third", version=third)
+    assert store.list("leases/live") == ["0-1-1"]
+
+
+def test_and_by_nobody_who_has_read_another_one_or_none(store: Store) -> None:
+    assert store.get_versioned("leases/live/0-1-1") is None
+    assert store.compare_and_put("leases/live/0-1-1", b"x", version="") is None
+    assert store.list("") == [], "nothing is made"
+    store.put_if_absent("leases/live/0-1-1", b"first")
+    read = store.get_versioned("leases/live/0-1-1")
+    assert read is not None
+    assert store.compare_and_put("leases/live/0-1-1", b"second", version=read.version) is not None
+    assert store.compare_and_put("leases/live/0-1-1", b"third", version=read.version) is None
+    assert store.get("leases/live/0-1-1") == b"second"
+    store.delete("leases/live/0-1-1")
+    assert store.compare_and_put("leases/live/0-1-1", b"third", version=read.version) is None
+    assert store.get("leases/live/0-1-1") is None
+    assert store.list("leases/live") == []
+
+
+def test_an_entry_is_as_old_as_what_replaced_it_even_by_the_same_bytes(store: Store) -> None:
+    store.put_if_absent("leases/live/0-1-1", b"x")
+    written, read = store.modified_ms("leases/live/0-1-1"), store.get_versioned("leases/live/0-1-1")
+    assert written is not None
+    assert read is not None
+    time.sleep(0.05)
+    assert store.compare_and_put("leases/live/0-1-1", b"x", version=read.version) is not None
+    replaced = store.modified_ms("leases/live/0-1-1")
+    assert replaced is not None
+    assert written < replaced <= store.now_ms()
+
+
 def test_an_empty_entry_is_there(store: Store) -> None:
     assert store.put_if_absent("offsets/0", b"") is True
     assert store.get("offsets/0") == b""
@@ -81,6 +131,59 @@ def test_each_folder_is_named_among_the_folders(store: Store) -> None:
     assert {"live"} <= set(store.folders("attempts")) <= {"live", "README"}
     assert store.folders("") == ["attempts"]
     assert store.folders("leases") == []
+
+
+def test_names_are_listed_page_by_page_in_the_order_of_texts(store: Store) -> None:
+    for name in ("9", "10", "11", "100", "100-2", "é", "a b", "Z", "_"):
+        store.put_if_absent(f"offsets/{name}", b"x")
+    store.put_if_absent("offsets/10x/1", b"x")
+    store.put_if_absent("offsets/10x/2", b"x")
+    store.put_if_absent("offsets-2/3", b"x")
+    everything = sorted(["9", "10", "11", "100", "100-2", "é", "a b", "Z", "_", "10x"])
+    assert list(store.list_after("offsets")) == everything
+    assert list(store.list_after("offsets", "10")) == everything[1:], "what it begins after is not among them"
+    assert list(store.list_after("offsets", "10", limit=2)) == everything[1:3]
+    assert list(store.list_after("offsets", "10a", limit=2)) == ["10x", "11"], "it need not be there"
+    assert list(store.list_after("offsets", "é")) == []
+    assert list(store.list_after("nothing")) == []
+    assert list(store.list_after("")) == ["offsets", "offsets-2"]
+    assert list(store.scoped("offsets").list_after("", "9", limit=2)) == ["Z", "_"]
+    pages, after = [], ""
+    while page := store.list_after("offsets", after, limit=4):
+        pages += page
+        after = page[-1]
+    assert pages == everything
+
+
+def test_entries_are_looked_for_together(store: Store) -> None:
+    assert store.present("offsets", ["0"]) == set()
+    for number in (*range(90, 120), 905, 1003):
+        store.put_if_absent(f"offsets/{number}", b"x")
+    asked = [str(number) for number in range(85, 125)]
+    assert store.present("offsets", asked) == {str(number) for number in range(90, 120)}
+    assert store.scoped("offsets").present("", ["1003", "1004"]) == {"1003"}
+    assert store.present("offsets", []) == set()
+
+
+def test_a_store_that_lists_by_name_finds_the_same(store: Store) -> None:
+    there = {*range(3), *range(90, 120), 905, *range(1000, 1010)}
+    for number in there:
+        store.put_if_absent(f"offsets/{number}", b"x")
+    for low, high in ((0, 12), (85, 125), (95, 105), (900, 910), (998, 1012)):
+        asked, found = [str(number) for number in range(low, high)], {str(number) for number in there}
+        for page in (1, 7, 40, 1_000):
+            assert look_by_listing(store, "offsets", asked, page=page) == found.intersection(asked)
+            assert look_by_listing(store.scoped("offsets"), "", asked, page=page) == found.intersection(asked)
+
+
+def test_an_address_for_spark_is_one_that_leads_back_here(store: Store) -> None:
+    store.put_if_absent("offsets/0", b"x")
+    scoped = store.scoped("offsets")
+    if store.for_spark is not None:
+        assert open_store(store.for_spark).get("offsets/0") == b"x"
+        assert scoped.for_spark == f"{store.for_spark}/offsets"
+    else:
+        assert scoped.for_spark is None
 
 
 def test_delete_removes_one_entry_and_frees_its_name(store: Store) -> None:
@@ -129,6 +232,8 @@ def test_paths_that_leave_the_store_or_hide_in_it_are_refused(store: Store, path
     for call in (
         lambda: store.put_if_absent(path, b"x"),
         lambda: store.get(path),
+        lambda: store.get_versioned(path),
+        lambda: store.compare_and_put(path, b"x", version=""),
         lambda: store.delete(path),
         lambda: store.delete_if(path, b"x"),
     ):
@@ -181,6 +286,32 @@ def test_of_many_processes_exactly_one_puts(system_name: str, store: Store, tmp_
         process.join()
     assert sorted(turn for turn, _ in won) == list(range(rounds)), "one winner a round"
     assert all(store.get(f"offsets/{turn}") == str(number).encode() for turn, number in won)
+
+
+def _count_up(system: str, folder: Path, rounds: int, barrier: Any) -> None:
+    store = SYSTEMS[system](folder)
+    barrier.wait()
+    for _ in range(rounds):
+        while True:
+            read = store.get_versioned("count")
+            assert read is not None, "there is one at every moment"
+            if store.compare_and_put("count", str(int(read.data) + 1).encode(), version=read.version) is not None:
+                break
+
+
+def test_of_many_processes_that_replace_none_overwrites_another(system_name: str, store: Store, tmp_path: Path) -> None:
+    workers, rounds = 4, 10
+    store.put_if_absent("count", b"0")
+    barrier = SPAWN.Barrier(workers)
+    given = (system_name, tmp_path, rounds, barrier)
+    processes = [SPAWN.Process(target=_count_up, args=given) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+        assert process.exitcode == 0
+    assert store.get("count") == str(workers * rounds).encode()
+    assert store.list("") == ["count"]
 
 
 def _put_forever(system: str, folder: Path, lane: int, started: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 from unittest import mock
 
@@ -27,7 +28,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
-from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores import Store, Versioned
 from airflow_provider_microbatch.upkeep.janitor import Janitor
 
 HOUR_MS = 60 * 60 * 1000
@@ -126,6 +127,16 @@ def _put(world: World, path: str, data: bytes) -> tuple[World, bool]:
     return replace(world, files={**world.files, path: (data, world.now_ms)}), True
 
 
+def _compare_and_put(world: World, path: str, data: bytes, version: str) -> tuple[World, str | None]:
+    if path not in world.files or _version(world.files[path][0]) != version:
+        return world, None
+    return replace(world, files={**world.files, path: (data, world.now_ms)}), _version(data)
+
+
+def _version(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
 def _delete(world: World, path: str) -> tuple[World, bool]:
     if path not in world.files:
         return world, False
@@ -187,6 +198,7 @@ def _drop(world: World, key: BatchKey, epoch: int) -> tuple[World, bool]:
 
 _ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
     "put": _put,
+    "compare and put": _compare_and_put,
     "delete": _delete,
     "list": _list,
     "get": lambda world, path: (world, world.files[path][0] if path in world.files else None),
@@ -226,6 +238,14 @@ class ModelStore(Store):
     def get(self, path: str) -> bytes | None:
         found: bytes | None = port().ask("get", self._folder + path)
         return found
+
+    def get_versioned(self, path: str) -> Versioned | None:
+        data = self.get(path)
+        return None if data is None else Versioned(data=data, version=_version(data))
+
+    def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
+        answer: str | None = port().ask("compare and put", self._folder + path, data, version)
+        return answer
 
     def list(self, folder: str) -> list[str]:
         return list(port().ask("list", (self._folder + folder).rstrip("/")))

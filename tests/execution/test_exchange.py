@@ -141,6 +141,17 @@ def test_a_target_that_is_taken_is_refused(world: World, tmp_path: Path) -> None
         imported(GOLDEN / "spark-4.2.0-v2", tmp_path / "checkpoint")
 
 
+def test_a_target_that_spark_cannot_open_is_refused_and_any_other_named_as_the_query_needs_it(
+    world: World, tmp_path: Path
+) -> None:
+    target = f"sqlite://{tmp_path}/copy.db"
+    with pytest.raises(MaintenanceError, match="Spark cannot open sqlite:"):
+        planned(world, lambda drafting: plan_export(drafting, target=target))
+    assert not (tmp_path / "copy.db").exists()
+    plan = planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
+    assert f"the query's checkpointLocation is file://{tmp_path}/copy." in plan.notes
+
+
 def test_a_broken_checkpoint_is_not_copied(world: World, tmp_path: Path) -> None:
     (tmp_path / "checkpoint" / "offsets" / "3").unlink()
     with pytest.raises(MaintenanceError, match="is broken: Previous batch 3"):

@@ -158,6 +158,14 @@ MUTATIONS = [
         tests=(RACES,),
     ),
     Mutation(
+        name="each entry after a hint is looked for by itself",
+        why="a poll with nothing new makes a hundred requests",
+        file="checkpoint/log.py",
+        old='        return set(map(int, self._store.present("", list(map(str, wanted)))))\n',
+        new="        return {number for number in wanted if self.has(number)}\n",
+        tests=("tests/contract/test_requests.py",),
+    ),
+    Mutation(
         name="what was put just now is not looked for after a listing",
         why="a store that lists late hides the end of the log: a batch is planned a second time, and refused",
         file="checkpoint/log.py",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.stores import Store, Versioned, check_path
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -56,6 +57,11 @@ class Disk:
             names.add(name)
             path = folder
         return True
+
+    def replace(self, path: str, data: bytes, *, written_ms: int) -> None:
+        """Put another entry in the place of one: a listing that showed that shows this."""
+        self.entries[path] = Entry(data, written_ms, self.entries[path].listed_ms)
+        self.changes += 1
 
     def remove(self, path: str) -> bool:
         """Remove an entry, or an empty folder."""
@@ -110,6 +116,24 @@ class DiskStore(Store):
         found = self._world.disk.entries.get(self._at("get", path))
         return None if found is None else found.data
 
+    def get_versioned(self, path: str) -> Versioned | None:
+        data = self.get(path)
+        return None if data is None else Versioned(data=data, version=_version(data))
+
+    def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
+        full = self._at("replace", path)
+        disk, lost = self._world.disk, self._world.answer_lost()
+        self._refuse(FULL, READ_ONLY, doing=f"replace {full}")
+        if lost == "not done":
+            raise CheckpointError(f"no answer to the put of {full}")
+        found = disk.entries.get(full)
+        done = found is not None and _version(found.data) == version
+        if done:
+            disk.replace(full, data, written_ms=self._world.now_ms)
+        if lost:
+            raise CheckpointError(f"no answer to the put of {full}")
+        return _version(data) if done else None
+
     def list(self, folder: str) -> list[str]:
         full = self._at("list", folder) if folder else self._look("list", self._folder.rstrip("/"))
         now, disk = self._world.now_ms, self._world.disk
@@ -163,3 +187,8 @@ class DiskStore(Store):
         trouble = self._world.disk.trouble
         if self._world.processes.current is not None and trouble in (UNREACHABLE, *troubles):
             raise CheckpointError(f"cannot {doing}: the disk is {trouble}")
+
+
+def _version(data: bytes) -> str:
+    """As an object store's etag, of which the same bytes have the same."""
+    return sha256(data).hexdigest()

@@ -79,8 +79,8 @@ def simulated(new: World) -> Iterator[None]:
         for name, changes in _CALLS.items():
             step = _operation(getattr(os, name), f"os.{name}", changes=changes)
             stack.enter_context(mock.patch.object(os, name, step))
-        rename = _operation(file_posix._rename_with, "renameat2", changes=True)
-        stack.enter_context(mock.patch.object(file_posix, "_rename_with", rename))
+        rename = _operation(file_posix.rename_with, "renameat2", changes=True)
+        stack.enter_context(mock.patch.object(file_posix, "rename_with", rename))
         stack.enter_context(mock.patch.object(fcntl, "flock", new.flock))
         for base, made, kind in new.system.operations():
             assert issubclass(made, base)

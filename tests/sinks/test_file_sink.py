@@ -167,7 +167,7 @@ def test_without_renameat2_a_publish_still_never_replaces(sink: FileSink, monkey
     def unsupported(flags: int, source: Path, target: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(file_posix, "_rename_with", unsupported)
+    monkeypatch.setattr(file_posix, "rename_with", unsupported)
     one, other = write_stage(sink, 1), write_stage(sink, 2)
     assert sink.publish(EXPECTED, 1).epoch == 1
     assert not one.exists()

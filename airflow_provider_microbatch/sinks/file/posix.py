@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
-
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
-
-
-@functools.cache
-def _renameat2() -> Callable[..., int] | None:
-    """``renameat2(2)`` of glibc 2.28 and newer; None elsewhere."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    function.restype = ctypes.c_int
-    called: Callable[..., int] = function
-    return called
-
-
-def _rename_with(flags: int, source: Path, target: Path) -> None:
-    rename = _renameat2()
-    if rename is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
-    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(source), None, str(target))
+from airflow_provider_microbatch.renameat2 import EXCHANGE, NOREPLACE, UNSUPPORTED, rename_with
 
 
 def rename_new(source: Path, target: Path) -> bool:
@@ -47,9 +19,9 @@ def rename_new(source: Path, target: Path) -> bool:
     :return: False if something is at ``target``; both are left as they are.
     """
     try:
-        _rename_with(_RENAME_NOREPLACE, source, target)
+        rename_with(NOREPLACE, source, target)
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
+        if error.errno in UNSUPPORTED:
             return _rename_plain(source, target)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             return False
@@ -73,9 +45,9 @@ def exchange(one: Path, other: Path) -> bool:
     :return: False if this system cannot; nothing is changed then.
     """
     try:
-        _rename_with(_RENAME_EXCHANGE, one, other)
+        rename_with(EXCHANGE, one, other)
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
+        if error.errno in UNSUPPORTED:
             return False
         raise
     return True

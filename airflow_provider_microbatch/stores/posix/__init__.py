@@ -6,12 +6,13 @@ import contextlib
 import errno
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.stores import Litter, Store, check_path
+from airflow_provider_microbatch.stores import Litter, Store, Versioned, check_path
 from airflow_provider_microbatch.stores.posix.file_system import unfit
 from airflow_provider_microbatch.stores.posix.folder import Folder, explained
 from airflow_provider_microbatch.stores.posix.litter import find_litter, is_cut_off, is_litter, move_litter
@@ -67,6 +68,11 @@ class PosixStore(Store):
         """The folder's path."""
         return str(self._root)
 
+    @property
+    def for_spark(self) -> str:
+        """The folder as a ``file:`` URL. Spark takes percent signs as they are."""
+        return f"file://{self._root}"
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write ``data`` at ``path`` unless something is there; see :meth:`Store.put_if_absent`."""
         above, name = _split(path)
@@ -121,12 +127,61 @@ class PosixStore(Store):
         except OSError as error:
             raise self._explained(error, "read", path) from error
 
+    def get_versioned(self, path: str) -> Versioned | None:
+        """The file at ``path`` with a digest of its bytes, or None; raises as :meth:`get`."""
+        data = self.get(path)
+        return None if data is None else Versioned(data=data, version=_version(data))
+
+    def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
+        """Swap a new file with the one at ``path`` if that has the version. It is locked meanwhile, for others who
+        replace it. Who removes it waits for nobody: one that is stopped with the lock would hold up everybody else, and
+        what has no name any more cannot be swapped, so that it does not come back.
+
+        :raises CheckpointError: if it is a link or no file; or if the file system has no locks, or swaps no files.
+        """
+        above, name = _split(path)
+        temporary = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with self._open(above) as folder, folder.locked(name) as file:
+                if _version(file.read()) != version:
+                    return None
+                try:
+                    folder.write(temporary, data)
+                    folder.exchange(temporary, name)
+                    if not folder.is_file(temporary, file):
+                        # Removed and put again since it was read: nobody has compared that one.
+                        folder.exchange(temporary, name)
+                        return None
+                    folder.remove(_checksum(name))
+                finally:
+                    with contextlib.suppress(OSError):
+                        folder.remove(temporary)
+                folder.sync()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._explained(error, "write", path) from error
+        return _version(data)
+
     def list(self, folder: str) -> list[str]:
         """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out.
 
         :raises CheckpointError: if a folder of the checkpoint is a link: what is listed is deleted at times.
         """
         return [*self._names(folder, Folder.names)]
+
+    def present(self, folder: str, names: Collection[str]) -> set[str]:
+        """Those of ``names`` that are in ``folder``. Each is looked for: a folder with a million files is not listed.
+
+        :raises CheckpointError: if a folder of the checkpoint, or an entry, is a link.
+        """
+        try:
+            with self._open(check_path(folder).split("/") if folder else []) as opened:
+                return {name for name in names if opened.look_at_no_link(check_path(name)) is not None}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise self._explained(error, "look for entries in", folder) from error
 
     def folders(self, folder: str) -> Sequence[str]:
         """Names directly in ``folder``, without plain files and hidden ones. A link is among them: whoever lists it is
@@ -311,6 +366,10 @@ class PosixStore(Store):
 
     def _explained(self, error: OSError, doing: str, path: str = "") -> CheckpointError:
         return explained(error, f"{doing} {self._root / path} of checkpoint {self.location}")
+
+
+def _version(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _holds(folder: Folder, name: str, data: bytes) -> bool:

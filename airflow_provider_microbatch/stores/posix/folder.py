@@ -6,19 +6,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.renameat2 import EXCHANGE, UNSUPPORTED, rename_with
 from airflow_provider_microbatch.settings import make_private_folder, open_private_file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 """Who opens a FIFO without the last one waits for a writer."""
+
+_LOCK_SECONDS = 5.0
+"""So long somebody waits for a file that another process replaces, which takes that one milliseconds unless it is
+stopped. Waiting for ever, who renews a lease would stand still with it."""
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 
 _UNNAMED: int | None = getattr(os, "O_TMPFILE", None)
 
@@ -125,6 +134,61 @@ class Folder:
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
+            raise
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[BinaryIO]:
+        """The file of that name, which nobody who asks for this replaces until it is closed. The lock is on the file
+        itself and goes with its holder: nothing is left of one that was killed.
+
+        :raises CheckpointError: as :meth:`file`; or if the file system has no locks.
+        :raises TimeoutError: if another process does not let it go.
+        """
+        until = time.monotonic() + _LOCK_SECONDS
+        while True:
+            with self.file(name) as file:
+                self._lock(name, file, until)
+                if self.is_file(name, file):
+                    yield file
+                    return
+            # It was replaced while this waited: the lock is on a file that has no name any more.
+
+    def _lock(self, name: str, file: BinaryIO, until: float) -> None:
+        while True:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process has it locked, and may be stopped") from None
+                time.sleep(0.01)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    raise CheckpointError(
+                        f"{self.where(name)} is on a file system without locks ({error.strerror}): nothing there can "
+                        "be replaced safely."
+                    ) from error
+                raise
+
+    def is_file(self, name: str, file: BinaryIO) -> bool:
+        """Whether the open file has that name."""
+        found = self.look(name)
+        return found is not None and os.path.samestat(found, os.fstat(file.fileno()))
+
+    def exchange(self, one: str, other: str) -> None:
+        """Swap two files in one step.
+
+        :raises FileNotFoundError: if one of them is not there; nothing is changed then.
+        :raises CheckpointError: if the file system cannot.
+        """
+        try:
+            rename_with(EXCHANGE, one, other, folder=self._descriptor)
+        except OSError as error:
+            if error.errno in UNSUPPORTED:
+                raise CheckpointError(
+                    f"{self.where(other)} is on a file system that swaps no files ({error.strerror}): nothing there "
+                    "can be replaced safely."
+                ) from error
             raise
 
     def write(self, name: str, data: bytes) -> None:

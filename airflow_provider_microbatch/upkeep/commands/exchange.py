@@ -30,7 +30,13 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     """
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
-    _check_empty(open_store(target))
+    place = open_store(target)
+    _check_empty(place)
+    if place.for_spark is None:
+        raise MaintenanceError(
+            f"Spark cannot open {place.location}, so no streaming query could go on from there. Name a folder, as an "
+            "absolute path."
+        )
     _check_aside(drafting, allow_skip=allow_skip)
     hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out: what it refuses is said now
     position = read_position(checkpoint.lane(LIVE))
@@ -48,6 +54,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
             why=f"for a streaming query, format {identity.format}",
         )
     )
+    drafting.note(f"the query's checkpointLocation is {place.for_spark}.")
     drafting.note("pause the DAG for good before the query starts: each would read what the other has read.")
     if identity.format == "v1":
         drafting.note(f"the query has to make its sources in this order: {', '.join(identity.sources)}.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.stores import PAGE, Store, Versioned, check_path
 
 _SCHEME = "sqlite://"
 _MADE = "CREATE TABLE IF NOT EXISTS entries (path TEXT PRIMARY KEY, data BLOB NOT NULL, written_ms INTEGER NOT NULL)"
@@ -49,12 +50,45 @@ class SqliteStore(Store):
         found = self._read("SELECT data FROM entries WHERE path = ?", self._full(path))
         return bytes(found[0][0]) if found else None
 
+    def get_versioned(self, path: str) -> Versioned | None:
+        data = self.get(path)
+        return None if data is None else Versioned(data=data, version=_version(data))
+
+    def get_range(self, path: str, start: int, size: int) -> bytes | None:
+        part = "SELECT substr(data, ?, ?) FROM entries WHERE path = ?"
+        found = self._read(part, start + 1, size, self._full(path))
+        return bytes(found[0][0]) if found else None
+
+    def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
+        full = self._full(path)
+        if not self._file.exists():
+            return None
+        with self._writing("write", path) as entries:
+            there = entries.execute("SELECT data FROM entries WHERE path = ?", (full,)).fetchone()
+            if there is None or _version(bytes(there[0])) != version:
+                return None
+            put = "UPDATE entries SET data = ?, written_ms = ? WHERE path = ?"
+            entries.execute(put, (data, self.now_ms(), full))
+        return _version(data)
+
     def list(self, folder: str) -> list[str]:
+        return self.list_after(folder, limit=-1)
+
+    def list_after(self, folder: str, after: str = "", *, limit: int = PAGE) -> list[str]:
         above = self._full(folder) + "/" if folder else self._folder
-        # Not LIKE: '_' and '%' stand in names. '0' is the character after '/'.
-        below = ("SELECT path FROM entries WHERE path >= ? AND path < ?", above, f"{above[:-1]}0")
-        found = self._read(*below) if above else self._read("SELECT path FROM entries")
-        return sorted({path.removeprefix(above).partition("/")[0] for (path,) in found})
+        # Not LIKE: '_' and '%' stand in names. '0' is the character after '/', U+10FFFF the last one of all.
+        names = (
+            "SELECT DISTINCT substr(rest, 1, instr(rest || '/', '/') - 1) AS name FROM"
+            " (SELECT substr(path, ?) AS rest FROM entries WHERE path > ? AND path < ?)"
+            " WHERE name > ? ORDER BY name LIMIT ?"
+        )
+        end = f"{above[:-1]}0" if above else "\U0010ffff"
+        return [str(name) for (name,) in self._read(names, len(above) + 1, above + after, end, after, limit)]
+
+    def present(self, folder: str, names: Collection[str]) -> set[str]:
+        full = {self._full(f"{folder}/{name}" if folder else name): name for name in names}
+        found = self._read(f"SELECT path FROM entries WHERE path IN ({', '.join('?' * len(full))})", *full)
+        return {full[str(path)] for (path,) in found}
 
     def delete(self, path: str) -> bool:
         return self._delete("DELETE FROM entries WHERE path = ?", path)
@@ -88,7 +122,7 @@ class SqliteStore(Store):
         with self._writing("delete", path) as entries:
             return entries.execute(statement, (full, *more)).rowcount == 1
 
-    def _read(self, statement: str, *values: str) -> list[tuple[object, ...]]:
+    def _read(self, statement: str, *values: str | int) -> list[tuple[object, ...]]:
         if not self._file.exists():
             return []
         with self._explained("read", self._folder), contextlib.closing(self._open("rw")) as entries:
@@ -119,3 +153,7 @@ class SqliteStore(Store):
             yield
         except (OSError, sqlite3.Error) as error:
             raise CheckpointError(f"cannot {doing} {path} of {self._file}: {error}") from error
+
+
+def _version(data: bytes) -> str:
+    return sha256(data).hexdigest()

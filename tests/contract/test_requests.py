@@ -1,0 +1,95 @@
+"""How many requests a pipeline makes of its checkpoint's store: as many however long its history is, on each store.
+
+Counted as an object store would, which tells names by the page. Pages are small here, so that what grows with history
+is seen after a hundred batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+from tests.contract.registered import registered
+from tests.contract.test_store import ADDRESSES
+from tests.execution import world as worlds
+from tests.execution.world import CODE, World, run_identity
+from tests.support.counted import Count, CountedStore
+from tests.support.inline_engine import InlineEngine
+
+NAMES_A_PAGE = 40
+HISTORIES = (63, 191)
+"""Batches there were. Both are where it is the dearest: right before the source's entries are indexed."""
+
+MOST = {"poll": 58, "plan": 105, "look": 9, "open": 12, "renewal": 3, "run": 21, "publish": 8, "commit": 27}
+"""Requests of each step, as it was measured: lower them when you can, and do not raise them for what grows."""
+
+system_name = registered(ADDRESSES)
+
+
+class Watched:
+    """A pipeline whose checkpoint's store counts."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.world = World(root, checkpoint=address)
+        self.count = Count(page=NAMES_A_PAGE)
+        self.batches = 0
+
+    def fill(self, batches: int) -> None:
+        """Run until there are so many."""
+        while self.batches < batches:
+            self.world.land(self.batches)
+            self.world.run(self.batches)
+            self.batches += 1
+
+    def one_batch(self) -> dict[str, Count]:
+        """Requests of each step of one more."""
+        found: dict[str, Count] = {}
+
+        @contextmanager
+        def step(name: str) -> Iterator[None]:
+            with self.count.of() as found[name]:
+                yield
+
+        def counted(location: str) -> Store:
+            return CountedStore(open_store(location), self.count)
+
+        run, engine = run_identity(self.batches), InlineEngine()
+        with mock.patch.object(worlds, "open_store", counted):
+            with step("poll"):
+                assert not self.world.execution.should_fire(run).fire
+            self.world.land(self.batches)
+            execution = self.world.execution
+            with step("plan"):
+                planned = execution.plan(run)
+            assert planned is not None
+            with step("look"):
+                look = execution.look(planned.key, run, engine_of=lambda name: engine)
+            with step("open"):
+                attempt = execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine, look=look)
+            with step("renewal"):
+                execution.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=LEASE_SECONDS)
+            with step("run"):
+                job = execution.job(attempt, None)
+                execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
+            with step("publish"):
+                manifest = execution.publish(attempt)
+            with step("commit"):
+                execution.commit(key=attempt.key, manifest=manifest, run=run)
+        self.batches += 1
+        return found
+
+
+@pytest.mark.slow
+def test_no_step_of_a_batch_makes_more_requests_the_longer_the_history(system_name: str, tmp_path: Path) -> None:
+    watched = Watched(tmp_path, ADDRESSES[system_name](tmp_path))
+    for history in HISTORIES:
+        watched.fill(history)
+        for name, count in watched.one_batch().items():
+            assert count.total <= MOST[name], f"{name} after {history} batches: {sorted(count.asked.items())}"
