@@ -56,14 +56,19 @@ class Epochs:
         """How the entry ended, or None."""
         return self._read(f"{self._path(key, epoch)}{_END}")
 
+    def all_and_ends(self, key: BatchKey) -> tuple[list[int], list[int]]:
+        """:meth:`all` and :meth:`ends` of one moment. One listing."""
+        names = self._store.list(self._folder(key))
+        return sorted(numbers(names)), sorted(_ends(names))
+
     def ends(self, key: BatchKey) -> list[int]:
         """Epochs that have an end on record, ascending. One listing."""
         return sorted(_ends(self._store.list(self._folder(key))))
 
     def open(self, key: BatchKey) -> list[int]:
         """Epochs that have no end on record, ascending. One listing."""
-        names = self._store.list(self._folder(key))
-        return sorted(set(numbers(names)).difference(_ends(names)))
+        entries, ends = self.all_and_ends(key)
+        return sorted(set(entries).difference(ends))
 
     def lanes(self) -> list[str]:
         """Lanes that have entries. What has no lane's name nobody of us made."""

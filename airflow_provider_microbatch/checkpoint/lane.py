@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.by_hand import commits_another, is_p
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
-from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.exceptions import BrokenLogError, CorruptEntryError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,20 @@ class Lane:
             if number is not None and entry is None:
                 return f"{log.where(number)} was there and is gone. Restore it from a backup."
         return None
+
+    def commit_of(self, batch_id: int) -> CommitEntry | None:
+        """The commit entry of the batch as it is planned now; None if there is none. One that was written for a plan of
+        before a rewind says nothing of this one: its rows are in no table, and what it reads is not to be given up.
+
+        :raises CorruptEntryError: if the commit entry cannot be read.
+        """
+        commit = self.commit_log.get(batch_id)
+        if commit is None:
+            return None
+        try:
+            return None if self.commits_another(batch_id, commit) else commit
+        except CorruptEntryError:
+            return commit  # of a torn plan nobody can tell; that it is torn is another finding
 
     def commits_another(self, batch_id: int, commit: CommitEntry) -> bool:
         """Whether the commit entry was written for another plan of the batch than is in the offset log."""

@@ -116,9 +116,12 @@ class MetadataLog(Generic[E]):
         """Remove what this process has just added, because it should not have been; what is another's stays."""
         self.remove(batch_id, self._encode(entry))
 
-    def remove(self, batch_id: int, data: bytes) -> None:
-        """Remove an entry, as long as it is a file of its own with these bytes."""
-        self._store.delete_if(str(batch_id), data)
+    def remove(self, batch_id: int, data: bytes) -> bool:
+        """Remove an entry, as long as it is a file of its own with these bytes.
+
+        :return: whether it was there, and is gone.
+        """
+        return self._store.delete_if(str(batch_id), data)
 
     def _is_stray(self, batch_id: int) -> bool:
         """Whether the log goes on elsewhere: an entry that was put as its end follows the one before it."""

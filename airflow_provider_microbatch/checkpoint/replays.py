@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import Attempt, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
 from airflow_provider_microbatch.stores import Store
 
 _WITHDRAWN = "withdrawn"
+
+
+def _is_of_later_clear(other: Replay, one: Replay) -> bool:
+    """Whether a later clear of the task that made ``one`` had made the other before it."""
+    if one.run is None or other.run is None or other.epoch > one.epoch:
+        return False
+    return other.run.relation_to(one.run) is Relation.LATER
 
 
 def withdrawn(reason: str) -> Mapping[str, Any]:
@@ -116,16 +123,26 @@ class Replays:
             corrupt(where, f"not what it should be: {error} is missing")
 
     def all(self, key: BatchKey) -> list[Replay]:
-        """All requests for the batch that were not withdrawn, oldest first."""
-        ended = self.epochs.ends(key)
-        kept = [number for number in self.epochs.all(key) if number not in ended or self.completed(key, number)]
-        found = [self.get(key, epoch) for epoch in kept]
-        return [replay for replay in found if replay is not None]
+        """All requests for the batch that were not withdrawn, oldest first. One listing."""
+        return self._asked(key, *self.epochs.all_and_ends(key))
 
     def pending(self, key: BatchKey) -> list[Replay]:
-        """Requests without an answer, oldest first. One run of the batch answers all of them."""
-        answered = set(self.epochs.ends(key))
-        return [replay for replay in self.all(key) if replay.epoch not in answered]
+        """Requests without an answer, oldest first. One run of the batch answers all of them. One listing.
+
+        A try that slept through a later clear of its own task may make its request behind that one's, and die: nobody
+        answers for a try that is over, and the later clear's code is what is wanted.
+        """
+        entries, ended = self.epochs.all_and_ends(key)
+        if set(entries).issubset(ended):
+            return []
+        asked = self._asked(key, entries, ended)
+        waiting = [one for one in asked if one.epoch not in ended]
+        return [one for one in waiting if not any(_is_of_later_clear(other, one) for other in asked)]
+
+    def _asked(self, key: BatchKey, entries: Sequence[int], ended: Sequence[int]) -> list[Replay]:
+        kept = [number for number in entries if number not in ended or self.completed(key, number)]
+        found = [self.get(key, epoch) for epoch in kept]
+        return [replay for replay in found if replay is not None]
 
     def purge(self, before: BatchKey) -> int:
         """Remove the requests of lower ids of that lane; returns how many."""

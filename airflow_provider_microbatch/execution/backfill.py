@@ -255,13 +255,13 @@ class IntervalWork:
         committed: list[BatchKey] = []
         unfinished: list[BatchKey] = []
         for key in sorted({key for survey in surveys for key in survey.holders}):
-            commit = self._checkpoint.lane(key.lane).commit_log.get(key.id)
+            commit = self._checkpoint.lane(key.lane).commit_of(key.id)
             (unfinished if commit is None or commit.set_aside else committed).append(key)
         elsewhere = _together((survey.elsewhere, survey.splits) for survey in surveys)
         return _Overlap(committed=committed, unfinished=unfinished, elsewhere=elsewhere)
 
     def _is_committed(self, key: BatchKey) -> bool:
-        return self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
+        return self._checkpoint.lane(key.lane).commit_of(key.id) is not None
 
     def _too_early(self, surveys: Sequence[IntervalSurvey]) -> str | None:
         """Why an interval pipeline must not plan the interval yet; None if it may. There is no second batch for data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
-from airflow_provider_microbatch.exceptions import AttemptFencedError, MaintenanceError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, MaintenanceError
 from airflow_provider_microbatch.execution.identity import check_still_planned
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
@@ -22,11 +22,17 @@ def add_commit(
     :raises AttemptFencedError: if the batch was rewound; nothing is committed then.
     :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; likewise.
     :raises SourceError: if it was, and a source cannot keep its range.
+    :raises BrokenLogError: if the entry of another plan is there, and cannot be taken back.
     """
     lane, id = checkpoint.lane(planned.key.lane), planned.key.id
     added = lane.commit_log.add(id, entry)
-    while not added and (other := lane.commit_log.get(id)) is not None and lane.commits_another(id, other):
-        lane.commit_log.take_back(id, other)
+    while not added and (other := lane.commit_log.read(id)) is not None and lane.commits_another(id, other[0]):
+        # By its bytes: one that another version has written, or that hides other secrets, would be written otherwise.
+        if not lane.commit_log.remove(id, other[1]) and lane.commit_log.read(id) == other:
+            raise BrokenLogError(
+                f"lane {lane.name}: {lane.commit_log.where(id)} was written for another plan of batch {id}, and lies "
+                "in a segment, where no run of this package puts such. Restore the checkpoint from a backup."
+            )
         added = lane.commit_log.add(id, entry)
     try:
         check_still_planned(checkpoint, planned.identity)

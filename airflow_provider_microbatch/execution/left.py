@@ -16,10 +16,12 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
     for lane in checkpoint.lanes():
         logs = checkpoint.lane(lane)
         number = logs.offset_log.latest_id() if lane != LIVE else None
-        if number is None or logs.commit_log.has(number):
+        if number is None:
             continue
         key = BatchKey(lane, number)
         try:
+            if logs.commit_of(number) is not None:
+                continue
             attempt, entry = checkpoint.attempts.latest(key), logs.offset_log.get(number)
             if attempt is not None and sign_of_life(checkpoint, attempt, parked=True) is not None:
                 continue

@@ -457,7 +457,7 @@ def load_batch(checkpoint: Checkpoint, key: BatchKey) -> PlannedBatch:
             f"batch {key.id} is not in the offset log of {checkpoint.location}: it was never planned, or retention "
             "removed it."
         )
-    commit = lane.commit_log.get(key.id)
+    commit = lane.commit_of(key.id)
     return PlannedBatch(
         key=key,
         entry=read[0],

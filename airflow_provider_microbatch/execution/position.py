@@ -91,20 +91,23 @@ def read_position(lane: Lane) -> Position:
     )
 
 
-def late_commit(checkpoint: Checkpoint, lane: Lane) -> tuple[int, CommitEntry] | None:
-    """The newest commit entry, if its batch was rewound before it was written; None if it is right, or lacks its plan
-    for another reason. Its writer slept meanwhile, and died before it could take the entry back."""
+def late_commit(checkpoint: Checkpoint, lane: Lane) -> tuple[int, bytes] | None:
+    """Number and bytes of the newest commit entry, if its batch was rewound before it was written; None if it is right,
+    or lacks its plan for another reason. Its writer slept meanwhile, and died before it could take the entry back."""
     number = lane.commit_log.latest_id()
-    commit = None if number is None else lane.commit_log.get(number)
-    if number is None or commit is None:
+    read = None if number is None else lane.commit_log.read(number)
+    if number is None or read is None:
         return None
+    commit, data = read
     if lane.offset_log.has(number):
-        return (number, commit) if commit.plan is not None and lane.commits_another(number, commit) else None
+        return (number, data) if commit.plan is not None and lane.commits_another(number, commit) else None
     # Not lost: who rewinds fences, and the batch's next life has later epochs.
-    epoch = commit.epoch or commit.failure.get("epoch") or 0
+    epoch: object = commit.epoch or commit.failure.get("epoch")
+    if type(epoch) is not int:
+        return None  # somebody else's, or of a version that says none: repair tells what it is
     attempts = checkpoint.attempts.all(BatchKey(lane.name, number))
     rewound = [attempt.epoch for attempt in attempts if is_fence_by(attempt, FencedBy.REWOUND)]
-    return (number, commit) if 0 < epoch < max(rewound, default=0) else None
+    return (number, data) if 0 < epoch < max(rewound, default=0) else None
 
 
 def take_back_late_commit(checkpoint: Checkpoint, lane: Lane) -> bool:
@@ -113,7 +116,8 @@ def take_back_late_commit(checkpoint: Checkpoint, lane: Lane) -> bool:
     late = late_commit(checkpoint, lane)
     if late is None:
         return False
-    lane.commit_log.take_back(*late)
+    # By its bytes: one that another version has written, or that hides other secrets, would be written otherwise.
+    lane.commit_log.remove(*late)
     log.warning("Batch %s was rewound, and committed after that by a process that slept: it is not", late[0])
     return True
 

@@ -85,7 +85,7 @@ def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | Non
     answer = checkpoint.replays.newest_answer(key)
     if answer is not None:
         return int(answer["attempt"])
-    commit = None if planned.set_aside else checkpoint.lane(key.lane).commit_log.get(key.id)
+    commit = None if planned.set_aside else checkpoint.lane(key.lane).commit_of(key.id)
     return None if commit is None else commit.epoch
 
 

@@ -114,7 +114,7 @@ def withdraw_those_of_before(checkpoint: Checkpoint, key: BatchKey) -> None:
     a rewind. It may have died before it could withdraw the request itself."""
     pending = checkpoint.replays.pending(key)
     # After the look at the requests: a batch that is committed by now may have been cleared since.
-    if pending and checkpoint.lane(key.lane).commit_log.get(key.id) is None:
+    if pending and checkpoint.lane(key.lane).commit_of(key.id) is None:
         for request in pending:
             checkpoint.replays.withdraw(key, request.epoch, reason="the batch was rewound before")
 

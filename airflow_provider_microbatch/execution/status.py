@@ -60,7 +60,7 @@ def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
     """Whether the logs say that this attempt's output is the batch's, or was before a replay. They outrank whatever
     anybody else says of the attempt."""
     key, epoch = attempt.key, attempt.epoch
-    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
     if commit is not None and commit.epoch == epoch:
         return True
     replays = checkpoint.replays

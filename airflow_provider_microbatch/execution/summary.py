@@ -113,7 +113,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     if entry is None:
         raise BrokenLogError(f"batch {key} is not in the offset log of {checkpoint.location}.")
     starts = starts_of(lane, key.id, entry)
-    commit = lane.commit_log.get(key.id)
+    commit = lane.commit_of(key.id)
     answer = (checkpoint.replays.newest_answer(key) if commit is not None else None) or {}
     aside = commit is not None and commit.set_aside and not answer
     attempts = [attempt for attempt in checkpoint.attempts.all(key) if not (attempt.is_fence and aside)]

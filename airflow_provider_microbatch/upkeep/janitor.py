@@ -208,7 +208,7 @@ class Janitor:
 
     def _is_over(self, key: BatchKey) -> bool:
         """Whether no run will commit the batch: it is committed, or was, and retention has removed it."""
-        return self._is_removed(key) or self._checkpoint.lane(key.lane).commit_log.get(key.id) is not None
+        return self._is_removed(key) or self._checkpoint.lane(key.lane).commit_of(key.id) is not None
 
     def _is_removed(self, key: BatchKey) -> bool:
         kept = self._checkpoint.lane(key.lane).offset_log.ids()

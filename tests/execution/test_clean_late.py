@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
     BatchSetAsideError,
     BrokenLogError,
     MaintenanceError,
@@ -131,6 +132,27 @@ def test_nor_what_is_released_once_its_batch_was_planned_again_and_set_aside(
     assert world.run(3, clear_number=1) is not None
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [4]}
     assert list(world.landing().iterdir()) == []
+
+
+def test_nor_what_is_released_once_its_batch_was_made_again_with_cleaning_switched_off(
+    world: World, sleep: Sleep
+) -> None:
+    """What is committed while it is switched off stays, also once it is switched on again."""
+    cleaned = world.sources
+
+    def made_again() -> None:
+        rewound(world, 1)()
+        world.sources = {"orders": replace(cleaning(world), clean_source=None)}
+        world.run(3)
+
+    sleep.before(OpenedSources, "release", made_again)
+    with pytest.raises((AttemptFencedError, BrokenLogError)):
+        world.run(2)
+    world.sources = cleaned
+    world.land(4)
+    world.run(4)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [4]}
+    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
 
 
 def test_a_cleaner_that_wakes_up_while_a_rewind_begins_leaves_what_is_rewound(world: World, sleep: Sleep) -> None:

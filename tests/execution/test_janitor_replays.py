@@ -18,6 +18,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.janitor import Janitor
 from tests.execution.intervals import hour
 from tests.execution.maintaining import filled
+from tests.execution.sleepers import rewound
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine
@@ -225,6 +226,20 @@ def test_a_stray_file_stops_nobody(tmp_path: Path, folder: str, name: str) -> No
     named = folder == "lanes"
     assert main(["check", world.pipeline.checkpoint]) == named
     assert main(["repair", world.pipeline.checkpoint]) == named
+
+
+@pytest.mark.parametrize("folder", ["lanes", "leases", "attempts", "replays"])
+def test_a_stray_folder_stops_nobody(tmp_path: Path, folder: str) -> None:
+    """The system that the checkpoint lies on makes one by itself."""
+    world = filled(World(tmp_path, min_batches_to_retain=3), 3)
+    (tmp_path / "checkpoint" / folder / "lost+found").mkdir(parents=True)
+    world.land(3)
+    world.run(3)
+    assert world.checkpoint.offset_log.ids() == [1, 2, 3]
+    assert world.janitor().problems == []
+    rewound(world, 2)()
+    world.run(4)
+    assert world.table() == {number: [number] for number in range(4)}
 
 
 @pytest.mark.parametrize("seconds", ["1e999", "1" + "0" * 400, "-1"])

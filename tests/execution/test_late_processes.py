@@ -41,6 +41,7 @@ from tests.execution.sleepers import (
     rewound,
     to_the_first,
 )
+from tests.execution.test_clears import cleared, first, run
 from tests.execution.world import KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -139,6 +140,27 @@ def test_a_request_for_a_replay_that_slept_through_a_rewind_is_withdrawn(
     world.run(2, clear_number=1, try_number=2)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
     assert world.checkpoint.replays.pending(BatchKey("live", 2)) == []
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_request_of_a_try_that_slept_through_a_later_clear_of_its_task_is_waited_for_by_nobody(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    world.land(0)
+    run(world, first(0))
+    newer = InlineEngine(transform=lambda sources: [{"id": 100}])
+
+    def cleared_again() -> None:
+        run(world, cleared(0, first_try=3, try_number=3), newer)
+        if dies:
+            monkeypatch.setattr(replay_module, "planned_identity", killed)
+
+    sleep.before(Replays, "request", cleared_again)
+    with pytest.raises(Killed if dies else AttemptFencedError):
+        run(world, cleared(0))
+    assert world.checkpoint.replays.pending(BatchKey("live", 0)) == []
+    assert world.table() == {0: [100]}
     assert verify_all(world.checkpoint) == []
 
 

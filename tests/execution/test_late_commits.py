@@ -1,0 +1,179 @@
+"""A commit entry that came after its batch was rewound, and was planned anew, and whose process died before it could
+take the entry back: to whoever finds it the batch is planned and not committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.codec import OURS
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.execution import commit_entry
+from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.left import find_left
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
+from tests.execution.maintaining import applied, filled, rows
+from tests.execution.sleepers import Sleep, cleaning, killed, of_log, rewound
+from tests.execution.world import CODE, Killed, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def dies_before_its_look(run: Callable[[], object]) -> None:
+    """It has written the commit entry then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_entry, "check_still_planned", killed)
+        with pytest.raises(Killed):
+            run()
+
+
+def test_nothing_of_the_batch_is_cleaned_before_it_is_read(tmp_path: Path, sleep: Sleep) -> None:
+    world = IntervalWorld(tmp_path)
+    world.sources = {"orders": cleaning(world)}
+    filled(world, 2)
+    unread = world.land(2)
+
+    def rewound_and_planned_anew() -> None:
+        rewound(world, 1)()
+        world.execution.plan(run_identity(7))
+
+    sleep.before(OpenedSources, "release", rewound_and_planned_anew)
+    dies_before_its_look(lambda: world.run(2))
+    world.expire_leases()
+    world.land_at(1.5, 9)
+    assert world.backfill(hour(1), 50)
+    assert unread.exists()
+    world.run(8)
+    assert world.ids() == [0, 1, 2, 9]
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.fixture
+def planned_anew(tmp_path: Path, sleep: Sleep) -> IntervalWorld:
+    """The batch of hour 1 is planned by the first of two tasks of a run, after its rewind, when the entry comes."""
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(1.5, 1)
+
+    def rewound_and_planned_anew() -> None:
+        rewound(world, -1, lane=batch_of(hour(1)).lane)()
+        world.work(hour(1)).plan(backfill_run(1, clear_number=1))
+
+    sleep.before(MetadataLog, "add", rewound_and_planned_anew, of_log("commits", 0))
+    dies_before_its_look(lambda: world.backfill(hour(1), 1))
+    world.expire_leases()
+    return world
+
+
+def test_the_run_of_an_interval_makes_its_batch_all_the_same(planned_anew: IntervalWorld) -> None:
+    """Nobody else would: a green run leaves the interval to no other."""
+    world, key, run = planned_anew, batch_of(hour(1)), backfill_run(1, clear_number=1)
+    execution, engine = world.work(hour(1)).execution(key), InlineEngine()
+    found = execution.look(key, run, engine_of=lambda name: engine, code=CODE)
+    assert not found.is_done
+    planned = execution.load(key)
+    assert not planned.committed
+    assert execution.run_planned(planned, run=run, engine=engine, code=CODE, transform=None)
+    assert world.ids() == [1]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_check_and_show_name_it_as_planned(planned_anew: IntervalWorld) -> None:
+    key = batch_of(hour(1))
+    assert [finding.kind for finding in find_left(planned_anew.checkpoint)] == ["left"]
+    assert summarize(planned_anew.checkpoint, key).state == "planned"
+
+
+def test_a_commit_entry_beside_a_torn_plan_is_the_batchs(tmp_path: Path) -> None:
+    """The janitor has to end what is left of it, whatever the plan looks like."""
+    world = filled(IntervalWorld(tmp_path), 2)
+    (world.root / "checkpoint/offsets/1").write_bytes(b"v2\n{")
+    assert world.checkpoint.lane(LIVE).commit_of(1) is not None
+
+
+SPACED = f'v1\n{{"nextBatchWatermarkMs": 0, "{OURS}": {{"plan": "of before", "epoch": 1}}}}'.encode()
+"""Its plan is none of the batch's, and this version writes it without spaces."""
+
+
+def put_late(world: World) -> None:
+    (world.root / "checkpoint/commits/2").write_bytes(SPACED)
+
+
+def test_one_that_this_version_would_write_otherwise_is_taken_back_by_a_commit(world: World) -> None:
+    filled(world, 2)
+    world.land(2)
+    attempt = world.staged(2)
+    published = world.execution.publish(attempt)
+    put_late(world)
+    with adds_at_most(5):
+        world.execution.commit(key=attempt.key, manifest=published, run=run_identity(2))
+    assert verify_all(world.checkpoint) == []
+    assert world.run(3) is None
+    assert rows(world) == [0, 1, 2]
+
+
+def test_one_that_this_version_would_write_otherwise_is_taken_back_by_a_plan(world: World) -> None:
+    filled(world, 2)
+    world.land(2)
+    world.execution.plan(run_identity(2))
+    put_late(world)
+    assert world.execution.should_fire(run_identity(3)).fire
+    world.run(3)
+    assert rows(world) == [0, 1, 2]
+    assert verify_all(world.checkpoint) == []
+
+
+def test_one_that_cannot_be_taken_back_stops_the_commit_with_a_word(world: World) -> None:
+    filled(world, 2)
+    world.land(2)
+    attempt = world.staged(2)
+    published = world.execution.publish(attempt)
+    put_late(world)
+    refused = pytest.raises(BrokenLogError, match="commits/2 was written for another plan of batch 2")
+    with adds_at_most(5), mock.patch.object(PosixStore, "delete_if", return_value=False), refused:
+        world.execution.commit(key=attempt.key, manifest=published, run=run_identity(2))
+
+
+@contextmanager
+def adds_at_most(most: int) -> Iterator[None]:
+    """What goes on for ever ends here."""
+    real, added = MetadataLog.add, list[int]()
+
+    def add(entries: MetadataLog[object], batch_id: int, entry: object) -> bool:
+        added.append(batch_id)
+        assert len(added) <= most
+        return real(entries, batch_id, entry)
+
+    with mock.patch.object(MetadataLog, "add", add):
+        yield
+
+
+@pytest.mark.parametrize("epoch", ["x", [1], 1.5, {"a": 1}])
+@pytest.mark.parametrize("kind", ["epoch", "failure"])
+def test_one_of_no_epoch_is_damage_that_repair_mends(world: World, kind: str, epoch: object) -> None:
+    """Somebody else wrote it: nobody can tell whether it is late, so the way on is named."""
+    filled(world, 2)
+    ours = {"epoch": epoch} if kind == "epoch" else {"failure": {"epoch": epoch}}
+    (world.root / "checkpoint/commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': 0, OURS: ours})}")
+    world.land(2)
+    for ask in (world.execution.should_fire, lambda: world.run(2)):
+        with pytest.raises(BrokenLogError, match="microbatch repair"):
+            ask()
+    world.expire_leases()
+    assert applied(world).problems == ()
+    world.run(2)
+    assert rows(world) == [0, 1, 2]
