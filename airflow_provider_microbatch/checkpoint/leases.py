@@ -40,20 +40,39 @@ class Leases:
             _path(key, epoch, 1), encode_record({"seconds": seconds, "parked": False})
         )  # fmt: skip
 
-    def renew(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS, parked: bool = False) -> None:
+    def renew(
+        self,
+        key: BatchKey,
+        epoch: int,
+        *,
+        seconds: float = LEASE_SECONDS,
+        parked: bool = False,
+        token: str = "",
+        leave_others: bool = False,
+    ) -> int:
         """Count the attempt as alive for ``seconds`` from now on. The renewals before it are deleted.
 
         :param parked: nobody is at it: its stage only waits, for audits. The janitor leaves it alone, and another run
             may take the batch up.
+        :param token: by which :meth:`is_there` knows this renewal: once a backup is restored, another may get its
+            number.
+        :param leave_others: delete none: they may be of somebody who looks for them.
+        :return: which renewal it is.
         """
         before = self._renewals(key, epoch)
         number = max(before, default=0) + 1
-        while not self._store.put_if_absent(
-            _path(key, epoch, number), encode_record({"seconds": seconds, "parked": parked})
-        ):
+        data = encode_record({"seconds": seconds, "parked": parked, **({"token": token} if token else {})})
+        while not self._store.put_if_absent(_path(key, epoch, number), data):
             number += 1
-        for old in before:
+        for old in before if not leave_others else ():
             self._store.delete(_path(key, epoch, old))
+        return number
+
+    def is_there(self, key: BatchKey, epoch: int, renewal: int, *, token: str) -> bool:
+        """Whether nobody has renewed the lease since, nor forgotten it; nor has a backup been restored of before it."""
+        path = _path(key, epoch, renewal)
+        data = self._store.get(path)
+        return data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("token") == token
 
     def remaining_seconds(self, key: BatchKey, epoch: int, *, parked: bool = False) -> float:
         """How long the attempt still counts as alive; 0 if its lease has run out or there is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class MaintenanceLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._leases = Leases(store.scoped("leases"))
+        self._signs: dict[int, tuple[int, str]] = {}
 
     def begin(self, *, command: str, by: str, started_ms: int, steps: Sequence[Mapping[str, Any]]) -> Maintenance:
         """Keep everybody else out. Durable on return.
@@ -66,7 +68,8 @@ class MaintenanceLog:
         """
         # By the same look that saw no other: the number after that is taken by one of two that begin at once.
         number = self.check_none() + 1
-        self.hold(number)
+        # Whoever has begun under that number meanwhile, while this slept, looks for its own signs.
+        self.hold(number, leave_others=True)
         values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps), "waits": True}
         entry = encode_record(values)
         if not self._store.put_if_absent(str(number), entry):
@@ -217,9 +220,22 @@ class MaintenanceLog:
             return self._get(number).started_ms
         return int(decode_record(ended, where=f"{self.where(number)}{_END}")["ended_ms"])
 
-    def hold(self, number: int) -> None:
+    def hold(self, number: int, *, leave_others: bool = False) -> None:
         """Say that the command is alive."""
-        self._leases.renew(_lease(number), 1, seconds=HOLD_SECONDS)
+        token = uuid.uuid4().hex
+        sign = self._leases.renew(
+            _lease(number), 1, seconds=HOLD_SECONDS, token=token, leave_others=leave_others
+        )  # fmt: skip
+        self._signs[number] = sign, token
+
+    def is_held(self, begun: Maintenance) -> bool:
+        """Whether the last sign of life that this process gave, if any, is the command's last one. If not, somebody has
+        taken it for dead, and is at its steps; or the checkpoint was restored from a backup of before the sign, and
+        steps that this process has done are not done there."""
+        if begun.number not in self._signs:
+            return True
+        sign, token = self._signs[begun.number]
+        return self._leases.is_there(_lease(begun.number), 1, sign, token=token)
 
     def held_seconds(self, number: int) -> float:
         """How long the command still counts as alive; 0 if its process has given no sign of life."""

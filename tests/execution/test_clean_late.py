@@ -215,10 +215,10 @@ def test_a_commit_that_comes_between_the_steps_of_a_rewind_does_not_stop_it(
         manifest = world.execution.publish(attempt)
         world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
 
-    def wakes_up(log: MaintenanceLog, number: int) -> None:
-        hold(log, number)
-        # Once when it begins, then before each step.
-        if next(holds) == {"first": 1, "second": 2}[when]:
+    def wakes_up(log: MaintenanceLog, number: int, **named: bool) -> None:
+        hold(log, number, **named)
+        # Once when it begins, then before and after each step.
+        if next(holds) == {"first": 1, "second": 3}[when]:
             with monkeypatch.context() as patch:
                 if dies:
                     dying_at_the_entry(patch)
@@ -248,9 +248,9 @@ def test_what_set_offset_passes_over_is_not_due_whatever_is_released_meanwhile(
     record.change(lambda found: replace(found, due=found.due.with_([2])))
     hold, holds = MaintenanceLog.hold, iter(range(100))
 
-    def releases(log: MaintenanceLog, number: int) -> None:
-        hold(log, number)
-        if next(holds) == 2:
+    def releases(log: MaintenanceLog, number: int, **named: bool) -> None:
+        hold(log, number, **named)
+        if next(holds) == 3:
             record.change(lambda found: replace(found, due=found.due.with_([7])))
 
     with monkeypatch.context() as patch:

@@ -32,7 +32,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     Write,
 )
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
-from tests.execution.maintaining import applied, expire, filled, rewind, rows
+from tests.execution.maintaining import applied, applier, expire, filled, rewind, rows
 from tests.execution.sleepers import (
     Sleep,
     applied_or_refused,
@@ -197,6 +197,27 @@ def test_a_command_that_was_taken_for_dead_does_no_further_step(
         world.run(number)
     assert rows(world) == [0, 1, 2]
     assert verify_all(world.checkpoint) == []
+
+
+def test_who_sleeps_before_it_finishes_a_command_that_is_given_up_then_does_not_begin_it(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed before its first step, and has no sign of life that would tell."""
+    world.land(0)
+    world.run(0)
+    world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Applier, "_do", killed)
+        with pytest.raises(Killed):
+            applied(world, lambda drafting: plan_withdraw_clear(drafting, KEY))
+    expire(world)
+    sleep.before(Applier, "_do", lambda: applier(world).give_up(by="me@here"))
+    with pytest.raises(MaintenanceError, match="given up"):
+        applier(world).finish()
+    assert world.checkpoint.replays.pending(KEY) != [], "the clear is not withdrawn"
+    again = InlineEngine(transform=lambda _: [{"id": 100}])
+    world.run(0, again, clear_number=1)
+    assert world.table() == {0: [100]}
 
 
 @pytest.mark.parametrize(

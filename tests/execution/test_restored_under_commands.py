@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
+from airflow_provider_microbatch.checkpoint.maintenance import Maintenance, MaintenanceLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from airflow_provider_microbatch.upkeep.source_check import check_sources
-from tests.execution.maintaining import applied, filled, rewind
+from tests.execution.maintaining import applied, expire, filled, rewind
 from tests.execution.sleepers import Sleep, to_the_first
 from tests.execution.test_source_names import rename
 from tests.execution.world import World
@@ -33,6 +33,11 @@ def world(tmp_path: Path) -> World:
 def restored(world: World) -> None:
     shutil.rmtree(world.root / "checkpoint")
     shutil.copytree(world.root / "backup", world.root / "checkpoint")
+
+
+def saved_anew(world: World) -> None:
+    shutil.rmtree(world.root / "backup")
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
 
 
 def went_on(world: World, count: int) -> Callable[[], None]:
@@ -71,6 +76,84 @@ def test_what_it_was_about_to_remove_and_is_the_same_file_again_is_put_back(
     with pytest.raises(MaintenanceError, match="restored meanwhile"):
         applied(world, rewind(1))
     assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("saved", "asleep"), [(1, 2), (1, 7), (3, 4), (3, 7), (5, 6), (6, 7)])
+def test_a_backup_of_the_middle_of_it_is_finished_by_repair_and_not_said_to_be_done(
+    world: World, sleep: Sleep, saved: int, asleep: int
+) -> None:
+    """The backup is taken before one of its steps, and restored before a later one, or before its end."""
+    looks = iter(range(1, 100))
+    real, now = MaintenanceLog.is_held, [0]
+
+    def is_held(log: MaintenanceLog, begun: Maintenance) -> bool:
+        now[0] = next(looks)
+        if now[0] == saved:
+            saved_anew(world)
+        if now[0] == asleep:
+            restored(world)
+        return real(log, begun)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaintenanceLog, "is_held", is_held)
+        with pytest.raises(MaintenanceError, match="restored from a backup"):
+            applied(world, rewind(1))
+    expire(world)
+    applied(world)
+    assert world.table() == {0: [0], 1: [1]}
+    for number in (4, 5):
+        world.run(number)
+    assert world.table() == {number: [number] for number in range(4)}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_so_is_one_that_was_taken_within_a_step(world: World) -> None:
+    """Its sign of life is in the backup already, and what the step writes is not."""
+    real, held, looks = MaintenanceLog.hold, MaintenanceLog.is_held, list[bool]()
+
+    def hold(log: MaintenanceLog, number: int, **named: bool) -> None:
+        real(log, number, **named)
+        looks.append(True)
+        if len(looks) == 4:  # before the second step
+            saved_anew(world)
+
+    def is_held(log: MaintenanceLog, begun: Maintenance) -> bool:
+        if len(looks) == 5:  # after it
+            looks.append(True)
+            restored(world)
+        return held(log, begun)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaintenanceLog, "hold", hold)
+        patch.setattr(MaintenanceLog, "is_held", is_held)
+        with pytest.raises(MaintenanceError, match="restored from a backup"):
+            applied(world, rewind(1))
+    expire(world)
+    applied(world)
+    assert world.table() == {0: [0], 1: [1]}
+
+
+def test_a_command_that_comes_at_the_same_moment_does_not_stop_one_that_has_begun(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, holds = MaintenanceLog.hold, list[int]()
+
+    def hold(log: MaintenanceLog, number: int, **named: bool) -> None:
+        real(log, number, **named)
+        holds.append(number)
+        if len(holds) == 3:
+            # It saw no other, and slept until now.
+            late = MaintenanceLog(PosixStore(world.root / "checkpoint/maintenance"))
+            seen = iter([number - 1])
+            monkeypatch.setattr(late, "check_none", lambda: next(seen, number))
+            with pytest.raises(MaintenanceError, match="another command came first"):
+                late.begin(command="another", by="somebody", started_ms=0, steps=[])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaintenanceLog, "hold", hold)
+        applied(world, rewind(1))
+    assert world.table() == {0: [0], 1: [1]}
+    assert verify_all(world.checkpoint) == []
 
 
 def test_a_position_is_not_set_any_more(world: World, sleep: Sleep) -> None:

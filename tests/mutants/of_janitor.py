@@ -88,4 +88,28 @@ MUTATIONS = [
         new="        for sink in []:\n",
         tests=(JANITOR,),
     ),
+    Mutation(
+        name="a command goes on where a backup of its middle was restored",
+        why="the steps before it are not done there, and it says that all are: logs and table contradict each other",
+        file="checkpoint/maintenance.py",
+        old="        return self._leases.is_there(_lease(begun.number), 1, sign, token=token)\n",
+        new="        return True\n",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
+    Mutation(
+        name="a command that comes late takes away the sign of one that has begun",
+        why="that one stops half way, and no run begins before somebody has repaired",
+        file="checkpoint/maintenance.py",
+        old="        self.hold(number, leave_others=True)\n",
+        new="        self.hold(number)\n",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
+    Mutation(
+        name="a command gives no sign of life after a step",
+        why="a backup that was taken within the step looks like one of after it",
+        file="upkeep/commands/apply.py",
+        old="            maintenance.hold(begun.number)\n        self._check_held(begun)\n",
+        new="        self._check_held(begun)\n",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
 ]

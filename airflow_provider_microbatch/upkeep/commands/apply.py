@@ -168,6 +168,7 @@ class Applier:
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
         for done, step in enumerate(steps):
+            self._check_held(begun)
             try:
                 # Taken for dead while it slept, it may have been finished by another, or the checkpoint restored from a
                 # backup of before it. What came since is not its own.
@@ -204,7 +205,24 @@ class Applier:
                 ) from error
             if over:
                 raise self._finished_by_another(begun)
+            self._check_held(begun)
+            # A backup that was taken within the step knows no sign of after it.
+            maintenance.hold(begun.number)
+        self._check_held(begun)
         maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms())
+
+    def _check_held(self, begun: Maintenance) -> None:
+        """With the rest of its steps alone, or said to be applied, a command would be half done for good where a backup
+        of before the others was restored."""
+        if not self._checkpoint.maintenance.is_held(begun):
+            if self._is_over(begun):
+                raise self._finished_by_another(begun)
+            where = self._store.location
+            raise MaintenanceError(
+                f"`microbatch {begun.command}` stopped half way: another process goes on with it, or the checkpoint "
+                "was restored from a backup that was taken in the middle of it. "
+                f"`microbatch repair {where}` finishes it."
+            )
 
     def _is_over(self, begun: Maintenance) -> bool:
         """Whether it is known to be over; the checkpoint may be out of reach."""
