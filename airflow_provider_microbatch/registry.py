@@ -159,12 +159,22 @@ MOVED = {
 
 def of_today(values: Any) -> Any:
     """A stored definition, and those in it, with the class paths of today: so that it is equal to what this version
-    writes."""
+    writes.
+
+    :raises DefinitionError: if it is nested too deep to be looked through: nobody of this package wrote it.
+    """
+    try:
+        return _of_today(values)
+    except RecursionError:
+        raise DefinitionError("a stored definition is nested too deep.") from None
+
+
+def _of_today(values: Any) -> Any:
     if isinstance(values, Mapping):
         path = values.get("class")
         moved = {"class": MOVED[path]} if isinstance(path, str) and path in MOVED else {}
-        return {**{name: of_today(value) for name, value in values.items()}, **moved}
-    return [of_today(value) for value in values] if isinstance(values, list) else values
+        return {**{name: _of_today(value) for name, value in values.items()}, **moved}
+    return [_of_today(value) for value in values] if isinstance(values, list) else values
 
 
 DEFINITIONS = (SOURCES, SINKS, CATALOGS, STATEMENTS, HOOKS, PIPELINES)

@@ -48,6 +48,7 @@ class Definitions:
         """The plain form of the definition's sink as this version writes it, or None. Nothing is loaded.
 
         :raises CorruptEntryError: if the definition cannot be read.
+        :raises DefinitionError: if the sink's is nested too deep.
         """
         found = self.get(name)
         return None if found is None else of_today(found["arguments"].get("sink"))

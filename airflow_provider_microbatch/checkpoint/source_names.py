@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record
 from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
@@ -78,6 +79,9 @@ class SourceNames:
         if name is None:
             return None
         old, new = self._rename(name)
+        if not (is_name(old) and is_name(new)):
+            # They are folders that repair moves: `orders/0` is an entry of another source's log.
+            corrupt(f"{self._store.location}/{RENAMED}/{name}", f"no names of sources: {old!r:.60} and {new!r:.60}")
         return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
 
     def torn(self) -> str | None:
@@ -103,6 +107,10 @@ class SourceNames:
         for old, new in self.renames():
             name = new if name == old else name
         return name
+
+    def before(self, name: str) -> list[str]:
+        """What the source was called, its first name first."""
+        return [old for old in dict.fromkeys(old for old, _ in self.renames()) if self.of(old) == name != old]
 
     def is_new(self, name: str) -> bool:
         """Whether somebody has said that the source is really a new one."""

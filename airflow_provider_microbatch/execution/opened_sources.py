@@ -93,6 +93,7 @@ class OpenedSources:
             name=name,
             log=self._checkpoint.source_log(name),
             state=self._checkpoint.source_state(name),
+            states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),

@@ -6,6 +6,7 @@ after its interval's run. Every run is green then, so it has to be said: by the 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -35,10 +36,10 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
         return []  # torn; that is another finding
     if arguments.get("plan") != INTERVAL:
         return []  # a live lane reads whatever is new
-    found = []
+    found, sources = [], arguments.get("sources")
     # Nothing is asked of the interval itself: what lies before it is.
     after = Interval(start_ms=span[1], end_ms=span[1] + 1)
-    for name, recorded in arguments.get("sources", {}).items():
+    for name, recorded in sources.items() if isinstance(sources, Mapping) else ():
         name = checkpoint.names.of(name)
         try:
             source = Source.from_dict(recorded)
@@ -87,10 +88,12 @@ def way_on(unread: Unread, *, run: RunIdentity | None, limit_ms: int, length_ms:
     """
     # A run bears the start of its interval or its end, as its timetable has it: both are in this range. Runs that
     # are there already are left as they are, and those that find nothing skip.
-    start = unread.first_ms - length_ms
+    # How long they were stands in the checkpoint, where others may write: what is no moment would fail each run.
+    start = max(unread.first_ms - length_ms, min(unread.first_ms, 0))
     is_partition = run is not None and run.partition_date is not None
     end = unread.last_ms if is_partition else min(unread.last_ms + length_ms, limit_ms)
-    dag = run.dag_id if run is not None else "DAG_ID"
+    # Who can write a checkpoint must not have a person paste what is more than a name.
+    dag = shlex.quote(run.dag_id) if run is not None else "DAG_ID"
     seconds = -(-(limit_ms - unread.first_ms) // 1000)
     command = f"airflow backfill create --dag-id {dag} --from-date {_second(start)} --to-date {_second(end)}"
     return (

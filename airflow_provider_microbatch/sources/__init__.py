@@ -35,6 +35,8 @@ class SourceContext:
     :param name: name of the source in its pipeline.
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
     :param state: the store, scoped to what this source keeps for itself beside Spark's folders (pinned schema, index).
+    :param states_before: likewise by the names that the source had before. A rename takes what lies there along; what
+        does lie there was noted by a process that slept through it.
     :param clock_ms: the time, milliseconds since the epoch.
     :param connect: finds a connection by its id, when it is needed.
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
@@ -49,6 +51,7 @@ class SourceContext:
     log: Store
     state: Store
     clock_ms: Callable[[], int]
+    states_before: Callable[[], Sequence[Store]] = tuple
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()

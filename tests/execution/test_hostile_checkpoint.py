@@ -330,3 +330,16 @@ def test_retention_leaves_files_that_are_none_of_its_own(tmp_path: Path) -> None
         file.write_text("mine")
     janitor(world)
     assert all(file.exists() for file in kept)
+
+
+@pytest.mark.parametrize("depth", [300, 700, 900, 5_000])
+def test_a_definition_that_is_nested_too_deep_keeps_the_janitor_from_nothing_else(world: World, depth: int) -> None:
+    world.staged()
+    world.expire_leases()
+    deep = '{"a":' * depth + "1" + "}" * depth
+    path = world.root / "checkpoint/microbatch/pipelines" / ("0" * 64)
+    path.write_text(f'v1\n{{"class": "x", "arguments": {{"sink": {deep}}}}}')
+    report = janitor(world)
+    assert report.of("stage dropped") == ["live/0 attempt 1"]
+    assert any("0" * 64 in told for told in [*report.of("failed"), *report.of("refused")])
+    assert world.run(1)

@@ -12,9 +12,15 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, RENAMED
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceRenamedError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    CorruptEntryError,
+    MaintenanceError,
+    SourceRenamedError,
+)
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -386,5 +392,33 @@ def test_repair_mends_a_torn_word_that_a_rename_was_begun(tmp_path: Path, record
         shutil.rmtree(world.root / "checkpoint/maintenance")
     assert applied(world).problems == ()
     world.land(2)
+    world.run(2)
+    is_sound(world)
+
+
+@pytest.mark.parametrize(("old", "new"), [("spare", "orders/0"), ("orders", ".."), ("orders", ""), ("..", "orders/0")])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_word_that_somebody_else_wrote_moves_no_file_and_repair_takes_it_away(
+    tmp_path: Path, old: str, new: str, recorded: bool
+) -> None:
+    """Whoever can write the checkpoint: they become folders, and `orders/0` is an entry of the source's log."""
+    world = batches(tmp_path)
+    before = world.files()
+    path = world.root / "checkpoint" / RENAMED / f"0{BEGUN}"
+    path.parent.mkdir(parents=True)
+    word = encode_record({"old": old, "new": new})
+    path.write_bytes(word)
+    if recorded:
+        step = {"step": "write", "path": f"{RENAMED}/0{BEGUN}", "text": word.decode(), "why": "", "after": None}
+        log = world.checkpoint.maintenance
+        log.end(log.begin(command="x", by="y", started_ms=1, steps=[step]), outcome="given up", ended_ms=2)
+    world.land(2)
+    with pytest.raises(CorruptEntryError, match="no names of sources"):
+        world.run(2)
+    [finding] = [found for found in verify_all(world.checkpoint) if RENAMED in found.where]
+    assert "no names of sources" in finding.message
+    assert applied(world).problems == ()
+    assert not path.exists()
+    assert {name: data for name, data in world.files().items() if name in before} == before
     world.run(2)
     is_sound(world)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,13 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import applied
+from tests.execution.sleepers import Sleep
+from tests.execution.test_source_names import rename
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -96,3 +101,33 @@ def test_a_replay_records_the_code_it_ran_and_the_request_it_was_made_for(tmp_pa
     found = world.checkpoint.attempts.all(KEY)
     ran = [(one.code["bundle_version"], one.code["code_hash"][:2], one.request) for one in found]
     assert ran == [("v1", "v1", None), ("v2", "v2", 1)]
+
+
+@pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
+@pytest.mark.parametrize("step", ["release", "commit"])
+def test_what_a_process_archives_that_slept_through_a_rename_is_found_under_the_new_name(
+    tmp_path: Path, sleep: Sleep, checkpoint_format: str, step: str
+) -> None:
+    world = World(tmp_path, checkpoint_format=checkpoint_format)
+    world.land(1)
+
+    def called(name: str, archive: str) -> None:
+        folder = str(tmp_path / archive)
+        source = FileSource(
+            str(world.landing()), format="json", schema="id long", clean_source="archive", archive_dir=folder
+        )
+        world.sources = {name: source}
+
+    def renamed() -> None:
+        world.expire_leases()
+        for old, new in pairwise(["orders", "sales", "bookings"]):
+            applied(world, rename(old, new))
+
+    called("orders", "archive")
+    sleep.before(OpenedSources, step, renamed)
+    with suppress(MicroBatchError):
+        world.run(0)
+    called("bookings", "archive-2")
+    world.run(1)
+    world.run(0, InlineEngine(transform=lambda sources: [{"id": 7} for _ in sources["bookings"]]), clear_number=1)
+    assert world.table() == {0: [7]}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import NothingInIntervalError
-from airflow_provider_microbatch.execution.unread import find_unread
+from airflow_provider_microbatch.execution.unread import find_unread, way_on
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.listing import Listing
-from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.sources.intervals import Interval, Unread
 from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.world import run_identity
 
 LOG = "airflow_provider_microbatch.execution.backfill"
 
@@ -134,3 +137,35 @@ def test_what_cannot_be_listed_from_here_is_left_out(world: IntervalWorld) -> No
     paused(world)
     world.landing().rename(world.root / "elsewhere")
     assert find_unread(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("on_overlap", ["skip", "replay"])
+def test_an_interval_that_somebody_else_put_on_record_fails_no_run_and_no_check(
+    tmp_path: Path, on_overlap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who can write the checkpoint: as long before the data as that is, no moment can be written."""
+    world = IntervalWorld(tmp_path, plan="interval", on_overlap=on_overlap)
+    paused(world)
+    record = world.root / "checkpoint/microbatch/intervals/interval-00010101T000000Z-99991231T235959Z"
+    record.write_bytes(b"v1")
+    world.land_at(5.5, 5)
+    run(world, hour(5))
+    assert world.ids() == [1, 4, 5]
+    _, (finding,) = found(world, capsys)
+    assert "--from-date 1970-01-01T00:00:00Z" in finding["repair"]
+
+
+@pytest.mark.parametrize("sources", [[], "orders", None])
+def test_sources_on_record_that_are_none_stop_no_check(world: IntervalWorld, sources: object) -> None:
+    paused(world)
+    (path,) = (world.root / "checkpoint/microbatch/pipelines").iterdir()
+    values = decode_record(path.read_bytes(), where=str(path))
+    path.write_bytes(encode_record({**values, "arguments": {**values["arguments"], "sources": sources}}))
+    assert find_unread(world.checkpoint) == []
+
+
+def test_the_command_that_is_offered_names_the_dag_and_does_nothing_else() -> None:
+    """A run on record may be anybody's who can write the checkpoint, and people paste the command."""
+    run = replace(run_identity(0), dag_id="orders; rm -rf ~")
+    told = way_on(Unread(count=1, first_ms=1, last_ms=1), run=run, limit_ms=2, length_ms=1)
+    assert "--dag-id 'orders; rm -rf ~' --from-date" in told

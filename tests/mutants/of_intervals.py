@@ -79,9 +79,9 @@ MUTATIONS = [
         name="the backfill that is named begins at the first file",
         why="it makes no run for the interval that this lies in",
         file="execution/unread.py",
-        old="    start = unread.first_ms - length_ms\n",
+        old="    start = max(unread.first_ms - length_ms, min(unread.first_ms, 0))\n",
         new="    start = unread.first_ms\n",
-        tests=("tests/airflow_face/test_data_interval.py",),
+        tests=(DATA_INTERVAL,),
     ),
     Mutation(
         name="lookback leaves a stretch to runs that Airflow never makes",

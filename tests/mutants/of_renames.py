@@ -101,9 +101,9 @@ MUTATIONS = [
         name="repair does not look in the record for what a torn word has said",
         why="no run begins, and every message leads in a circle to repair",
         file="upkeep/commands/rename_source.py",
-        old="    if text is not None:\n",
-        new="    if False:\n",
-        tests=("tests/execution/test_rename_given_up.py",),
+        old="    said = {} if text is None else decode_record(text.encode(), where=path)\n",
+        new="    said = {}\n",
+        tests=(RENAME_GIVEN_UP,),
     ),
     Mutation(
         name="an attempt begins at a rename that was given up half way",

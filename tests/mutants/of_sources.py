@@ -368,4 +368,12 @@ MUTATIONS = [
         new="    if list(short) != list(long):\n",
         tests=(PIPELINE,),
     ),
+    Mutation(
+        name="what was archived late, under a former name, is not looked for",
+        why="a replay says that the file has vanished, and stands until somebody finds it in the archive of before",
+        file="sources/file/cleaning.py",
+        old="        for late in (CleaningRecord(state).read() for state in self._before()):\n",
+        new="        for late in ():\n",
+        tests=("tests/execution/test_replay_of_cleaned.py",),
+    ),
 ]

@@ -10,7 +10,7 @@ not "vanished". It is being **deleted** until who began that is through with it,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.log import numbers
@@ -96,14 +96,22 @@ class Cleaning:
 
 
 class CleaningRecord:
-    """:param state: the source's own state."""
+    """:param state: the source's own state.
+    :param before: those by its former names. Who cleans may have slept through a rename: it says there what it takes.
+    """
 
-    def __init__(self, state: Store) -> None:
+    def __init__(self, state: Store, *, before: Callable[[], Sequence[Store]] = tuple) -> None:
         self._state = state
+        self._before = before
+        self._older: Cleaning | None = None
 
     def read(self) -> Cleaning:
-        """What is on record. One listing where nothing was ever cleaned."""
-        return self._newest()[1]
+        """What is on record. One listing where nothing was ever cleaned, and one for each former name."""
+        found = self._newest()[1]
+        for late in (CleaningRecord(state).read() for state in self._before()):
+            others = tuple(one for one in late.archives if one not in found.archives)
+            found = replace(found, done=found.done.with_(late.done), archives=(*found.archives, *others))
+        return found
 
     def change(self, change: Callable[[Cleaning], Cleaning]) -> Cleaning:
         """Replace the record by what ``change`` makes of it. Durable on return; two at once are one after the other."""
@@ -126,7 +134,9 @@ class CleaningRecord:
         while True:
             number = max(numbers(self._state.list(_FOLDER)), default=-1)
             if number < 0:
-                return number, self._of_older_version()
+                if self._older is None:  # what nobody writes any more is read once
+                    self._older = self._of_older_version()
+                return number, self._older
             data = self._state.get(f"{_FOLDER}/{number}")
             if data is not None:  # else replaced since it was listed
                 return number, _decode(data, where=f"{self._state.location}/{_FOLDER}/{number}")

@@ -59,7 +59,7 @@ class OpenFileSource(OpenSource):
         self._log = SourceLog(context.log)
         self._being_read = context.being_read
         self._committed = context.committed
-        self._cleaning = CleaningRecord(context.state)
+        self._cleaning = CleaningRecord(context.state, before=context.states_before)
         self._learned = Learned(context.state)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()

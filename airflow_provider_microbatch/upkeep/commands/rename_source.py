@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.key import check_name, is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
@@ -97,9 +97,10 @@ def _half(drafting: Drafting) -> HalfRename | None:
             return checkpoint.names.half()
         return None
     text = checkpoint.maintenance.written(path)
-    if text is not None:
-        said = decode_record(text.encode(), where=path)
-        return HalfRename(path=path, old=str(said.get("old")), new=str(said.get("new")))
+    said = {} if text is None else decode_record(text.encode(), where=path)
+    old, new = said.get("old"), said.get("new")
+    if is_name(old) and is_name(new):
+        return HalfRename(path=path, old=str(old), new=str(new))
     identity = checkpoint.identity()
     own = checkpoint.read_names() | {*(identity.sources if identity is not None else ())}
     found = (
