@@ -3,7 +3,8 @@ timetables."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
@@ -75,15 +76,43 @@ def _period_after(context: Context, tick: datetime) -> datetime:
     from airflow.sdk.timezone import coerce_datetime
     from airflow.timetables.base import TimeRestriction
 
+    periods = _periods(context)
+    if hasattr(periods, "_expression"):
+        # Asked for its first interval from there on it begins with the next one, if no clock shows the tick.
+        return periods._get_next(coerce_datetime(tick))  # type: ignore[no-any-return]
     first = TimeRestriction(earliest=coerce_datetime(tick), latest=None, catchup=True)
-    info = _periods(context).next_dagrun_info(last_automated_data_interval=None, restriction=first)
+    info = periods.next_dagrun_info(last_automated_data_interval=None, restriction=first)
     return _known(info, context).data_interval.end  # type: ignore[no-any-return]
 
 
 def _period_before(context: Context, tick: datetime) -> datetime:
     from airflow.sdk.timezone import coerce_datetime
 
-    return _periods(context).infer_manual_data_interval(run_after=coerce_datetime(tick)).start  # type: ignore[no-any-return]
+    periods, end = _periods(context), coerce_datetime(tick)
+    before: datetime = periods.infer_manual_data_interval(run_after=end).start
+    return _tick_before(periods._get_next, end, guess=before) if hasattr(periods, "_expression") else before
+
+
+def _tick_before(after: Callable[[Any], Any], tick: Any, *, guess: Any) -> datetime:
+    """The last tick of a cron schedule before one of its ticks.
+
+    Airflow makes runs by stepping forward, and stepping back is not the reverse where a clock goes forward: of the tick
+    in the hour that is skipped the one before is the tick itself, and of the next day's one that no run was made for.
+    So the schedule is walked forward to the tick, from far enough that it has fallen into its own steps.
+
+    :param after: the first tick after a moment.
+    :param guess: the tick before, as stepping back finds it; what it tells is how far apart they are. It stands for a
+        moment that is no tick, as of a run that a person has triggered: such an interval must not change between tries.
+    """
+    span = max(2 * (tick - guess), timedelta(hours=3))
+    while True:
+        ticks = [after(tick - span)]
+        while ticks[-1] < tick:
+            ticks.append(after(ticks[-1]))
+        # The first one is that of a moment which is no tick.
+        if len(ticks) > 2:
+            return ticks[-2] if ticks[-1] == tick else guess  # type: ignore[no-any-return]
+        span *= 4
 
 
 def _periods(context: Context) -> Any:

@@ -61,6 +61,12 @@ def test_one_without_length_reaches_back_to_the_tick_before(timetable: Any, expe
     assert str(interval_of(context(Path(), interval=(NOON, NOON), timetable=timetable))) == expected
 
 
+def test_a_run_that_a_person_triggers_between_two_ticks_reaches_back_to_the_start_of_the_last_whole_period() -> None:
+    moment = datetime(2026, 6, 1, 10, 17, tzinfo=UTC)
+    given = context(Path(), interval=(moment, moment), timetable=CronTriggerTimetable("@hourly", timezone="UTC"))
+    assert str(interval_of(given)) == "[2026-06-01T09:00:00Z, 2026-06-01T10:17:00Z)"
+
+
 def test_the_monthly_run_of_june_reads_may() -> None:
     june = datetime(2026, 6, 1, tzinfo=UTC)
     of_june = context(Path(), interval=(june, june), timetable=CronTriggerTimetable("@monthly", timezone="UTC"))
@@ -221,6 +227,40 @@ def test_where_airflow_cannot_be_asked_another_run_may_be_on_its_way(world: Inte
     task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
     with pytest.raises(AirflowSkipException, match="no unread data"):
         task.execute(given)
+
+
+@pytest.mark.parametrize("cron", ["30 2 * * *", "0 2 * * *", "*/30 2 * * *", "0 */2 * * *", "0 * * * *", "@daily"])
+@pytest.mark.parametrize(
+    ("timezone", "month"),
+    [
+        ("Europe/Berlin", 3), ("Europe/Berlin", 10), ("America/Santiago", 4), ("America/Santiago", 9),
+        ("Australia/Lord_Howe", 4), ("Australia/Lord_Howe", 10),
+    ],
+)  # fmt: skip
+def test_the_intervals_of_a_schedules_ticks_follow_each_other_when_clocks_change(
+    cron: str, timezone: str, month: int
+) -> None:
+    """An hour that is skipped has ticks that no clock shows: each is once in the schedule, or not at all."""
+    timetable = CronTriggerTimetable(cron, timezone=timezone)
+    core, last = coerce_to_core_timetable(timetable), None
+    since, until = (coerce_datetime(datetime(2026, month + n, 1, tzinfo=UTC)) for n in (0, 1))
+    restriction = TimeRestriction(earliest=since, latest=until, catchup=True)
+    before: datetime | None = None
+    while (info := core.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)) is not None:
+        last = info.data_interval
+        assert last.start == last.end
+        # The two days around a change are enough, and a change is on a Sunday.
+        if before is not None and (last.end.weekday() in (0, 6) or cron.startswith("@")):
+            interval = interval_of(context(Path(), interval=(last.start, last.end), timetable=timetable))
+            assert (interval.start, interval.end) == (before, last.end)
+        before = last.end
+
+
+def test_a_partition_at_a_tick_that_no_clock_shows_reaches_to_the_next_one() -> None:
+    timetable = CronPartitionTimetable("30 2 * * *", timezone="Europe/Berlin", run_offset=-1)
+    tick = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    given = context(Path(), interval=None, partition_date=tick, timetable=timetable)
+    assert str(interval_of(given)) == "[2026-03-29T01:30:00Z, 2026-03-30T00:30:00Z)"
 
 
 @pytest.mark.parametrize(

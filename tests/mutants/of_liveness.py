@@ -330,4 +330,12 @@ MUTATIONS = [
         new="            except (MicroBatchError, OSError) as error:\n",
         tests=(JANITOR_TASK,),
     ),
+    Mutation(
+        name="the tick before one is found by stepping back",
+        why="the run at a tick that no clock shows, in the hour that is skipped, fails for good: its rows are unread",
+        file="task_context/data_interval.py",
+        old='if hasattr(periods, "_expression") else before\n',
+        new="if False else before\n",
+        tests=("tests/airflow_face/test_data_interval.py",),
+    ),
 ]
