@@ -311,9 +311,9 @@ class IntervalWork:
         if not any(survey.unread for survey in surveys):
             return None
         self._planner.sources.check()
-        self._pipeline.sink.check()
+        self._planner.sink.check()
         if not self._planner.admits(self.key):
-            log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
+            log.info("The sink %s takes no batch: nothing to do", self._planner.sink.location())
             return None
         self._begin_record()
         self._planner.claim()
@@ -345,7 +345,7 @@ class IntervalWork:
             held = held_by_another(self._checkpoint, key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
-            check_not_elsewhere(self._checkpoint, self._pipeline.sink, key)
+            check_not_elsewhere(self._checkpoint, self._planner.sink, key)
             check_replayable(self._sources_of(key), planned)
         for planned in wanted:
             sources = self._sources_of(planned.key)

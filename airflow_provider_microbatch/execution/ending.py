@@ -13,6 +13,7 @@ from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import OpenSink
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +23,16 @@ class Ending:
 
     :param pipeline: the pipeline.
     :param checkpoint: its checkpoint.
+    :param sink: its sink.
     :param clock_ms: the time, milliseconds since the epoch.
     """
 
-    def __init__(self, *, pipeline: Pipeline, checkpoint: Checkpoint, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, *, pipeline: Pipeline, checkpoint: Checkpoint, sink: OpenSink, clock_ms: Callable[[], int]
+    ) -> None:
         self._pipeline = pipeline
         self._checkpoint = checkpoint
+        self._sink = sink
         self._clock_ms = clock_ms
 
     def abandon(
@@ -47,7 +52,7 @@ class Ending:
         try:
             if engine is not None:
                 self._cancel(attempt, engine)
-            if self._pipeline.sink.drop_stage(attempt.batch, attempt.epoch):
+            if self._sink.drop_stage(attempt.batch, attempt.epoch):
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
                 cause = cause or cause_of(error)
@@ -70,7 +75,7 @@ class Ending:
             attempt,
             end,
             pipeline=self._pipeline.name,
-            sink=self._pipeline.sink,
+            sink=self._sink,
             live=self._pipeline.hooks,
         )
 
@@ -102,7 +107,7 @@ class Ending:
             )  # fmt: skip
         log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
         try:
-            self._pipeline.sink.fence(earlier.batch, earlier.epoch, by=str(error))
+            self._sink.fence(earlier.batch, earlier.epoch, by=str(error))
         except (MicroBatchError, OSError) as fence:
             log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
         cause = DEAD if dead else None

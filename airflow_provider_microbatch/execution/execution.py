@@ -75,15 +75,16 @@ class Execution:
         self._lane = checkpoint.lane(lane)
         self._clock_ms = clock_ms
         self._lease_seconds = pipeline.lease_seconds if lease_seconds is None else lease_seconds
-        self._ending = Ending(pipeline=pipeline, checkpoint=checkpoint, clock_ms=clock_ms)
         self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
+        self.sink = self._planner.sink
+        self._ending = Ending(pipeline=pipeline, checkpoint=checkpoint, sink=self.sink, clock_ms=clock_ms)
 
     def check(self) -> None:
         """Raise if sources, sink or checkpoint cannot be used. Writes nothing."""
         self._planner.check_identity()
         self._lane.tail()
         self._planner.sources.check()
-        self.pipeline.sink.check()
+        self.sink.check()
 
     def should_fire(
         self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
@@ -101,7 +102,7 @@ class Execution:
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
-        self.pipeline.sink.check()
+        self.sink.check()
         return self._planner.plan(run)
 
     def load(self, key: BatchKey) -> PlannedBatch:
@@ -231,7 +232,7 @@ class Execution:
             transform=transform,
             sources=reads,
             absent=absent,
-            stage=self.pipeline.sink.stage(attempt.batch, attempt.epoch),
+            stage=self.sink.stage(attempt.batch, attempt.epoch),
             identity=planned.identity.to_dict(),
         )
 
@@ -243,13 +244,13 @@ class Execution:
         :raises EngineError: if anything else made the job fail.
         """
         pipeline = self.pipeline
-        make_ready(self.checkpoint, pipeline.sink, attempt.key)
-        begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=pipeline.sink, live=pipeline.hooks)
+        make_ready(self.checkpoint, self.sink, attempt.key)
+        begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=self.sink, live=pipeline.hooks)
         try:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
-            raise explain(self.pipeline, attempt, error) from None
+            raise explain(self.pipeline, self.sink, attempt, error) from None
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
         """Make the attempt's stage the batch's output. Idempotent.
@@ -261,7 +262,7 @@ class Execution:
         :raises SourceChangedError: if the range changed while it was read.
         :raises ForeignBatchError: if what is in the sink under the batch's number is not this batch.
         """
-        key, sink = attempt.key, self.pipeline.sink
+        key, sink = attempt.key, self.sink
         check_no_half_rename(self.checkpoint, again=True)
         planned = self.load(key)
         check_plan(attempt, planned.identity)
@@ -316,9 +317,9 @@ class Execution:
         check_no_half_rename(self.checkpoint)
         planned = self.load(key)
         batch = expected(self.checkpoint, planned.identity)
-        if not planned.committed and self.pipeline.sink.contains(batch) is None:
+        if not planned.committed and self.sink.contains(batch) is None:
             raise AttemptFencedError(
-                f"batch {key} attempt {manifest.epoch} was published and is not in {self.pipeline.sink.location()} any "
+                f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
         progress = progress_of(manifest, self._planner.sources.describe(planned.ranges))
@@ -478,6 +479,7 @@ class Execution:
             pipeline=self.pipeline,
             checkpoint=self.checkpoint,
             sources=self._planner.sources,
+            sink=self.sink,
             planned=self.load(key),
             newest=newest,
             run=run,
@@ -495,4 +497,4 @@ class Execution:
         attempt = self.checkpoint.attempts.get(key, published.epoch)
         if attempt is None or attempt.request is None or attempt.request < look.request:
             return None
-        return complete_replace(self.checkpoint, self.pipeline.sink, planned.identity, published)
+        return complete_replace(self.checkpoint, self.sink, planned.identity, published)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.exceptions import EngineError, ReadError, TransformError
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import OpenSink
 
 
-def explain(pipeline: Pipeline, attempt: Attempt, error: Exception) -> Exception:
+def explain(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: Exception) -> Exception:
     """What the runtime wrote about its failure, where it wrote anything; else the engine's own error."""
-    failure = pipeline.sink.failure(attempt.batch, attempt.epoch)
+    failure = sink.failure(attempt.batch, attempt.epoch)
     if failure is None:
         return error
     if failure.get("origin") == "transform":

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, CheckpointError, ForeignBatchError
 from airflow_provider_microbatch.execution.status import is_committed
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
 
 
@@ -99,7 +99,7 @@ def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
         )
 
 
-def complete_replace(checkpoint: Checkpoint, sink: Sink, batch: BatchIdentity, published: Manifest) -> Manifest:
+def complete_replace(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentity, published: Manifest) -> Manifest:
     """Say the replace of the attempt that is published again: it may have died in the middle of it, and nobody else
     would look for what it left."""
     winner = checkpoint.attempts.get(batch.key, published.epoch)
@@ -107,15 +107,15 @@ def complete_replace(checkpoint: Checkpoint, sink: Sink, batch: BatchIdentity, p
 
 
 def published_in(
-    checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[Sink], *, tables: KnownTables
-) -> tuple[Sink, Manifest] | None:
+    checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[OpenSink], *, tables: KnownTables
+) -> tuple[OpenSink, Manifest] | None:
     """The sink that has the attempt's output, and what it has; None if none has. As :func:`expected_on_record`."""
     batch = expected_on_record(checkpoint, attempt.key, tables=tables)
     looked = ((sink, found_in(sink, batch)) for sink in sinks)
     return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)
 
 
-def found_in(sink: Sink, batch: ExpectedBatch) -> Manifest | None:
+def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
     """The batch in the sink; None if it is not, whatever else is at its place."""
     try:
         return sink.contains(batch)

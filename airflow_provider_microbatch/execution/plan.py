@@ -41,7 +41,7 @@ from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 
 log = logging.getLogger(__name__)
 
@@ -106,12 +106,9 @@ class Planner:
         self._lane = lane
         self._clock_ms = clock_ms
         self._newest_command = 0
-        self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
-
-    @property
-    def sink(self) -> Sink:
+        self.sink = pipeline.sink.open(SinkContext(clock_ms=clock_ms))
         """Where the batches go."""
-        return self._pipeline.sink
+        self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
 
     def begin(self) -> None:
         """Look who is at the checkpoint, before anything is looked at that a batch is planned from.
@@ -125,7 +122,7 @@ class Planner:
             self._newest_command = newest
             self._checkpoint.names.forget()
         self.check_identity()
-        check_shape(self._checkpoint, self._pipeline.sink, lane=self._lane.name)
+        check_shape(self._checkpoint, self.sink, lane=self._lane.name)
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""
@@ -292,7 +289,7 @@ class Planner:
         if assigned is None or resumes:
             key = BatchKey(self._lane.name, position.batch_id)
             if not self.admits(key):
-                log.info("The sink %s takes no batch: nothing to do", self._pipeline.sink.location())
+                log.info("The sink %s takes no batch: nothing to do", self.sink.location())
                 return None
         if position.planned is not None and resumes:
             self.claim()
@@ -337,7 +334,7 @@ class Planner:
         :raises ForeignBatchError: if somebody has.
         :raises SinkError: if the table seems to be away.
         """
-        check_there(self._checkpoint, self._pipeline.sink)
+        check_there(self._checkpoint, self.sink)
         try:
             self.published(expected_next(self._checkpoint, key))
         except ForeignBatchError:
@@ -353,7 +350,7 @@ class Planner:
             sink.
         """
         try:
-            return self._pipeline.sink.contains(batch)
+            return self.sink.contains(batch)
         except ForeignBatchError:
             self._checkpoint.definitions.put(self._pipeline.to_dict())
             raise
@@ -372,7 +369,7 @@ class Planner:
         """Whether the sink takes the batch; see :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
         identity = self._checkpoint.identity()
         owned = identity is not None and identity.pipeline is not None
-        return self._pipeline.sink.admits(self._checkpoint.batch(key) if owned else BatchIdentity.at(key))
+        return self.sink.admits(self._checkpoint.batch(key) if owned else BatchIdentity.at(key))
 
     def _resume(self, batch_id: int) -> PlannedBatch:
         planned = self.load(batch_id)

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def say_warnings(staged: Manifest) -> None:
 def replace_published(
     checkpoint: Checkpoint,
     sources: OpenedSources,
-    sink: Sink,
+    sink: OpenSink,
     planned: PlannedBatch,
     batch: ExpectedBatch,
     *,

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def request_replay(
     *,
     checkpoint: Checkpoint,
     sources: OpenedSources,
-    sink: Sink,
+    sink: OpenSink,
     planned: PlannedBatch,
     commit: CommitEntry,
     run: RunIdentity,
@@ -177,7 +177,7 @@ def finish_replay(
     *,
     checkpoint: Checkpoint,
     sources: OpenedSources,
-    sink: Sink,
+    sink: OpenSink,
     planned: PlannedBatch,
     attempt: Attempt,
     published: Manifest,

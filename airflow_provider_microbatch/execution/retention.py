@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_of
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import Sink, SinkContext
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> boo
     if recorded is None:
         return True
     try:
-        sink = Sink.from_dict(recorded)
+        sink = Sink.from_dict(recorded).open(SinkContext())
     except DefinitionError:
         return False
     if sink.seems_away(checkpoint.tables.following_moves) is not None:

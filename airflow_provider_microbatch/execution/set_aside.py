@@ -34,7 +34,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ def set_aside_if_due(
     pipeline: Pipeline,
     checkpoint: Checkpoint,
     sources: OpenedSources,
+    sink: OpenSink,
     planned: PlannedBatch,
     newest: int,
     run: RunIdentity | None,
@@ -117,7 +118,7 @@ def set_aside_if_due(
     alarm = set_aside(
         checkpoint=checkpoint,
         sources=sources,
-        sink=pipeline.sink,
+        sink=sink,
         planned=planned,
         errors=errors,
         epoch=newest + 1,
@@ -133,7 +134,7 @@ def set_aside(
     *,
     checkpoint: Checkpoint,
     sources: OpenedSources,
-    sink: Sink,
+    sink: OpenSink,
     planned: PlannedBatch,
     errors: Sequence[str],
     epoch: int,

@@ -32,7 +32,7 @@ def settle(execution: Execution, *, ti_id: str, error: BaseException | None, eng
         attempt = checkpoint.attempts.get(key, epoch)
         if attempt is None or attempt.run is None or attempt.run.ti_id != ti_id:
             continue
-        sink, pipeline = execution.pipeline.sink, execution.pipeline.name
+        sink, pipeline = execution.sink, execution.pipeline.name
         if is_committed(checkpoint, attempt):
             log.info("Batch %s attempt %s is committed: telling its job status hooks", key, epoch)
             end = AttemptEnd(state="succeeded", ended_ms=now_ms())

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.job_status import (
     tell_created,
     tell_end,
 )
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink
 
 _STATUS = {"succeeded": FINISHED, "canceled": CANCELED, "failed": FAILED, "superseded": FAILED}
 
@@ -69,7 +69,7 @@ def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
 
 
 def begin_attempt(
-    checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: Sink, live: Sequence[Definition]
+    checkpoint: Checkpoint, attempt: Attempt, *, pipeline: str, sink: OpenSink, live: Sequence[Definition]
 ) -> None:
     """Tell the hooks that the attempt is there.
 
@@ -86,7 +86,7 @@ def end_attempt(
     end: AttemptEnd,
     *,
     pipeline: str,
-    sink: Sink,
+    sink: OpenSink,
     live: Sequence[Definition] = (),
 ) -> Telling:
     """Record how the attempt ended, tell the hooks, forget the lease. Can be said again after a crash anywhere.
@@ -122,7 +122,7 @@ def end_attempt(
     return told
 
 
-def _context(attempt: Attempt, *, pipeline: str, sink: Sink) -> JobContext:
+def _context(attempt: Attempt, *, pipeline: str, sink: OpenSink) -> JobContext:
     return JobContext(
         pipeline=pipeline,
         key=attempt.key,

@@ -17,10 +17,10 @@ from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionEr
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, planned_identity
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 
 
-def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
+def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
     """See that the table is not away while batches are committed that were published there: what is written in its
     place meanwhile would be hidden as soon as it is back.
 
@@ -32,9 +32,9 @@ def check_there(checkpoint: Checkpoint, sink: Sink) -> None:
         raise SinkError(f"batch {key} is committed, and {away}")
 
 
-def make_ready(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
-    """:meth:`Sink.make_ready`, for an attempt of the batch. The table of a checkpoint of before ids is known by one as
-    soon as it has shown the newest batch that was published there.
+def make_ready(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """:meth:`OpenSink.make_ready`, for an attempt of the batch. The table of a checkpoint of before ids is known by one
+    as soon as it has shown the newest batch that was published there.
 
     :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
         changed since the batch was planned, or the task after the plan alone was cleared. Or if an attempt of before
@@ -46,7 +46,7 @@ def make_ready(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
     sink.make_ready(checkpoint.tables, is_there=lambda: _is_there(checkpoint, sink))
 
 
-def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
+def _is_there(checkpoint: Checkpoint, sink: OpenSink) -> bool:
     newest = list(_newest(checkpoint, sink))
     try:
         return not newest or any(_contains(checkpoint, sink, key) for key in newest)
@@ -54,15 +54,16 @@ def _is_there(checkpoint: Checkpoint, sink: Sink) -> bool:
         return False
 
 
-def _newest(checkpoint: Checkpoint, sink: Sink) -> Iterator[BatchKey]:
+def _newest(checkpoint: Checkpoint, sink: OpenSink) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was where the sink writes."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        if newest is not None and any(sink.is_same_place(other) for other in _sinks(checkpoint, newest[0])):
+        wrote = () if newest is None else _sinks(checkpoint, newest[0])
+        if newest is not None and any(sink.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]
 
 
-def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> None:
+def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     """See that a batch is made, or replayed, in the table that it is in, if it is in any.
 
     :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
@@ -70,11 +71,11 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
     """
     planned = planned_identity(checkpoint, key)
     for other in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
-        if sink.is_same_place(other) or not other.is_cheap_to_ask:
+        if sink.definition.is_same_place(other.definition) or not other.definition.is_cheap_to_ask:
             continue
         away = other.seems_away(checkpoint.tables)
         if away is not None:
-            if sink.is_table_of(other, checkpoint.tables) or _contains(checkpoint, sink, key):
+            if sink.is_table_of(other.definition, checkpoint.tables) or _contains(checkpoint, sink, key):
                 continue
             raise SinkError(
                 f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
@@ -90,7 +91,7 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> No
             )
 
 
-def _contains(checkpoint: Checkpoint, sink: Sink, key: BatchKey) -> bool:
+def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
     return found_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None
 
 
@@ -109,7 +110,7 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
 
 def _sinks(
     checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
-) -> Iterator[Sink]:
+) -> Iterator[OpenSink]:
     """The sinks that attempts of the batch wrote to, each once; those that cannot be loaded here are left out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
@@ -121,6 +122,6 @@ def _sinks(
             seen.add(name)
             recorded = checkpoint.definitions.sink(name)
             if recorded is not None:
-                yield Sink.from_dict(recorded)
+                yield Sink.from_dict(recorded).open(SinkContext())
         except (CheckpointError, DefinitionError):
             continue

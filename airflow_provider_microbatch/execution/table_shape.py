@@ -9,14 +9,14 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
 """So many lanes are looked at beside the batch's own and the live one, before anybody asks whether the form was ever
 another one: each interval that ever ran has a lane."""
 
 
-def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
+def check_shape(checkpoint: Checkpoint, sink: OpenSink, *, lane: str) -> None:
     """See that readers can read the next batch of a lane together with the newest one that was published in the table.
 
     :raises SinkError: if they could not.
@@ -25,7 +25,7 @@ def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
         before = _newest_sink(checkpoint, name)
         if before is None or not _is_one_table(checkpoint, sink, before):
             continue
-        why = sink.unlike(before)
+        why = sink.definition.unlike(before)
         if why is not None:
             rewind = command(checkpoint.lane(name), "rewind --to -1 --drop-output")
             raise SinkError(
@@ -35,7 +35,7 @@ def check_shape(checkpoint: Checkpoint, sink: Sink, *, lane: str) -> None:
         return
 
 
-def _lanes(checkpoint: Checkpoint, sink: Sink, lane: str) -> Iterator[str]:
+def _lanes(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> Iterator[str]:
     """Where the newest batch is looked for. A lane that has published costs no listing of the others. All of them are
     looked at where the newest ones have published nothing, and the form was another one once."""
     yield lane
@@ -47,11 +47,12 @@ def _lanes(checkpoint: Checkpoint, sink: Sink, lane: str) -> Iterator[str]:
         yield from others[OTHERS:]
 
 
-def _was_ever_unlike(checkpoint: Checkpoint, sink: Sink) -> bool:
+def _was_ever_unlike(checkpoint: Checkpoint, sink: OpenSink) -> bool:
     """Whether any pipeline on record writes the table in another form: if none does, no batch of any lane has one."""
     sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
+    of_table = (one for one in sinks if one is not None and _is_one_table(checkpoint, sink, one))
     try:
-        return any(_is_one_table(checkpoint, sink, one) and sink.unlike(one) for one in sinks if one is not None)
+        return any(sink.definition.unlike(one) for one in of_table)
     except CheckpointError:
         return True  # one that cannot be read may be it
 
@@ -72,5 +73,5 @@ def _sink(checkpoint: Checkpoint, name: str) -> Sink | None:
         return None
 
 
-def _is_one_table(checkpoint: Checkpoint, sink: Sink, before: Sink) -> bool:
-    return sink.is_same_place(before) or sink.is_table_of(before, checkpoint.tables)
+def _is_one_table(checkpoint: Checkpoint, sink: OpenSink, before: Sink) -> bool:
+    return sink.definition.is_same_place(before) or sink.is_table_of(before, checkpoint.tables)

@@ -180,7 +180,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         with alarming(context):
             attempt = self._open(execution, key, context, code=code, engine=engine)
         set_label(context, attempt_label(key, attempt.epoch))
-        sink = self.pipeline.sink
+        sink = execution.sink
         try:
             with execution.hold(attempt, engine):
                 job = execution.job(attempt, transform)

@@ -9,25 +9,98 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 
-__all__ = ["ExpectedBatch", "Manifest", "Sink"]
+__all__ = ["ExpectedBatch", "Manifest", "OpenSink", "SelfContained", "Sink", "SinkContext"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkContext:
+    """What a sink may use of its surroundings.
+
+    :param clock_ms: the time, milliseconds since the epoch.
+    :param connect: finds a connection by its id, when it is needed.
+    """
+
+    clock_ms: Callable[[], int] = now_ms
+    connect: Connect = connect
 
 
 class Sink(Definition, ABC):
-    """Definition of a sink, and what the orchestrator does with it. Nothing is touched by the constructor."""
+    """Definition of a sink: what can be said of it without its table. Nothing is touched by the constructor."""
+
+    @abstractmethod
+    def open(self, context: SinkContext) -> OpenSink:
+        """The sink in its surroundings. Nothing is touched, and no connection is asked for, before it is used.
+
+        :raises DefinitionError: if it cannot be used with what is installed here.
+        """
 
     @abstractmethod
     def location(self) -> str:
         """The table's address, in Spark's form, for messages and tables."""
+
+    def of_pipeline(self, pipeline: str) -> Self:
+        """The sink as that pipeline's; a sink whose marks name their owner keeps the name."""
+        return self
+
+    def hooks(self) -> Sequence[Definition]:
+        """Job status hooks that the sink needs; the pipeline tells them before its own."""
+        return ()
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether a batch stays in the table when the next one is published; False for a table that each replaces."""
+        return True
+
+    @property
+    def can_withdraw(self) -> bool:
+        """Whether :meth:`OpenSink.withdraw` can take a batch out. Only then is a command begun that has to."""
+        return False
+
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        """Whether :meth:`OpenSink.contains` needs no Spark, and no server."""
+        return True
+
+    def is_same_place(self, other: Sink) -> bool:
+        """Whether both write to one table, as it is now: the address of one may only be another spelling of the
+        other's, by a link."""
+        return self.location() == other.location()
+
+    def would_show(self, location: str) -> bool:
+        """Whether readers of the table would come upon what is written at an address, and take it for rows, or not be
+        able to read the table at all."""
+        return False
+
+    def unlike(self, before: Sink) -> str | None:
+        """Why readers could not read what this sink writes together with what ``before`` has written into the same
+        table, in words; None if they can."""
+        return None
+
+
+class OpenSink(ABC):
+    """A sink in its surroundings, and what the orchestrator does with it."""
+
+    @property
+    @abstractmethod
+    def definition(self) -> Sink:
+        """What was opened."""
+
+    def location(self) -> str:
+        """The table's address; see :meth:`Sink.location`."""
+        return self.definition.location()
 
     @abstractmethod
     def check(self) -> None:
@@ -41,15 +114,7 @@ class Sink(Definition, ABC):
         """
         return True
 
-    def of_pipeline(self, pipeline: str) -> Self:
-        """The sink as that pipeline's; a sink whose marks name their owner keeps the name."""
-        return self
-
-    def hooks(self) -> Sequence[Definition]:
-        """Job status hooks that the sink needs; the pipeline tells them before its own."""
-        return ()
-
-    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:  # noqa: B027
         """Make what must be there before Spark writes a stage, so that nobody else sees it. Idempotent; called before
         each attempt. A sink whose stages nobody could see anyway has nothing to do.
 
@@ -105,7 +170,7 @@ class Sink(Definition, ABC):
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         """Remove the attempt's stage, whatever is left of it. False if there was none. Never touches published data."""
 
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:  # noqa: B027
         """Leave word beside the stage that the attempt is fenced, for its Spark, which sees no checkpoint. It only
         spares work: :meth:`publish` decides without it. Idempotent.
 
@@ -147,40 +212,15 @@ class Sink(Definition, ABC):
         :param checkpoint: its id; empty for those of attempts of before identities.
         """
 
-    @property
-    def keeps_batches(self) -> bool:
-        """Whether a batch stays in the table when the next one is published; False for a table that each replaces."""
-        return True
-
-    @property
-    def can_withdraw(self) -> bool:
-        """Whether :meth:`withdraw` can take a batch out. Only then is a command begun that has to."""
-        return type(self).withdraw is not Sink.withdraw
-
-    @property
-    def is_cheap_to_ask(self) -> bool:
-        """Whether :meth:`contains` needs no Spark, and no server."""
-        return True
-
     def seems_away(self, tables: KnownTables) -> str | None:
         """Why the table looks as if it were away, as a file system that is not mounted is, and what to do; None if it
         does not. Asked at each plan."""
         return None
 
-    def is_same_place(self, other: Sink) -> bool:
-        """Whether both write to one table, as it is now: the address of one may only be another spelling of the
-        other's, by a link."""
-        return self.location() == other.location()
-
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         """Whether the table that ``before`` wrote at another address is this one: it was moved, and has the id by which
         ``tables`` knows it."""
         return False
-
-    def unlike(self, before: Sink) -> str | None:
-        """Why readers could not read what this sink writes together with what ``before`` has written into the same
-        table, in words; None if they can."""
-        return None
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         """Ids of the lane that something is published under, whosever it is, ascending.
@@ -189,3 +229,18 @@ class Sink(Definition, ABC):
         :raises SinkError: if the sink cannot list them, or is away.
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")
+
+
+class SelfContained(Sink, OpenSink):
+    """A sink that needs nothing of its surroundings: opened, it is itself."""
+
+    def open(self, context: SinkContext) -> Self:
+        return self
+
+    @property
+    def definition(self) -> Self:
+        return self
+
+    @property
+    def can_withdraw(self) -> bool:
+        return type(self).withdraw is not OpenSink.withdraw

@@ -7,7 +7,8 @@ that the sinks have; so a run costs what is left to do, not what was ever done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
@@ -30,7 +31,7 @@ from airflow_provider_microbatch.execution.retention import (
 )
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Janitor:
         log.warning("the janitor does not understand %s", what, exc_info=error)
         report.add("failed", what, f"{type(error).__name__}: {error}")
 
-    def _work(self, sinks: Sequence[Sink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
+    def _work(self, sinks: Sequence[OpenSink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that may need something."""
         found = set(self._checkpoint.leases.unfinished())
         for sink in sinks:
@@ -132,7 +133,7 @@ class Janitor:
                 self._failed(sink.location(), error, report)
         return sorted(found)
 
-    def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
+    def _attempt(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         what = f"{key} attempt {epoch}"
         attempt = self._checkpoint.attempts.get(key, epoch)
         if attempt is None:
@@ -172,14 +173,14 @@ class Janitor:
             end = self._answer(attempt, candidates, report) or end
         self._tell(attempt, end, candidates, report)
 
-    def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> bool:
+    def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[OpenSink], report: JanitorReport) -> bool:
         if self._is_over(attempt.key) or self._published_in(attempt, sinks) is None:
             return False
         what, why = f"{attempt.key} attempt {attempt.epoch}", "published; the next run of the pipeline commits it"
         report.add("waits for its commit", what, why)
         return True
 
-    def _answer(self, attempt: Attempt, sinks: Sequence[Sink], report: JanitorReport) -> AttemptEnd | None:
+    def _answer(self, attempt: Attempt, sinks: Sequence[OpenSink], report: JanitorReport) -> AttemptEnd | None:
         """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
         answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
         checkpoint, key = self._checkpoint, attempt.key
@@ -203,7 +204,7 @@ class Janitor:
         report.add("clear answered", f"{key} attempt {attempt.epoch}", "its output is the batch's")
         return self._succeeded()
 
-    def _published_in(self, attempt: Attempt, sinks: Sequence[Sink]) -> tuple[Sink, Manifest] | None:
+    def _published_in(self, attempt: Attempt, sinks: Sequence[OpenSink]) -> tuple[OpenSink, Manifest] | None:
         return published_in(self._checkpoint, attempt, sinks, tables=self._checkpoint.tables.following_moves)
 
     def _is_over(self, key: BatchKey) -> bool:
@@ -217,7 +218,7 @@ class Janitor:
     def _succeeded(self) -> AttemptEnd:
         return AttemptEnd(state="succeeded", ended_ms=self._clock_ms())
 
-    def _clear_away(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+    def _clear_away(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         """Stop what may still run of the attempt, and drop its stage."""
         key, epoch = attempt.key, attempt.epoch
         what = f"{key} attempt {epoch}"
@@ -243,7 +244,7 @@ class Janitor:
             if sink.drop_stage(attempt.batch, epoch):
                 report.add("stage dropped", what, told)
 
-    def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[Sink], report: JanitorReport) -> None:
+    def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         """Record the attempt's end, and tell its hooks."""
         if self._dry_run:
             return
@@ -297,7 +298,7 @@ class Janitor:
             state=state, error=error, ended_ms=self._clock_ms(), cause=DEAD if state == "failed" else None
         )  # fmt: skip
 
-    def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[Sink], report: JanitorReport) -> None:
+    def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         """A lease whose epoch was never taken, or a stage of an attempt that retention has removed."""
         what = f"{key} attempt {epoch}"
         leases = self._checkpoint.leases
@@ -325,18 +326,21 @@ class Janitor:
         """Whose stages are looked for: this checkpoint's, and those of before anybody said whose a stage is."""
         return (self._own, "")
 
-    def _sink_of(self, attempt: Attempt) -> Sink | None:
+    def _sink_of(self, attempt: Attempt) -> OpenSink | None:
         arguments = definition_of(self._checkpoint, attempt)
-        return None if arguments is None else Sink.from_dict(arguments.get("sink", {}), live=self._given_sinks)
+        return None if arguments is None else self._open(arguments.get("sink", {}))
 
-    def _sinks(self, report: JanitorReport) -> list[Sink]:
+    def _open(self, sink: Mapping[str, Any]) -> OpenSink:
+        return Sink.from_dict(sink, live=self._given_sinks).open(SinkContext(clock_ms=self._clock_ms))
+
+    def _sinks(self, report: JanitorReport) -> list[OpenSink]:
         """All sinks that attempts of this checkpoint have written to, each once."""
-        found: dict[str, Sink] = {str(sink.to_dict()): sink for sink in self._given_sinks}
+        found = {str(given): self._open(given) for given in (sink.to_dict() for sink in self._given_sinks)}
         for name in self._checkpoint.definitions.names():
             try:
                 recorded = self._checkpoint.definitions.sink(name)
                 if recorded is not None and str(recorded) not in found:
-                    found[str(recorded)] = Sink.from_dict(recorded, live=self._given_sinks)
+                    found[str(recorded)] = self._open(recorded)
             except UntrustedError as error:
                 report.add("refused", f"the sink of pipeline definition {name}", str(error))
             except MicroBatchError as error:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import expected, expected_next, planned_identity
 from airflow_provider_microbatch.execution.set_aside import is_aside
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 SAMPLE = 20
@@ -50,11 +50,11 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         return TableCheck(findings=[], asked=0, of=len(committed), unasked=str(error))
     if identity is None or identity.pipeline is None:
         return TableCheck(findings=[], asked=0, of=0, unasked="no pipeline has run here")
-    dear = [sink.location() for sink in sinks if not sink.is_cheap_to_ask]
+    dear = [sink.location() for sink in sinks if not sink.definition.is_cheap_to_ask]
     if dear and not everything:
         reason = f"it takes a server to ask {', '.join(dear)}; --table does"
         return TableCheck(findings=[], asked=0, of=len(committed), unasked=reason)
-    if not all(sink.keeps_batches for sink in sinks):
+    if not all(sink.definition.keeps_batches for sink in sinks):
         # Each batch replaces the table: only the last one of all can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
@@ -88,7 +88,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
         by_hand = commit.set_aside and not commit.failure
         if by_hand or is_aside(checkpoint, key, commit):
             return  # nothing of it is in the table, and the log says so
-        failed: list[tuple[Sink, SinkError]] = []
+        failed: list[tuple[OpenSink, SinkError]] = []
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
             try:
@@ -113,7 +113,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
 
 
-def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[Sink]) -> Iterator[Finding]:
+def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
     """The place that the next batch will have, in the sinks of today."""
     newest = checkpoint.offset_log.latest_id()
     number = 0 if newest is None else newest + 1

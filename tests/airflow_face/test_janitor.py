@@ -67,20 +67,22 @@ def test_a_definition_of_another_version_is_the_trouble_of_its_own_checkpoint(tm
     assert other.stages() == []
 
 
+@pytest.mark.parametrize("method", ["open", "stages"])
 def test_whatever_a_sink_raises_the_other_checkpoints_are_cleaned_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     broken, other = dead(tmp_path / "broken"), dead(tmp_path / "other")
-    real = FileSink.stages
+    real = getattr(FileSink, method)
 
-    def stages(self: FileSink, checkpoint: str) -> Any:
+    def raising(self: FileSink, *given: Any) -> Any:
         if self.path == str(broken.lake):
             raise KeyError("a sink of the user's")
-        return real(self, checkpoint)
+        return real(self, *given)
 
-    monkeypatch.setattr(FileSink, "stages", stages)
+    monkeypatch.setattr(FileSink, method, raising)
     with pytest.raises(AirflowException, match="a sink of the user's"):
         run(tmp_path, pipelines=[broken.pipeline, other.pipeline])
+    monkeypatch.undo()
     assert other.stages() == []
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from acme_microbatch.database_sink import DatabaseSink
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatchError, PublishConflictError, SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
 from airflow_provider_microbatch.sinks.table import TableSink
@@ -34,6 +36,9 @@ SYSTEMS = {
         make=lambda folder: TableSink(PathCatalog(str(folder / "lake")), "sales.orders", format="json"),
         write_stage=write_stage_table,
     ),
+    "acme's database": Kind(
+        make=lambda folder: DatabaseSink("acme_rows", stages=str(folder / "stages")), write_stage=write_stage
+    ),
 }
 
 
@@ -46,15 +51,18 @@ def kind(system_name: str) -> Kind:
 
 
 @pytest.fixture
-def sink(kind: Kind, tmp_path: Path) -> Sink:
-    return kind.make(tmp_path)
+def sink(kind: Kind, tmp_path: Path) -> OpenSink:
+    def connect(conn_id: str) -> Connection:
+        return Connection(conn_id=conn_id, conn_type="acme", host=str(tmp_path / f"{conn_id}.db"))
+
+    return kind.make(tmp_path).open(SinkContext(connect=connect))
 
 
-def test_the_definition_survives_a_round_trip(sink: Sink) -> None:
-    assert Sink.from_dict(sink.to_dict()) == sink
+def test_the_definition_survives_a_round_trip(sink: OpenSink) -> None:
+    assert Sink.from_dict(sink.definition.to_dict()) == sink.definition
 
 
-def test_making_and_asking_touch_nothing(sink: Sink, tmp_path: Path) -> None:
+def test_making_and_asking_touch_nothing(sink: OpenSink, tmp_path: Path) -> None:
     sink.check()
     assert sink.stage(BATCH, 1) == sink.stage(BATCH, 1)
     assert sink.location()
@@ -66,13 +74,13 @@ def test_making_and_asking_touch_nothing(sink: Sink, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_attempts_lanes_and_checkpoints_never_share_a_stage(sink: Sink) -> None:
+def test_attempts_lanes_and_checkpoints_never_share_a_stage(sink: OpenSink) -> None:
     others = [batch_of(BatchKey("live", 8)), batch_of(BatchKey("backfill", 7)), batch_of(checkpoint="another")]
     stages = [sink.stage(batch, 1) for batch in (BATCH, *others)]
     assert len({str(stage) for stage in (*stages, sink.stage(BATCH, 2))}) == len(stages) + 1
 
 
-def test_a_stage_is_published_once_and_saying_it_again_changes_nothing(kind: Kind, sink: Sink) -> None:
+def test_a_stage_is_published_once_and_saying_it_again_changes_nothing(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1)
     assert sink.stages(CHECKPOINT) == [(KEY, 1)]
     assert sink.contains(EXPECTED) is None
@@ -84,7 +92,7 @@ def test_a_stage_is_published_once_and_saying_it_again_changes_nothing(kind: Kin
     assert sink.stages(CHECKPOINT) == []
 
 
-def test_of_two_attempts_the_first_wins_and_the_other_learns_it(kind: Kind, sink: Sink) -> None:
+def test_of_two_attempts_the_first_wins_and_the_other_learns_it(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1)
     kind.write_stage(sink, 2)
     assert sink.publish(EXPECTED, 2).epoch == 2
@@ -97,7 +105,7 @@ def test_of_two_attempts_the_first_wins_and_the_other_learns_it(kind: Kind, sink
     assert found.epoch == 2
 
 
-def test_an_unfinished_or_missing_stage_is_never_published(kind: Kind, sink: Sink) -> None:
+def test_an_unfinished_or_missing_stage_is_never_published(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1, complete=False)
     for epoch in (1, 2):
         with pytest.raises(SinkError):
@@ -105,7 +113,7 @@ def test_an_unfinished_or_missing_stage_is_never_published(kind: Kind, sink: Sin
     assert sink.contains(EXPECTED) is None
 
 
-def test_batches_and_lanes_do_not_meet(kind: Kind, sink: Sink) -> None:
+def test_batches_and_lanes_do_not_meet(kind: Kind, sink: OpenSink) -> None:
     other = expect(BatchKey("backfill", 7))
     kind.write_stage(sink, 1)
     kind.write_stage(sink, 1, batch=other.identity)
@@ -116,7 +124,7 @@ def test_batches_and_lanes_do_not_meet(kind: Kind, sink: Sink) -> None:
     assert sink.contains(EXPECTED) is not None
 
 
-def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: Sink) -> None:
+def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: OpenSink) -> None:
     for epoch in (1, 2, 3):
         kind.write_stage(sink, epoch, rows=epoch)
     sink.publish(EXPECTED, 1)
@@ -130,7 +138,7 @@ def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: S
     assert sink.stages(CHECKPOINT) == [(KEY, 2)]
 
 
-def test_a_replay_needs_a_complete_stage(kind: Kind, sink: Sink) -> None:
+def test_a_replay_needs_a_complete_stage(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1)
     sink.publish(EXPECTED, 1)
     kind.write_stage(sink, 2, complete=False)
@@ -141,7 +149,7 @@ def test_a_replay_needs_a_complete_stage(kind: Kind, sink: Sink) -> None:
     assert found.epoch == 1
 
 
-def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Sink) -> None:
+def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: OpenSink) -> None:
     assert sink.withdraw(EXPECTED, 1) is False
     for epoch in (1, 2):
         kind.write_stage(sink, epoch)
@@ -159,7 +167,7 @@ def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Si
         assert sink.withdraw(EXPECTED, epoch) is True
 
 
-def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind, sink: Sink) -> None:
+def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1)
     sink.publish(EXPECTED, 1)
     sink.withdraw(EXPECTED, 1)
@@ -183,7 +191,7 @@ def foreign(request: pytest.FixtureRequest) -> BatchIdentity:
     return found
 
 
-def theirs(kind: Kind, sink: Sink, foreign: BatchIdentity, epoch: int = 1) -> ExpectedBatch:
+def theirs(kind: Kind, sink: OpenSink, foreign: BatchIdentity, epoch: int = 1) -> ExpectedBatch:
     """Published under the same number by somebody else."""
     kind.write_stage(sink, epoch, batch=foreign)
     known = ExpectedBatch(
@@ -194,7 +202,7 @@ def theirs(kind: Kind, sink: Sink, foreign: BatchIdentity, epoch: int = 1) -> Ex
 
 
 def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
-    kind: Kind, sink: Sink, foreign: BatchIdentity
+    kind: Kind, sink: OpenSink, foreign: BatchIdentity
 ) -> None:
     known = theirs(kind, sink, foreign)
     kind.write_stage(sink, 2)
@@ -213,14 +221,14 @@ def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
     assert sink.batches("backfill", NOTHING_KNOWN) == []
 
 
-def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: Sink, foreign: BatchIdentity) -> None:
+def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: OpenSink, foreign: BatchIdentity) -> None:
     known = theirs(kind, sink, foreign)
     with pytest.raises(ForeignBatchError):
         sink.withdraw(EXPECTED, 1)
     assert sink.contains(known) is not None
 
 
-def test_a_foreign_batch_is_named_with_the_ways_on(kind: Kind, sink: Sink, foreign: BatchIdentity) -> None:
+def test_a_foreign_batch_is_named_with_the_ways_on(kind: Kind, sink: OpenSink, foreign: BatchIdentity) -> None:
     theirs(kind, sink, foreign)
     with pytest.raises(ForeignBatchError) as error:
         sink.contains(EXPECTED)
@@ -234,7 +242,7 @@ def test_a_foreign_batch_is_named_with_the_ways_on(kind: Kind, sink: Sink, forei
 
 
 def test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt(
-    kind: Kind, sink: Sink, foreign: BatchIdentity
+    kind: Kind, sink: OpenSink, foreign: BatchIdentity
 ) -> None:
     theirs(kind, sink, foreign, epoch=5)
     adopting = ExpectedBatch(identity=BATCH, tables=NOTHING_KNOWN, recognise=as_adopted)
@@ -246,14 +254,14 @@ def test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every
     assert sink.contains(EXPECTED) is not None
 
 
-def test_a_stage_of_another_plan_is_not_published(kind: Kind, sink: Sink) -> None:
+def test_a_stage_of_another_plan_is_not_published(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1, batch=batch_of(digest="d2"))
     with pytest.raises(SinkError, match="written for another plan of batch live/7"):
         sink.publish(EXPECTED, 1)
     assert sink.contains(EXPECTED) is None
 
 
-def test_stages_fence_marks_and_replaced_output_of_another_checkpoint_stay(kind: Kind, sink: Sink) -> None:
+def test_stages_fence_marks_and_replaced_output_of_another_checkpoint_stay(kind: Kind, sink: OpenSink) -> None:
     another = batch_of(checkpoint="another")
     for batch in (BATCH, another):
         kind.write_stage(sink, 1, batch=batch)

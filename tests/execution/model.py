@@ -26,7 +26,7 @@ from airflow_provider_microbatch.execution.engine import Code, EngineState, Hand
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores import Store, Versioned
 from airflow_provider_microbatch.upkeep.janitor import Janitor
@@ -265,7 +265,7 @@ class ModelStore(Store):
 
 
 @dataclass(frozen=True)
-class ModelSink(Sink):
+class ModelSink(SelfContained):
     """One row a batch."""
 
     def location(self) -> str:

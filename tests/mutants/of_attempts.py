@@ -62,9 +62,9 @@ MUTATIONS = [
         name="a failed attempt's stage stays",
         why="stages pile up",
         file="execution/ending.py",
-        old="            if self._pipeline.sink.drop_stage(attempt.batch, attempt.epoch):\n",
+        old="            if self._sink.drop_stage(attempt.batch, attempt.epoch):\n",
         new="            if False:\n",
-        tests=("tests/execution/test_run.py",),
+        tests=(RUN,),
     ),
     Mutation(
         name="an adopted attempt's stage stays",

@@ -46,9 +46,9 @@ MUTATIONS = [
         name="a table that is away is planned for",
         why="what is written in its place is hidden as soon as it is back",
         file="execution/plan.py",
-        old="        check_there(self._checkpoint, self._pipeline.sink)\n",
+        old="        check_there(self._checkpoint, self.sink)\n",
         new="",
-        tests=("tests/execution/test_table_place.py",),
+        tests=(PLACE,),
     ),
     Mutation(
         name="a table that is away is asked and written all the same",
@@ -126,9 +126,9 @@ MUTATIONS = [
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
         file="execution/table_place.py",
-        old="            if sink.is_table_of(other, checkpoint.tables) or",
+        old="            if sink.is_table_of(other.definition, checkpoint.tables) or",
         new="            if True or",
-        tests=("tests/execution/test_table_place.py",),
+        tests=(PLACE,),
     ),
     Mutation(
         name="a batch is made again that an attempt of before published to another table",

@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.posix import PosixStore
 
@@ -40,12 +40,12 @@ BATCH = batch_of()
 EXPECTED = expect()
 
 
-def folder_of(sink: Sink, epoch: int, batch: BatchIdentity = BATCH) -> Path:
+def folder_of(sink: OpenSink, epoch: int, batch: BatchIdentity = BATCH) -> Path:
     return Path(sink.stage(batch, epoch).arguments["path"].removeprefix("file://"))
 
 
 def write_stage(
-    sink: Sink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, files: int = 1, complete: bool = True
+    sink: OpenSink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, files: int = 1, complete: bool = True
 ) -> Path:
     """A stage whose rows say which attempt wrote them."""
     folder = folder_of(sink, epoch, batch)

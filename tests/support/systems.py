@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
@@ -228,7 +228,7 @@ class FilesOnPosix:
         _write_lines(self._stage(job) / "_error" / "part-0.txt", [report])
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
-        return ((Sink, FileSink, "sink"), (OpenSource, OpenFileSource, "source"))
+        return ((OpenSink, FileSink, "sink"), (OpenSource, OpenFileSource, "source"))
 
     @staticmethod
     def _stage(job: Job) -> Path:

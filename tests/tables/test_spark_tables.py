@@ -340,7 +340,7 @@ def test_what_somebody_else_has_made_stays(shop: Make, server: ConnectStatements
     sink = made.world.pipeline.sink
     assert isinstance(sink, TableSink)
     assert isinstance(sink.catalog, SparkCatalog)
-    stage = sink.catalog.create_stage_table(sink.definition, made.world.place(KEY), 1)
+    stage = sink.catalog.create_stage_table(sink.as_table, made.world.place(KEY), 1)
     theirs = f"sales.{sink.catalog._names(stage).stage}"
     server.run([f"CREATE TABLE {theirs} (x INT) USING json"])
     with pytest.raises(HookError, match="is there already"):

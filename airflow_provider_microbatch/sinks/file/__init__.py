@@ -41,7 +41,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, Sink
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.posix import (
     check_no_link,
@@ -70,7 +70,7 @@ _FENCED = "a later attempt has taken this one's place\n"
 
 
 @dataclass(frozen=True)
-class FileSink(Sink):
+class FileSink(SelfContained):
     """Publishes each batch as the folder ``lane=<lane>/batch_id=<N>`` of a table of files.
 
     :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, Sink
 from airflow_provider_microbatch.sinks.file import check_options
 from airflow_provider_microbatch.sinks.table.catalog import Catalog
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 
 @dataclass(frozen=True)
-class TableSink(Sink):
+class TableSink(SelfContained):
     """Writes a table of a catalog, by one of five statements.
 
     :param catalog: a :class:`~airflow_provider_microbatch.sinks.table.path_catalog.PathCatalog` or
@@ -57,10 +57,10 @@ class TableSink(Sink):
             raise DefinitionError(f"table {self.table!r}: partition_by must be a list of columns, not one text.")
         object.__setattr__(self, "partition_by", tuple(self.partition_by))
         check_options(self.options, where=f"table {self.table!r}")
-        self.catalog.check_table(self.definition)
+        self.catalog.check_table(self.as_table)
 
     @property
-    def definition(self) -> Table:
+    def as_table(self) -> Table:
         """The table as the catalog takes it."""
         return Table(
             name=self.table,
@@ -76,19 +76,19 @@ class TableSink(Sink):
         return dataclasses.replace(self, pipeline=pipeline)
 
     def hooks(self) -> Sequence[JobStatusHook]:
-        return (StagedTableHook(self.catalog, self.definition),)
+        return (StagedTableHook(self.catalog, self.as_table),)
 
     def location(self) -> str:
-        return self.catalog.location(self.definition)
+        return self.catalog.location(self.as_table)
 
     def check(self) -> None:
-        self.catalog.check(self.definition)
+        self.catalog.check(self.as_table)
 
     def admits(self, batch: BatchIdentity) -> bool:
-        return self.catalog.admits(self.definition, batch)
+        return self.catalog.admits(self.as_table, batch)
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
-        self.catalog.make_ready(self.definition, tables, is_there=is_there)
+        self.catalog.make_ready(self.as_table, tables, is_there=is_there)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         return self.catalog.runtime_stage(self._stage(batch, epoch))
@@ -100,7 +100,7 @@ class TableSink(Sink):
         return self.catalog.failure(self._stage(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        return self.catalog.published(self.definition, batch) if self._is_here(batch.tables) else None
+        return self.catalog.published(self.as_table, batch) if self._is_here(batch.tables) else None
 
     @property
     def keeps_batches(self) -> bool:
@@ -115,7 +115,7 @@ class TableSink(Sink):
         return self.catalog.is_cheap_to_ask
 
     def seems_away(self, tables: KnownTables) -> str | None:
-        return self.catalog.seems_away(self.definition, tables)
+        return self.catalog.seems_away(self.as_table, tables)
 
     def is_same_place(self, other: Sink) -> bool:
         if self.location() == other.location():
@@ -126,7 +126,7 @@ class TableSink(Sink):
         return isinstance(before, TableSink) and self._folder.is_table_of(before._folder, tables)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        return self.catalog.batches(self.definition, lane) if self._is_here(tables) else []
+        return self.catalog.batches(self.as_table, lane) if self._is_here(tables) else []
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         self._is_here(batch.tables)
@@ -140,27 +140,27 @@ class TableSink(Sink):
         return self.catalog.drop_table(self._stage(batch, epoch))
 
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self.catalog.files(self.definition).fence(batch, epoch, by=by)
+        self.catalog.files(self.as_table).fence(batch, epoch, by=by)
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        files = self.catalog.files(self.definition)
+        files = self.catalog.files(self.as_table)
         return files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        return self._is_here(batch.tables) and self.catalog.withdraw(self.definition, batch, epoch)
+        return self._is_here(batch.tables) and self.catalog.withdraw(self.as_table, batch, epoch)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self.catalog.drop_replaced(self.definition, checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+        return self.catalog.drop_replaced(self.as_table, checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
-        return self.catalog.stages(self.definition, checkpoint)
+        return self.catalog.stages(self.as_table, checkpoint)
 
     def _is_here(self, tables: KnownTables) -> bool:
         return self._folder.is_here(tables)
 
     @property
     def _folder(self) -> TableFolder:
-        return self.catalog.files(self.definition).folder
+        return self.catalog.files(self.as_table).folder
 
     def _stage(self, batch: BatchIdentity, epoch: int) -> StageTable:
-        return self.catalog.create_stage_table(self.definition, batch, epoch)
+        return self.catalog.create_stage_table(self.as_table, batch, epoch)

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import take_back_half_rename
@@ -171,7 +171,7 @@ def _mend_tables(drafting: Drafting) -> None:
             )
 
 
-def _known_by(drafting: Drafting, told: str) -> list[Sink]:
+def _known_by(drafting: Drafting, told: str) -> list[OpenSink]:
     """Sinks that look for their table by the entry of which this was told."""
     found = []
     with suppress(MaintenanceError):

@@ -90,14 +90,16 @@ class _Rewind:
         """An attempt that slept may publish and commit after the plan was made, and before it is fenced."""
         key, why = BatchKey(self._name, number), "its attempt may have gone on while the command began"
         for attempt in unfinished if self._drop_output else ():
-            sink = self._recorded.sink_of(attempt)
-            if sink is not None and sink.is_cheap_to_ask and sink.keeps_batches and attempt.identity is not None:
+            sink, identity = self._recorded.sink_of(attempt), attempt.identity
+            if sink is None or identity is None:
+                continue
+            if sink.definition.is_cheap_to_ask and sink.definition.keeps_batches:
                 self._drafting.elsewhere(
                     DropOutput(
                         key=str(key),
                         epoch=attempt.epoch,
-                        identity=attempt.identity.to_dict(),
-                        sink=sink.to_dict(),
+                        identity=identity.to_dict(),
+                        sink=sink.definition.to_dict(),
                         where=sink.location(),
                         why=why,
                     )
@@ -112,7 +114,7 @@ class _Rewind:
         except (MaintenanceError, SinkError):
             return {}  # what is in the logs is asked for by itself
         found = {number: self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers}
-        lost = {number: one for number, one in found.items() if one is not None and one.sink.keeps_batches}
+        lost = {number: one for number, one in found.items() if one is not None and one.sink.definition.keeps_batches}
         if lost:
             self._check_given_up(sorted(lost))
             self._drafting.note(
@@ -290,7 +292,7 @@ class _Rewind:
         for number in reversed(present):
             found = published[number]
             assert found is not None
-            if not found.sink.can_withdraw:
+            if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
                     "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again."
@@ -300,7 +302,7 @@ class _Rewind:
                 key=str(BatchKey(self._name, number)),
                 epoch=adopted.epoch if adopted is not None else found.manifest.epoch,
                 identity=found.manifest.identity.to_dict() if found.manifest.identity else None,
-                sink=found.sink.to_dict(),
+                sink=found.sink.definition.to_dict(),
                 where=found.sink.location(),
                 why="it is read and published again",
             )
@@ -327,13 +329,13 @@ class _Rewind:
         the batch's place would be taken by what no log knows, and no batch of this number could ever be published."""
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
-            if sink is not None and sink.is_cheap_to_ask:
+            if sink is not None and sink.definition.is_cheap_to_ask:
                 self._drafting.elsewhere(
                     DropStage(
                         key=str(attempt.key),
                         epoch=attempt.epoch,
                         checkpoint=attempt.batch.checkpoint,
-                        sink=sink.to_dict(),
+                        sink=sink.definition.to_dict(),
                         where=sink.location(),
                         why="a publish that comes late finds nothing",
                     )

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
 
 
@@ -37,7 +37,7 @@ class Published:
     """
 
     manifest: Manifest
-    sink: Sink
+    sink: OpenSink
 
 
 class Recorded:
@@ -102,14 +102,14 @@ class Recorded:
         """
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
-    def sinks_of(self, key: BatchKey) -> list[Sink]:
+    def sinks_of(self, key: BatchKey) -> list[OpenSink]:
         """Those usable sinks that attempts of the batch wrote to; all, if that is not known. It is in no other, unless
         somebody has moved or copied the table."""
         names = self._definitions_of(key)
-        wrote = [str(sink.to_dict()) for name, sink in self._usable.items() if names is None or name in names]
-        return [sink for sink in self.usable() if str(sink.to_dict()) in wrote]
+        wrote = [sink.definition for name, sink in self._usable.items() if names is None or name in names]
+        return [sink for sink in self.usable() if sink.definition in wrote]
 
-    def sinks(self) -> list[Sink]:
+    def sinks(self) -> list[OpenSink]:
         """All sinks of the checkpoint, each once.
 
         :raises MaintenanceError: if none is on record, or one cannot be used from here.
@@ -118,13 +118,13 @@ class Recorded:
         self._check_usable(self._unusable)
         return found
 
-    def usable(self) -> list[Sink]:
+    def usable(self) -> list[OpenSink]:
         """Those sinks that can be used from here, each once. Today's comes first: of a table that was copied it is that
         one that readers go by.
 
         :raises MaintenanceError: if none is on record.
         """
-        found = list({str(sink.to_dict()): sink for sink in self._usable.values()}.values())
+        found = list({str(sink.definition.to_dict()): sink for sink in self._usable.values()}.values())
         if not found and not self._unusable:
             raise MaintenanceError(
                 f"{self._checkpoint.location} has no pipeline on record: none of this package has run an attempt here, "
@@ -136,7 +136,7 @@ class Recorded:
         """What is the matter with the sinks that cannot be used from here, in words, each with its definition."""
         return [self._unusable[name] for name in sorted(self._unusable)]
 
-    def sink_of(self, attempt: Attempt) -> Sink | None:
+    def sink_of(self, attempt: Attempt) -> OpenSink | None:
         """The sink that the attempt wrote to; None if that is not on record.
 
         :raises MaintenanceError: if it cannot be used from here.
@@ -146,7 +146,7 @@ class Recorded:
         return self._usable.get(name)
 
     @property
-    def _usable(self) -> Mapping[str, Sink]:
+    def _usable(self) -> Mapping[str, OpenSink]:
         return self._loaded[0]
 
     @property
@@ -154,16 +154,16 @@ class Recorded:
         return self._loaded[1]
 
     @cached_property
-    def _loaded(self) -> tuple[dict[str, Sink], dict[str, str]]:
+    def _loaded(self) -> tuple[dict[str, OpenSink], dict[str, str]]:
         """Sinks, and what is the matter with those that cannot be used, by the names of their definitions."""
-        found: dict[str, Sink] = {}
+        found: dict[str, OpenSink] = {}
         refused: dict[str, str] = {}
         definitions, newest = self._checkpoint.definitions, self._newest_definition()
         for name in sorted(definitions.names(), key=lambda name: name != newest):
             try:
                 recorded = definitions.sink(name)
                 if recorded is not None:
-                    found[name] = Sink.from_dict(recorded)
+                    found[name] = Sink.from_dict(recorded).open(SinkContext())
             except (DefinitionError, CheckpointError) as error:
                 refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
         return found, refused
@@ -243,7 +243,7 @@ class Recorded:
         return next((found["arguments"] for found in left if found is not None), {})
 
 
-def _at(key: BatchKey, sinks: Sequence[Sink], tables: KnownTables) -> list[Published]:
+def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[Published]:
     anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found)
     found = [(sink.contains(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]

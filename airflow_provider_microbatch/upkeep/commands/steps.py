@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.registry import of_today
-from airflow_provider_microbatch.sinks import Manifest, Sink
+from airflow_provider_microbatch.sinks import Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
@@ -340,7 +340,7 @@ class DropOutput:
         owner = checkpoint.identity()
         own, tables = owner.query_id if owner is not None else "", checkpoint.tables.following_moves
         taken = only(seen, checkpoint=own, tables=tables)
-        sink = Sink.from_dict(self.sink)
+        sink = Sink.from_dict(self.sink).open(SinkContext())
         found = sink.contains(taken)
         # After the look: what is there once the command has ended is of the batch's next life, or was given back.
         if found is None or is_over():
@@ -381,7 +381,7 @@ class DropStage:
     def apply(self, store: Store) -> None:
         """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
         stage = BatchIdentity.at(BatchKey.parse(self.key), checkpoint=self.checkpoint)
-        Sink.from_dict(self.sink).drop_stage(stage, self.epoch)
+        Sink.from_dict(self.sink).open(SinkContext()).drop_stage(stage, self.epoch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
                 f"the stage of {step.what} is checkpoint {step.checkpoint!r:.100}'s, and not this one's."
             )
         recorded = Recorded(checkpoint)
-        if not any(step.sink == sink.to_dict() for sink in recorded.usable()):
+        if not any(step.sink == sink.definition.to_dict() for sink in recorded.usable()):
             raise MaintenanceError(
                 " ".join([f"{step.where!r:.200} is the table of no pipeline that is on record here.",
                           *recorded.unusable()])
