@@ -190,12 +190,19 @@ class Pipeline(Definition):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
 
     def _check_apart(self, where: str) -> None:
-        """No source reads what the pipeline writes: it would grow by its own output in every run. None gives up what
-        another may not have read yet."""
-        written = [("checkpoint", open_store(self.checkpoint).location), ("sink", self.sink.location())]
+        """No source reads what the pipeline writes: it would grow by its own output in every run; nor does who reads
+        the table. None gives up what another may not have read yet."""
+        written = [("checkpoint", open_store(self.checkpoint).location)]
         for name, source in self.sources.items():
             if source.gives_up_to is not None:
                 written.append((f"archive of source {name!r}", source.gives_up_to))
+        for what, location in written:
+            if self.sink.would_show(location):
+                raise DefinitionError(
+                    f"{where}: the {what} at {location!r} lies in the table {self.sink.location()!r}, and who reads "
+                    "that comes upon it, or a batch that replaces the table takes it away. Put it beside the table."
+                )
+        written.append(("sink", self.sink.location()))
         for name, source in self.sources.items():
             for what, location in written:
                 if source.would_read(location):

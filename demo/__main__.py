@@ -109,11 +109,15 @@ def _demo(home: Path, *, batches: int) -> int:
                     check_is_clean(checkpoint),
                 ]
             )
-            print(f"\nGrid view: {airflow.grid_url(DAG_ID)}")
-            print(f"Batches with their rows: {airflow.grid_url(DAG_ID)}/tasks/micro_batch/task_instances", flush=True)
             if sys.stdout.isatty():
+                print(f"\nGrid view: {airflow.grid_url(DAG_ID)}")
+                print(f"Batches with their rows: {airflow.grid_url(DAG_ID)}/tasks/micro_batch/task_instances")
                 print("It stays up until you press Ctrl-C.", flush=True)
                 signal.pause()
+            print(
+                "\nTo look at the grid, run this in a terminal: Airflow stays up there until you press Ctrl-C.",
+                flush=True,
+            )
     except KeyboardInterrupt:
         # It may have come in the middle of a stop that had begun already.
         airflow.stop()

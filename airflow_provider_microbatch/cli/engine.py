@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir", type=Path, default=default_folder(), metavar="DIR", help="its folder (default: %(default)s)"
     )
-    parser.add_argument("--master", default="local[*]", help="start: Spark's master (default: %(default)s)")
+    parser.add_argument("--master", help="start: Spark's master (default: local[*])")
     parser.add_argument("--conf", type=setting, action="append", default=[], metavar="KEY=VALUE",
                         help="start: a setting of the server; may be given again")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     started, connection, before = False, _text(folder / server.CONNECTION), server.address(folder)
     if arguments.action == "start":
         with _interrupted_by_signals():
-            _, started = server.start(folder, master=arguments.master, conf=dict(arguments.conf))
+            _, started = server.start(folder, master=arguments.master or "local[*]", conf=dict(arguments.conf))
     found = server.status(folder)
     if found.running is None:
         _print(arguments, {"running": None}, f"no engine runs in {folder}")
@@ -58,6 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         f"engine {state}: {running.url}, Spark {running.spark}, {running.master}, up {seconds:.0f} s",
         f"server pid {running.server_pid}, runner pid {running.runner_pid}, {found.attempts} attempts running",
     ]
+    if arguments.action == "start" and not started and arguments.master not in (None, running.master):
+        lines.append(
+            f"It goes on with the master {running.master}, not {arguments.master}: stop it first to have another one."
+        )
     if arguments.action == "start":
         if started and connection == _text(folder / server.CONNECTION):
             lines.append(

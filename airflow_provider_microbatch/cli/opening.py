@@ -27,8 +27,8 @@ def open_checkpoint_store(location: str, *, sources: tuple[str, ...] = ()) -> St
     store = open_location(location)
     if not {"metadata", "offsets", "commits", "maintenance"} & set(store.list("")):
         raise CheckpointError(
-            f"{location} is not a checkpoint: it holds neither 'metadata' nor 'offsets' nor 'commits'. Give the path "
-            "that the pipeline has as checkpoint=…"
+            f"{store.location} is not a checkpoint: it is not there, or holds neither 'metadata' nor 'offsets' nor "
+            "'commits'. Give the path that the pipeline has as checkpoint=…"
         )
     _check_names(Checkpoint(store, sources=sources))
     return store

@@ -137,11 +137,15 @@ def render_properties(conf: Mapping[str, str]) -> str:
 
 
 def property_of(path: Path | None, name: str) -> str | None:
-    """A setting of a properties file, the last one of that name; None if the file, or the setting, is not there."""
+    """A setting of a properties file, the last one of that name; None if the file, or the setting, is not there,
+    or has no value."""
     if path is None or not path.is_file():
         return None
-    found = re.findall(rf"(?m)^\s*{re.escape(name)}(?:\s*[=:]\s*|\s+)(\S.*?)\s*$", path.read_text(encoding="utf-8"))
-    return found[-1] if found else None
+    # Line by line: of a setting without a value the next line is none.
+    setting = re.compile(rf"\s*{re.escape(name)}(?:\s*[=:]\s*|\s+|$)(.*)")
+    found = filter(None, map(setting.fullmatch, path.read_text(encoding="utf-8").splitlines()))
+    values = [one[1].strip() for one in found]
+    return values[-1] or None if values else None
 
 
 def _escape(text: str, *, key: bool = False) -> str:
@@ -167,8 +171,9 @@ def _zip_runtime(path: Path) -> Path:
 def _module_file(name: str, folder: Path) -> Path:
     # Found, not imported: its module may need what only Spark's host has.
     try:
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    except ValueError:  # as __main__
+        # What is `__main__` here depends on who was started, and Spark's host has another.
+        spec = importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
+    except ValueError:  # one that was made, not imported
         spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(

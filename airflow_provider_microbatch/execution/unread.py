@@ -97,10 +97,10 @@ def way_on(unread: Unread, *, run: RunIdentity | None, limit_ms: int, length_ms:
     seconds = -(-(limit_ms - unread.first_ms) // 1000)
     command = f"airflow backfill create --dag-id {dag} --from-date {_second(start)} --to-date {_second(end)}"
     return (
-        f"If no run is on its way to it, `{command}` makes the runs that are missing. For what came after its run, or "
-        "lies between two schedules, so that Airflow has a run of its date already: lookback="
-        f"{seconds} (seconds) of the pipeline, or more, has the next scheduled run take it. What nobody wants: move it "
-        "out of the source."
+        f"If no run is on its way to it, `{command}` makes the runs that are missing. Where that finds none to make, "
+        "as for what came after its run, or lies between two schedules, or in no interval of the schedule at all: "
+        f"lookback={seconds} (seconds) of the pipeline, or more, has the next scheduled run take it. What nobody "
+        "wants: move it out of the source."
     )
 
 

@@ -154,11 +154,12 @@ def test_check_says_what_is_wrong_and_how_to_repair_it(world: World, capsys: pyt
     ("make", "says"),
     [
         (lambda folder: folder / "nowhere", "is not a checkpoint"),
+        (lambda _: "nowhere", f"{Path('nowhere').absolute()} is not a checkpoint: it is not there"),
         (lambda folder: folder, "is not a checkpoint"),
         (lambda folder: folder / "file", "A checkpoint needs a folder"),
         (lambda folder: "s3://bucket/checkpoint", "no checkpoint store for s3://"),
     ],
-    ids=["missing", "no-checkpoint", "a-file", "scheme"],
+    ids=["missing", "relative", "no-checkpoint", "a-file", "scheme"],
 )
 def test_a_location_that_is_no_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, make: object, says: str

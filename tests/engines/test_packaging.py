@@ -168,3 +168,10 @@ def test_a_setting_of_a_properties_file_is_found(tmp_path: Path) -> None:
     assert packaging.property_of(file, "spark.jars.packages") == "a:b:1"
     assert packaging.property_of(file, "spark.files") is None
     assert packaging.property_of(None, "spark.jars") is None
+
+
+@pytest.mark.parametrize("text", ["spark.jars=", "spark.jars", "spark.jars = /old.jar\nspark.jars   "])
+def test_a_setting_without_a_value_has_not_that_of_the_next_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "spark.conf"
+    file.write_text(f"{text}\n\nspark.master local\n")
+    assert packaging.property_of(file, "spark.jars") is None

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
@@ -90,6 +91,41 @@ def test_what_a_source_does_not_list_may_be_written(path: str, recursive: bool, 
     source = FileSource(path, recursive=recursive)
     written(source, sink=folder)
     written(source, checkpoint=folder)
+
+
+TABLES: dict[str, Sink] = {
+    "/lake/orders": FileSink("/lake/orders"),
+    "/lake/tables/sales/orders": TableSink(PathCatalog("/lake/tables"), "sales.orders"),
+}
+REPLACED = TableSink(PathCatalog("/lake/tables"), "sales.orders", mode="create_or_replace")
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("below", ["", "/checkpoint", "/a/b"])
+def test_nothing_that_a_pipeline_keeps_lies_where_readers_of_its_table_come_upon_it(table: str, below: str) -> None:
+    """They read offsets as rows, or find folders of two kinds and read nothing at all."""
+    sink, folder = TABLES[table], table + below
+    with pytest.raises(DefinitionError, match=f"the checkpoint at '{folder}' lies in the table 'file://{table}'"):
+        Pipeline("orders", sink=sink, checkpoint=folder, sources={"orders": FileSource("/landing")})
+    archiving = FileSource("/landing", clean_source="archive", archive_dir=folder)
+    with pytest.raises(DefinitionError, match=f"the archive of source 'orders' at '{folder}' lies in the table"):
+        Pipeline("orders", sink=sink, checkpoint="/checkpoint", sources={"orders": archiving})
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("below", ["/_checkpoint", "/.hidden/checkpoint", "_beside"])
+def test_what_readers_of_its_table_pass_over_may_lie_there(table: str, below: str) -> None:
+    Pipeline("orders", sink=TABLES[table], checkpoint=table + below, sources={"orders": FileSource("/landing")})
+
+
+@pytest.mark.parametrize("below", ["", "/a", "/_checkpoint", "/.hidden/checkpoint"])
+def test_nothing_lies_in_a_table_that_each_batch_replaces(below: str) -> None:
+    folder = f"/lake/tables/sales/orders{below}"
+    with pytest.raises(DefinitionError, match="takes it away"):
+        Pipeline("orders", sink=REPLACED, checkpoint=folder, sources={"orders": FileSource("/landing")})
+    Pipeline(
+        "orders", sink=REPLACED, checkpoint="/lake/tables/sales/orders-2", sources={"orders": FileSource("/landing")}
+    )
 
 
 def test_tables_are_asked_for_by_their_address(tmp_path: Path) -> None:

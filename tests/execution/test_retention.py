@@ -99,7 +99,9 @@ def test_a_clear_whose_run_was_deleted_is_named_and_can_be_withdrawn(
     assert "asked for the batch again" in capsys.readouterr().out
     assert main(["check", location]) == 0
     assert main(command.split()[1:]) == 0
-    assert "nothing to do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing to do" in said
+    assert "no clear of batch live/0 waits for an answer" in said
     world.land(4)
     world.run(4)
     assert world.checkpoint.offset_log.ids() == [3, 4]

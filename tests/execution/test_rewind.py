@@ -75,7 +75,7 @@ def test_a_batch_that_is_only_planned_is_planned_again(world: World) -> None:
 
 def test_rows_that_would_be_doubled_are_refused(world: World) -> None:
     before = world.files()
-    with pytest.raises(MaintenanceError, match=r"batches 2, 3 are in the table[\s\S]*--drop-output"):
+    with pytest.raises(MaintenanceError, match=r"in it twice: batch 2, 3[\s\S]*--drop-output"):
         applied(world, rewind(1, drop_output=False))
     assert world.files() == before
 

@@ -212,7 +212,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     called(world, "sales", "refunds")
     assert main(["add-source", location, "refunds"]) == 0
     assert main(["add-source", location, "refunds"]) == 0
-    assert "nothing to do" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing to do" in said
+    assert "source 'refunds' is known, as one of its own" in said
     assert world.run(1) is None
 
 

@@ -90,6 +90,7 @@ def test_a_planned_batch_is_not_run_into_the_place_of_a_table_that_is_away(world
     with pytest.raises(SinkError, match="may not be mounted"):
         world.run(2, retry, try_number=2)
     assert retry.jobs == []
+    assert list(world.lake.iterdir()) == [], "with something in it no plan sees that the table is away"
     back(world, kept)
     world.run(2, try_number=3)
     assert world.table() == {0: [0], 1: [1], 2: [2]}

@@ -262,7 +262,7 @@ def test_after_a_restore_a_rewind_takes_out_what_the_backup_does_not_know(tmp_pa
     refused(world, 4)
     (finding,) = check_table(world.checkpoint, everything=False).findings
     assert "restored from an older backup" in finding.message
-    with pytest.raises(MaintenanceError, match="batches 1, 2 are in the table"):
+    with pytest.raises(MaintenanceError, match="is in the table, and would be in it twice: batch 1, 2"):
         planned(world, rewind(0, drop_output=False))
     applied(world, rewind(0))
     for number in range(5, 8):

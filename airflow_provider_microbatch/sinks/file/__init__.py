@@ -193,6 +193,13 @@ class FileSink(SelfContained):
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
 
+    def would_show(self, location: str) -> bool:
+        try:
+            below = Path(_local_path(location)).relative_to(self.root).parts
+        except (DefinitionError, ValueError):
+            return False
+        return not any(name.startswith(("_", ".")) for name in below)
+
     def unlike(self, before: Sink) -> str | None:
         if not isinstance(before, FileSink):
             return None

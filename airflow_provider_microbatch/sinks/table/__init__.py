@@ -125,6 +125,9 @@ class TableSink(SelfContained):
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, TableSink) and self._folder.is_table_of(before._folder, tables)
 
+    def would_show(self, location: str) -> bool:
+        return self.catalog.would_show(self.as_table, location)
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return self.catalog.batches(self.as_table, lane) if self._is_here(tables) else []
 

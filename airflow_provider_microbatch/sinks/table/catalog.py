@@ -43,6 +43,11 @@ class Catalog(Definition, ABC):
         :raises DefinitionError: for a format or option that there is not.
         """
 
+    def would_show(self, table: Table, location: str) -> bool:
+        """Whether what is written at an address is taken for the table's, or goes with what a batch puts in its place;
+        see :meth:`Sink.would_show`."""
+        return self.files(table).would_show(location)
+
     @abstractmethod
     def location(self, table: Table) -> str:
         """The table's address, in Spark's form, for messages."""

@@ -108,6 +108,13 @@ class PathCatalog(Catalog):
             return super().withdraw(table, batch, epoch)
         return self.files(table).withdraw(batch, epoch)
 
+    def would_show(self, table: Table, location: str) -> bool:
+        if table.mode == APPEND:
+            return super().would_show(table, location)
+        # Each batch puts another folder in its place: whatever is in there goes, also what no reader looks at.
+        target = self._target(table)
+        return Path(location.removeprefix("file://")).is_relative_to(target) or super().would_show(table, location)
+
     def files(self, table: Table) -> FileSink:
         target = self._target(table)
         # A table that is replaced as a whole cannot hold its own stage.

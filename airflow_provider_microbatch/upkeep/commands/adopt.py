@@ -27,6 +27,7 @@ def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
             f"`microbatch start-behind {checkpoint.location}`."
         )
     if recorded.published(key) is not None:
+        drafting.note(f"what is in the table under batch {key} is this checkpoint's own.")
         return drafting.plan()
     found = recorded.whatever_is_at(key)
     if not found:

@@ -148,6 +148,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
             "entries mean by it. Use a name that was never used."
         )
     if names.is_new(name) or _known(drafting).get(name):
+        drafting.note(f"source {name!r} is known, as one of its own.")
         return drafting.plan()
     if name in _copies(drafting.checkpoint):
         for folder in ("microbatch/sources", "sources"):

@@ -286,8 +286,8 @@ class _Rewind:
         if present and not self._drop_output:
             shown = ", ".join(map(str, present[:10])) + (" …" if len(present) > 10 else "")
             raise MaintenanceError(
-                f"batches {shown} are in the table and would be in it twice when they are read again. With "
-                "--drop-output they are taken out of it first, the newest first, one by one."
+                f"of what is read again, this is in the table, and would be in it twice: batch {shown}. With "
+                "--drop-output it is taken out first, the newest first, one by one."
             )
         for number in reversed(present):
             found = published[number]

@@ -19,7 +19,10 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
     commit = checkpoint.lane(key.lane).commit_log.get(key.id)
     if commit is None:
         raise MaintenanceError(f"batch {key} of {checkpoint.location} is not committed: no clear of it waits.")
-    for request in checkpoint.replays.pending(key):
+    waiting = checkpoint.replays.pending(key)
+    if not waiting:
+        drafting.note(f"no clear of batch {key} waits for an answer.")
+    for request in waiting:
         by = "nobody" if request.run is None else f"run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
         why = f"{by} asked for the batch again, and does not wait any more"
         end = withdrawn(f"microbatch {drafting.command}, by {drafting.by}")
