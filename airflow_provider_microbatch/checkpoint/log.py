@@ -196,6 +196,8 @@ class MetadataLog(Generic[E]):
             if hinted not in found:
                 return None
             begin = next(number for number in count(hinted) if number + 1 not in found)
+            if max(found) > begin:
+                return None  # what is missing before them is lost, or not shown yet
         elif not self.has(begin):
             return None
         for number in range(begin, begin + 2 * HINT_EVERY):
@@ -245,7 +247,10 @@ class MetadataLog(Generic[E]):
         for (_, last), (first, _) in pairwise(spans.items()):
             if first > last + 1:
                 return self._confirmed(last + 1)
-        low = max([self._lowest(), *(last + 1 for last in spans.values())])
+        lowest = self._lowest()
+        if lowest > newest or (lowest > 0 and self.has(lowest - 1)):
+            lowest = 0  # retention is at it, or a stranger has left it: the log does not begin there
+        low = max([lowest, *(last + 1 for last in spans.values())])
         part = newest % max(1, -(-(newest - low) // LOOKED_AT))
         begin = low + part * LOOKED_AT
         wanted = range(begin, min(begin + LOOKED_AT, newest))

@@ -124,18 +124,30 @@ def test_a_hint_ahead_of_a_restored_log_is_replaced_by_the_next_one(tmp_path: Pa
     assert logs.hints.list("") == [str(HINT_EVERY)]
 
 
-@pytest.mark.parametrize("lost", [65, 69, 70])
-def test_an_entry_that_is_lost_after_the_hint_is_not_taken_for_the_end(tmp_path: Path, lost: int) -> None:
+@pytest.mark.parametrize("lost", [(65,), (69,), (70,), (65, 66), (66, 67, 68, 69)])
+def test_an_entry_that_is_lost_after_the_hint_is_not_taken_for_the_end(tmp_path: Path, lost: tuple[int, ...]) -> None:
     made = claimed(tmp_path)
     for number in range(72):
         made.offset_log.add(number, entry(number))
     made.offset_log.latest_id()
-    (tmp_path / "offsets" / str(lost)).unlink()
+    for number in lost:
+        (tmp_path / "offsets" / str(number)).unlink()
     for reader in (made, claimed(tmp_path)):  # one that has seen the end, one that goes by the hint
         assert reader.offset_log.latest_id() == 71
-        if lost == 70:
+        if 70 in lost:
             with pytest.raises(BrokenLogError):
                 reader.lane("live").tail()
+
+
+@pytest.mark.parametrize("hint", ["from-30", "from-9999"])
+def test_a_hint_of_where_the_log_begins_that_is_wrong_hides_no_gap(tmp_path: Path, hint: str) -> None:
+    logs = Logs(tmp_path)
+    logs.append(HINT_EVERY + 9)
+    logs.store.delete("20")
+    logs.hints.put_if_absent(hint, b"")
+    gap = logs.open().find_gap()
+    assert gap is not None
+    assert gap.missing == 20
 
 
 def test_hints_that_cannot_be_written_fail_no_append(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -166,6 +166,22 @@ MUTATIONS = [
         tests=("tests/contract/test_requests.py",),
     ),
     Mutation(
+        name="the first entry that is missing after a hint is the end of the log",
+        why="two entries that are lost move the end back: what follows them is planned a second time",
+        file="checkpoint/log.py",
+        old="            if max(found) > begin:\n",
+        new="            if False:\n",
+        tests=("tests/checkpoint/test_log_hints.py",),
+    ),
+    Mutation(
+        name="a hint of where the log begins is believed",
+        why="a word that a stranger leaves beside the log hides that entries of it are gone",
+        file="checkpoint/log.py",
+        old="        if lowest > newest or (lowest > 0 and self.has(lowest - 1)):\n",
+        new="        if lowest > newest:\n",
+        tests=("tests/checkpoint/test_log_hints.py",),
+    ),
+    Mutation(
         name="what was put just now is not looked for after a listing",
         why="a store that lists late hides the end of the log: a batch is planned a second time, and refused",
         file="checkpoint/log.py",
