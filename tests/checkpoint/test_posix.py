@@ -303,6 +303,32 @@ def test_what_was_put_in_the_place_of_what_is_replaced_stays(
     assert store.get("offsets/0") == b"another"
 
 
+def test_nor_can_anybody_replace_what_is_taken_back_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: list[Callable[[], object]]
+) -> None:
+    """What was put there by who had compared it would be gone with what is swapped back."""
+    monkeypatch.setattr(posix_folder, "_LOCK_SECONDS", 0.05)
+    store, swapped, real = PosixStore(tmp_path), list[int](), Folder.exchange
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+
+    def exchange(*names: Any) -> None:
+        real(*names)
+        swapped.append(1)
+        if len(swapped) == 1:
+            new = store.get_versioned("offsets/0")
+            assert new is not None
+            with pytest.raises(CheckpointError, match="has it locked"):
+                store.compare_and_put("offsets/0", b"newer", version=new.version)
+
+    monkeypatch.setattr(Folder, "exchange", exchange)
+    meanwhile += [lambda: store.delete("offsets/0"), lambda: store.put_if_absent("offsets/0", b"another")]
+    assert store.compare_and_put("offsets/0", b"new", version=read.version) is None
+    assert len(swapped) == 2
+    assert store.get("offsets/0") == b"another"
+
+
 def test_nobody_waits_for_ever_for_one_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posix_folder, "_LOCK_SECONDS", 0.05)
     store = PosixStore(tmp_path)

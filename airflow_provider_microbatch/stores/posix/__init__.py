@@ -147,11 +147,13 @@ class PosixStore(Store):
                     return None
                 try:
                     folder.write(temporary, data)
-                    folder.exchange(temporary, name)
-                    if not folder.is_file(temporary, file):
-                        # Removed and put again since it was read: nobody has compared that one.
+                    # Locked, so that nobody puts in its place what the swap back would take away.
+                    with folder.locked(temporary):
                         folder.exchange(temporary, name)
-                        return None
+                        if not folder.is_file(temporary, file):
+                            # Removed and put again since it was read: nobody has compared that one.
+                            folder.exchange(temporary, name)
+                            return None
                     folder.remove(_checksum(name))
                 finally:
                     with contextlib.suppress(OSError):
