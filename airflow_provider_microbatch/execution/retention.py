@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.horizons import PACKED, REMOVED
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
@@ -153,7 +154,10 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
 
 def find_held(checkpoint: Checkpoint) -> list[Finding]:
     """Clears whose batches retention would have removed long ago, but for them: the log grows while they wait."""
-    return [_finding(checkpoint, key) for lane in checkpoint.lanes() for key in held(checkpoint, lane)]
+    keys = [key for lane in checkpoint.lanes() for key in held(checkpoint, lane)]
+    # Of those that were answered since there is none.
+    waiting = ((key, next(iter(checkpoint.replays.pending(key)), None)) for key in keys)
+    return [_finding(checkpoint, key, request) for key, request in waiting if request is not None]
 
 
 def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
@@ -162,8 +166,7 @@ def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
     return [] if kept is None or newest is None else list(_asked_for(checkpoint, lane, below=newest - kept + 1))
 
 
-def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
-    request = checkpoint.replays.pending(key)[0]
+def _finding(checkpoint: Checkpoint, key: BatchKey, request: Replay) -> Finding:
     by = "" if request.run is None else f" of run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
     return Finding(
         kind="clear",

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint import log as log_module
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
@@ -106,6 +107,26 @@ def test_a_clear_whose_run_was_deleted_is_named_and_can_be_withdrawn(
     world.run(4)
     assert world.checkpoint.offset_log.ids() == [3, 4]
     assert world.table() == {number: [number] for number in range(5)}
+
+
+def test_a_clear_that_is_answered_while_check_looks_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    many(world, 1)
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=lambda _: 1 / 0), clear_number=1)  # type: ignore[arg-type, return-value]
+    many(world, 4, first=1)
+    assert len(retention.find_held(world.checkpoint)) == 1
+    real = retention.held
+
+    def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
+        found = real(checkpoint, lane)
+        world.run(0, clear_number=1)
+        return found
+
+    monkeypatch.setattr(retention, "held", held)
+    assert retention.find_held(world.checkpoint) == []
 
 
 def test_a_clear_of_what_is_not_committed_cannot_be_withdrawn(
