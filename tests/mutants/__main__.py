@@ -60,12 +60,12 @@ class Verdict:
 
 
 @contextmanager
-def copy() -> Iterator[Path]:
-    """What the tests need, in a folder of its own, so that the work tree is never touched."""
+def copy(top: Path) -> Iterator[Path]:
+    """What the tests need of a tree, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as temporary:
         folder = Path(temporary)
         for name in COPIED:
-            source = TOP / name
+            source = top / name
             if source.is_dir():
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
@@ -76,7 +76,8 @@ def copy() -> Iterator[Path]:
 def run_tests(folder: Path, tests: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
     """Until one fails. :raises subprocess.TimeoutExpired: if they take too long."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = f"{folder}{os.pathsep}{folder / 'tests' / 'acme'}"
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         command,
         cwd=folder,
@@ -89,22 +90,23 @@ def run_tests(folder: Path, tests: Sequence[str], *, seconds: float) -> subproce
     )
 
 
-def baseline(mutations: Sequence[Mutation]) -> str | None:
+def baseline(mutations: Sequence[Mutation], top: Path) -> str | None:
     """All tests that the mutations name, on the code as it is: what failed."""
     files = sorted({file for mutation in mutations for file in mutation.tests})
-    with copy() as folder:
+    with copy(top) as folder:
         done = run_tests(folder, files, seconds=BASELINE_SECONDS)
     return None if done.returncode == 0 else (done.stdout + done.stderr)[-3000:]
 
 
-def judge(mutation: Mutation, first: str | None) -> Verdict:
+def judge(mutation: Mutation, top: Path, first: str | None) -> Verdict:
     """Apply one mutation to a fresh copy and run its tests until one fails.
 
+    :param top: the tree that is copied.
     :param first: the test to try before all others.
     """
     began = time.monotonic()
     caught_by, why = None, "SURVIVED"
-    with copy() as folder:
+    with copy(top) as folder:
         try:
             mutation.apply(folder)
             for tests in ([first] if first else [], mutation.tests):
@@ -134,20 +136,22 @@ def main() -> int:
     chosen = [mutation for mutation in MUTATIONS if not given.names or mutation.name in given.names]
     if not chosen:
         parser.error("no mutation has such a name")
-    if not given.no_baseline:
-        failed = baseline(chosen)
-        if failed is not None:
-            print(f"{failed}\nThe tests fail on the unbroken code, so they would prove nothing.")
-            return 1
-        print("the tests pass on the unbroken code", flush=True)
     caught = json.loads(CAUGHT.read_text()) if CAUGHT.exists() else {}
-    survivors = 0
-    with ThreadPoolExecutor(given.workers) as pool:
-        for verdict in pool.map(lambda mutation: judge(mutation, caught.get(mutation.name)), chosen):
-            survivors += verdict.caught_by is None
-            print(verdict, flush=True)
-            if verdict.caught_by is not None and "::" in verdict.caught_by:
-                caught[verdict.mutation.name] = verdict.caught_by
+    # Of one moment: what is edited while this runs, which takes an hour, is judged by nobody.
+    with copy(TOP) as top:
+        if not given.no_baseline:
+            failed = baseline(chosen, top)
+            if failed is not None:
+                print(f"{failed}\nThe tests fail on the unbroken code, so they would prove nothing.")
+                return 1
+            print("the tests pass on the unbroken code", flush=True)
+        survivors = 0
+        with ThreadPoolExecutor(given.workers) as pool:
+            for verdict in pool.map(lambda mutation: judge(mutation, top, caught.get(mutation.name)), chosen):
+                survivors += verdict.caught_by is None
+                print(verdict, flush=True)
+                if verdict.caught_by is not None and "::" in verdict.caught_by:
+                    caught[verdict.mutation.name] = verdict.caught_by
     if given.remember:
         known = {mutation.name: caught[mutation.name] for mutation in MUTATIONS if mutation.name in caught}
         CAUGHT.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
