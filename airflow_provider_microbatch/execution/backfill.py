@@ -17,11 +17,12 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
+    CheckpointError,
     ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
@@ -376,6 +377,34 @@ class IntervalWork:
         return OpenedSources(
             self._pipeline.sources, checkpoint=self._checkpoint, lane=key.lane, clock_ms=self._clock_ms
         )  # fmt: skip
+
+
+def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> Interval:
+    """The interval that the run's batch was planned for, if it has one. Of a run that is a moment to Airflow, as a cron
+    schedule's are, the interval reaches to the tick before, or after: once the schedule is changed that is another one,
+    and a retry or a clear would leave the batch, whose data no other lane reads, to nobody.
+
+    :param interval: as the schedule of today has it.
+    """
+    if _has_planned(run, checkpoint, batch_of(interval)):
+        return interval
+    for lane in checkpoint.lanes():
+        span = span_of(lane)
+        if span is None or not (span[0] == interval.start_ms or span[1] == interval.end_ms) or span[0] >= span[1]:
+            continue
+        planned = dataclasses.replace(interval, start_ms=span[0], end_ms=span[1])
+        if _has_planned(run, checkpoint, batch_of(planned)):
+            log.info("Run %s has planned %s, which is %s by the schedule of now", run.run_id, planned, interval)
+            return planned
+    return interval
+
+
+def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> bool:
+    try:
+        entry = checkpoint.lane(key.lane).offset_log.get(key.id)
+    except CheckpointError:
+        return False  # torn, or somebody else's: not known to be the run's
+    return entry is not None and entry.run is not None and _is_of(entry.run, run)
 
 
 def _is_of(by: RunIdentity, run: RunIdentity) -> bool:

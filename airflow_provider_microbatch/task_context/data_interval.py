@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
-from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.backfill import IntervalWork, as_planned
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.task_context.run_context import (
+    identity_of,
     is_backfill,
     is_scheduled,
     open_checkpoint,
@@ -30,10 +31,11 @@ def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
     """
     if pipeline.plan != INTERVAL and not is_backfill(context):
         return None
+    checkpoint = open_checkpoint(pipeline)
     return IntervalWork(
         pipeline=pipeline,
-        checkpoint=open_checkpoint(pipeline),
-        interval=interval_of(context),
+        checkpoint=checkpoint,
+        interval=as_planned(checkpoint, interval_of(context), identity_of(context)),
         others_run=lambda: other_runs_go_on(context),
         # The scheduler makes its runs in order; a backfill and a person make them in any.
         in_order=is_scheduled(context),

@@ -25,7 +25,7 @@ from airflow.sdk.timezone import coerce_datetime
 from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import TimeRestriction
 
-from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.exceptions import EngineError, IntervalError
 from airflow_provider_microbatch.execution.unread import way_on
 from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
@@ -227,6 +227,44 @@ def test_where_airflow_cannot_be_asked_another_run_may_be_on_its_way(world: Inte
     task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
     with pytest.raises(AirflowSkipException, match="no unread data"):
         task.execute(given)
+
+
+def ends_with_the_engine(_: Any) -> None:
+    raise EngineError("the cluster is away")
+
+
+@pytest.mark.parametrize("of", ["a tick", "a partition"])
+def test_a_run_whose_schedule_was_changed_goes_on_with_the_batch_that_it_has_planned(
+    world: IntervalWorld, of: str
+) -> None:
+    """Hourly, then every two hours: by the schedule of now the run's interval is another one."""
+    tick = INTERVAL[0] + 4 * HOUR
+    land(world, tick - 0.5 * HOUR, 1)
+    land(world, tick + 0.5 * HOUR, 2)
+
+    def of_schedule(cron: str, **given: Any) -> Any:
+        if of == "a tick":
+            return context(
+                world.root, interval=(tick, tick), timetable=CronTriggerTimetable(cron, timezone="UTC"), **given
+            )
+        timetable = CronPartitionTimetable(cron, timezone="UTC", run_offset=-1)
+        return context(world.root, interval=None, partition_date=tick, timetable=timetable, **given)
+
+    def run(cron: str, engine: InlineEngine, **given: Any) -> Any:
+        task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine)
+        return task.execute(of_schedule(cron, **given))
+
+    with pytest.raises(EngineError):
+        run("0 * * * *", InlineEngine(before_stage=ends_with_the_engine))
+    [key] = [world.work(interval_of(of_schedule("0 * * * *"))).key]
+    # That of nobody: it ends before it begins.
+    (world.root / "checkpoint" / "lanes" / "interval-20260101T040000Z-20260101T040000Z" / "offsets").mkdir(parents=True)
+    assert run("0 */2 * * *", InlineEngine(), try_number=2)["key"] == str(key)
+    row = 1 if of == "a tick" else 2
+    assert world.rows() == {str(key): [row]}
+    replaced = InlineEngine(transform=lambda _: [{"id": 99}])
+    assert run("0 */2 * * *", replaced, clear_number=1)["key"] == str(key)
+    assert world.rows() == {str(key): [99]}
 
 
 @pytest.mark.parametrize("cron", ["30 2 * * *", "0 2 * * *", "*/30 2 * * *", "0 */2 * * *", "0 * * * *", "@daily"])

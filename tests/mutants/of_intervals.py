@@ -12,6 +12,14 @@ DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 
 MUTATIONS = [
     Mutation(
+        name="a run whose schedule was changed gets the interval of now",
+        why="its batch waits for ever, and no other lane reads what that has taken",
+        file="task_context/data_interval.py",
+        old="as_planned(checkpoint, interval_of(context), identity_of(context))",
+        new="interval_of(context)",
+        tests=("tests/airflow_face/test_data_interval.py",),
+    ),
+    Mutation(
         name="what the live lane has left is skipped by intervals",
         why="a skip is green, and its rows are in no table",
         file="execution/backfill.py",
