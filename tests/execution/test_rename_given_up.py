@@ -396,6 +396,22 @@ def test_repair_mends_a_torn_word_that_a_rename_was_begun(tmp_path: Path, record
     is_sound(world)
 
 
+def test_of_a_torn_one_that_nobody_has_recorded_repair_says_what_a_person_has_to_look_at(tmp_path: Path) -> None:
+    """A new source has noted what it lists; nobody can tell its log from one that is half moved."""
+    world = batches(tmp_path)
+    word = world.root / "checkpoint" / RENAMED / f"0{BEGUN}"
+    word.parent.mkdir(parents=True)
+    word.write_bytes(b'v1\n{"old')
+    world.checkpoint.source_log("refunds").put_if_absent("0", b"v1\n")
+    [problem] = [one for one in applied(world).problems if one.where.endswith(BEGUN)]
+    assert "No batch has read of 'refunds'" in problem.what
+    assert f"move {word} out of the checkpoint" in problem.remedy
+    word.rename(tmp_path / "out of it")
+    world.land(2)
+    world.run(2)
+    is_sound(world)
+
+
 @pytest.mark.parametrize(("old", "new"), [("spare", "orders/0"), ("orders", ".."), ("orders", ""), ("..", "orders/0")])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_word_that_somebody_else_wrote_moves_no_file_and_repair_takes_it_away(

@@ -20,6 +20,14 @@ MUTATIONS = [
         tests=(RENAME_GIVEN_UP,),
     ),
     Mutation(
+        name="repair says nothing of a torn rename that it cannot tell from a new source",
+        why="every run stops and names repair, which does nothing",
+        file="upkeep/commands/rename_source.py",
+        old="    if not found:\n        drafting.set_aside(path,",
+        new="    if not found or True:\n        drafting.set_aside(path,",
+        tests=(RENAME_GIVEN_UP,),
+    ),
+    Mutation(
         name="a move goes on once its command is over",
         why="a source's log is torn in two, and every run stops",
         file="upkeep/commands/steps.py",

@@ -103,11 +103,19 @@ def _half(drafting: Drafting) -> HalfRename | None:
         return HalfRename(path=path, old=str(old), new=str(new))
     identity = checkpoint.identity()
     own = checkpoint.read_names() | {*(identity.sources if identity is not None else ())}
-    found = (
-        name for top in ("sources", "microbatch/sources") for name in store.list(top) if store.list(f"{top}/{name}")
-    )
-    if own.issuperset(found):
+    tops = ("sources", "microbatch/sources")
+    found = sorted({name for top in tops for name in store.list(top) if store.list(f"{top}/{name}")} - own)
+    if not found:
         drafting.set_aside(path, "torn; nothing lies under another name")
+        return None
+    which = ", ".join(map(repr, found))
+    drafting.problem(
+        f"{store.location}/{path}",
+        f"it cannot be read, and says that a rename of a source was begun. No batch has read of {which}: it may be "
+        "what another source was to be called, with the files of that one, or a new source.",
+        f"Look whose the files below {store.location}/sources are. If a source was being renamed: move them back below "
+        f"its name. Then move {store.location}/{path} out of the checkpoint.",
+    )
     return None
 
 
