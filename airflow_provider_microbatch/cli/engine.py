@@ -58,11 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
         f"engine {state}: {running.url}, Spark {running.spark}, {running.master}, up {seconds:.0f} s",
         f"server pid {running.server_pid}, runner pid {running.runner_pid}, {found.attempts} attempts running",
     ]
-    if arguments.action == "start" and not started and arguments.master not in (None, running.master):
-        lines.append(
-            f"It goes on with the master {running.master}, not {arguments.master}: stop it first to have another one."
-        )
     if arguments.action == "start":
+        if not started and arguments.master not in (None, running.master):
+            lines.append(
+                f"It goes on with the master {running.master}, not {arguments.master}: stop it first to have another "
+                "one."
+            )
         if started and connection == _text(folder / server.CONNECTION):
             lines.append(
                 "Port and token are those of the engine before: Airflow's connection to it is still right, where it "

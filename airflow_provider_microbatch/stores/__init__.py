@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol, Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
@@ -51,6 +52,11 @@ class Versioned:
 
     data: bytes
     version: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """By a digest, for a store that keeps no version of its own."""
+        return cls(data=data, version=blake2b(data, digest_size=16).hexdigest())
 
 
 class Store(Protocol):

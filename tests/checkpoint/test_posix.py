@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Versioned
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.stores.posix import folder as posix_folder
@@ -258,6 +259,14 @@ def test_what_is_replaced_is_on_disk_and_its_checksum_gone_when_it_returns(
     assert [path.name for path in (tmp_path / "offsets").iterdir()] == ["0"]
 
 
+def with_old_entry(store: PosixStore) -> Versioned:
+    """``offsets/0``, as somebody has read it."""
+    store.put_if_absent("offsets/0", b"old")
+    read = store.get_versioned("offsets/0")
+    assert read is not None
+    return read
+
+
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     """What happens between the look at what is replaced and its replacement."""
@@ -278,9 +287,7 @@ def test_what_is_removed_while_it_is_replaced_does_not_come_back_and_waits_for_n
 ) -> None:
     """Who replaces it may be stopped, with the lock, for as long as it likes."""
     store = PosixStore(tmp_path)
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
     removals: dict[str, Callable[[], object]] = {
         "delete": lambda: store.delete("offsets/0"),
         "delete_if": lambda: store.delete_if("offsets/0", b"old"),
@@ -295,9 +302,7 @@ def test_what_was_put_in_the_place_of_what_is_replaced_stays(
     tmp_path: Path, meanwhile: list[Callable[[], object]]
 ) -> None:
     store = PosixStore(tmp_path)
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
     meanwhile += [lambda: store.delete("offsets/0"), lambda: store.put_if_absent("offsets/0", b"another")]
     assert store.compare_and_put("offsets/0", b"new", version=read.version) is None
     assert store.get("offsets/0") == b"another"
@@ -309,9 +314,7 @@ def test_nor_can_anybody_replace_what_is_taken_back_then(
     """What was put there by who had compared it would be gone with what is swapped back."""
     monkeypatch.setattr(posix_folder, "_LOCK_SECONDS", 0.05)
     store, swapped, real = PosixStore(tmp_path), list[int](), Folder.exchange
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
 
     def exchange(*names: Any) -> None:
         real(*names)
@@ -332,9 +335,7 @@ def test_nor_can_anybody_replace_what_is_taken_back_then(
 def test_nobody_waits_for_ever_for_one_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posix_folder, "_LOCK_SECONDS", 0.05)
     store = PosixStore(tmp_path)
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
     with Folder.open(tmp_path, ["offsets"]) as folder, folder.locked("0"):
         with pytest.raises(CheckpointError, match="has it locked"):
             store.compare_and_put("offsets/0", b"new", version=read.version)
@@ -347,9 +348,7 @@ def test_where_no_files_can_be_swapped_nothing_is_replaced(tmp_path: Path, monke
 
     monkeypatch.setattr(posix_folder, "rename_with", unsupported)
     store = PosixStore(tmp_path)
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
     with pytest.raises(CheckpointError, match="swaps no files"):
         store.compare_and_put("offsets/0", b"new", version=read.version)
     assert [path.read_bytes() for path in (tmp_path / "offsets").iterdir()] == [b"old"]
@@ -363,9 +362,7 @@ def test_where_nothing_can_be_locked_nothing_is_replaced_and_what_is_old_goes(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     store = PosixStore(tmp_path)
-    store.put_if_absent("offsets/0", b"old")
-    read = store.get_versioned("offsets/0")
-    assert read is not None
+    read = with_old_entry(store)
     with pytest.raises(CheckpointError, match="without locks"):
         store.compare_and_put("offsets/0", b"new", version=read.version)
     assert store.get("offsets/0") == b"old"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -113,14 +114,20 @@ def put_late(world: World) -> None:
     (world.root / "checkpoint/commits/2").write_bytes(SPACED)
 
 
-def test_one_that_this_version_would_write_otherwise_is_taken_back_by_a_commit(world: World) -> None:
+def published_beside_it(world: World) -> Callable[[], object]:
+    """What commits batch 2, which is published by now, and has that entry in its place."""
     filled(world, 2)
     world.land(2)
     attempt = world.staged(2)
     published = world.execution.publish(attempt)
     put_late(world)
+    return partial(world.execution.commit, key=attempt.key, manifest=published, run=run_identity(2))
+
+
+def test_one_that_this_version_would_write_otherwise_is_taken_back_by_a_commit(world: World) -> None:
+    commit = published_beside_it(world)
     with adds_at_most(5):
-        world.execution.commit(key=attempt.key, manifest=published, run=run_identity(2))
+        commit()
     assert verify_all(world.checkpoint) == []
     assert world.run(3) is None
     assert rows(world) == [0, 1, 2]
@@ -138,14 +145,10 @@ def test_one_that_this_version_would_write_otherwise_is_taken_back_by_a_plan(wor
 
 
 def test_one_that_cannot_be_taken_back_stops_the_commit_with_a_word(world: World) -> None:
-    filled(world, 2)
-    world.land(2)
-    attempt = world.staged(2)
-    published = world.execution.publish(attempt)
-    put_late(world)
+    commit = published_beside_it(world)
     refused = pytest.raises(BrokenLogError, match="commits/2 was written for another plan of batch 2")
     with adds_at_most(5), mock.patch.object(PosixStore, "delete_if", return_value=False), refused:
-        world.execution.commit(key=attempt.key, manifest=published, run=run_identity(2))
+        commit()
 
 
 @contextmanager

@@ -78,6 +78,14 @@ def test_what_it_was_about_to_remove_and_is_the_same_file_again_is_put_back(
     assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2, 3]
 
 
+def is_stopped_and_then_repaired(world: World) -> None:
+    with pytest.raises(MaintenanceError, match="restored from a backup"):
+        applied(world, rewind(1))
+    expire(world)
+    applied(world)
+    assert world.table() == {0: [0], 1: [1]}
+
+
 @pytest.mark.parametrize(("saved", "asleep"), [(1, 2), (1, 7), (3, 4), (3, 7), (5, 6), (6, 7)])
 def test_a_backup_of_the_middle_of_it_is_finished_by_repair_and_not_said_to_be_done(
     world: World, sleep: Sleep, saved: int, asleep: int
@@ -96,11 +104,7 @@ def test_a_backup_of_the_middle_of_it_is_finished_by_repair_and_not_said_to_be_d
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaintenanceLog, "is_held", is_held)
-        with pytest.raises(MaintenanceError, match="restored from a backup"):
-            applied(world, rewind(1))
-    expire(world)
-    applied(world)
-    assert world.table() == {0: [0], 1: [1]}
+        is_stopped_and_then_repaired(world)
     for number in (4, 5):
         world.run(number)
     assert world.table() == {number: [number] for number in range(4)}
@@ -126,11 +130,7 @@ def test_so_is_one_that_was_taken_within_a_step(world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaintenanceLog, "hold", hold)
         patch.setattr(MaintenanceLog, "is_held", is_held)
-        with pytest.raises(MaintenanceError, match="restored from a backup"):
-            applied(world, rewind(1))
-    expire(world)
-    applied(world)
-    assert world.table() == {0: [0], 1: [1]}
+        is_stopped_and_then_repaired(world)
 
 
 def test_a_command_that_comes_at_the_same_moment_does_not_stop_one_that_has_begun(

@@ -109,7 +109,7 @@ MUTATIONS = [
         name="what is replaced is not compared",
         why="of two that have read the same entry one overwrites the other, and both go on",
         file="stores/posix/__init__.py",
-        old="                if _version(file.read()) != version:\n",
+        old="                if Versioned.of(file.read()).version != version:\n",
         new="                if False:\n",
         tests=(STORE,),
     ),

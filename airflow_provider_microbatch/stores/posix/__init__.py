@@ -7,7 +7,6 @@ import errno
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
@@ -130,7 +129,7 @@ class PosixStore(Store):
     def get_versioned(self, path: str) -> Versioned | None:
         """The file at ``path`` with a digest of its bytes, or None; raises as :meth:`get`."""
         data = self.get(path)
-        return None if data is None else Versioned(data=data, version=_version(data))
+        return None if data is None else Versioned.of(data)
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
         """Swap a new file with the one at ``path`` if that has the version. It is locked meanwhile, for others who
@@ -143,7 +142,7 @@ class PosixStore(Store):
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
         try:
             with self._open(above) as folder, folder.locked(name) as file:
-                if _version(file.read()) != version:
+                if Versioned.of(file.read()).version != version:
                     return None
                 try:
                     folder.write(temporary, data)
@@ -163,7 +162,7 @@ class PosixStore(Store):
             return None
         except OSError as error:
             raise self._explained(error, "write", path) from error
-        return _version(data)
+        return Versioned.of(data).version
 
     def list(self, folder: str) -> list[str]:
         """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out.
@@ -368,10 +367,6 @@ class PosixStore(Store):
 
     def _explained(self, error: OSError, doing: str, path: str = "") -> CheckpointError:
         return explained(error, f"{doing} {self._root / path} of checkpoint {self.location}")
-
-
-def _version(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _holds(folder: Folder, name: str, data: bytes) -> bool:

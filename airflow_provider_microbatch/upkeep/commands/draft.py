@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
 from airflow_provider_microbatch.stores import Store, Versioned
 
@@ -58,15 +57,15 @@ class Draft(Store):
     def get_versioned(self, path: str) -> Versioned | None:
         """The bytes as they would be, with a digest."""
         data = self.get(path)
-        return None if data is None else Versioned(data=data, version=_version(data))
+        return None if data is None else Versioned.of(data)
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
         """As a store does it, in memory."""
-        there = self.get(path)
-        if there is None or _version(there) != version:
+        there = self.get_versioned(path)
+        if there is None or there.version != version:
             return None
         self._changes.put(self._folder + path, data)
-        return _version(data)
+        return Versioned.of(data).version
 
     def list(self, folder: str) -> list[str]:
         """Names as they would be."""
@@ -107,7 +106,3 @@ class Draft(Store):
     def scoped(self, folder: str) -> Draft:
         """The same draft seen from ``folder``."""
         return Draft(self._base, _changes=self._changes, _folder=f"{self._folder}{folder}/")
-
-
-def _version(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
