@@ -14,8 +14,8 @@ from tests.chaos.setting import Setting
 
 def main(root: Path, point: str | None) -> int:
     """What ``microbatch janitor`` does, on the checkpoint of the pipeline in ``root``."""
-    Points(point, action="kill", root=root, who="janitor").install(SparkSubmitEngine)
     setting = Setting.load(root)
+    Points(point, action="kill", root=root, who="janitor").install(SparkSubmitEngine, setting.sink_class)
     return microbatch.main(["janitor", setting.pipeline().checkpoint, "--grace", "0"])
 
 

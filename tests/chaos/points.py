@@ -19,7 +19,6 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
-from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.chaos.signals import kill
@@ -57,8 +56,8 @@ class Points:
         self._root = root
         self._who = who
 
-    def install(self, engine: type) -> None:
-        """Wrap every step, and those of the engine's class. For the life of this process."""
+    def install(self, engine: type, sink: type) -> None:
+        """Wrap every step, and those of the engine's and the opened sink's class. For the life of this process."""
         self._wrap(Checkpoint, "claim", "claim")
         self._wrap(SourceLog, "add", "source log")
         self._wrap(MetadataLog, "add", _log_name)
@@ -70,9 +69,9 @@ class Points:
         self._wrap(engine, "start", "launch")
         self._wrap(engine, "result", "engine's end")
         self._wrap(engine, "cancel", "cancel")
-        self._wrap(FileSink, "publish", "publish")
-        self._wrap(FileSink, "replace", "replace")
-        self._wrap(FileSink, "drop_stage", "drop stage")
+        self._wrap(sink, "publish", "publish")
+        self._wrap(sink, "replace", "replace")
+        self._wrap(sink, "drop_stage", "drop stage")
         self._wrap(file_sink, "rename_new", "rename")
         self._wrap(file_sink, "exchange", "exchange")
         self._wrap(Replays, "request", "replay request")

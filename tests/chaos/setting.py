@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.stores.location import open_store
 from tests.support.hooks import Diary
 from tests.support.systems import DEFAULT, SYSTEMS, System
@@ -72,6 +73,11 @@ class Setting:
             checkpoint_format=self.format,
             hooks=[Diary(str(self.diary))],
         )
+
+    @property
+    def sink_class(self) -> type:
+        """That of the table, opened."""
+        return type(self.where.sink().open(SinkContext()))
 
     def land(self, source: str, rows: range) -> None:
         """One unit of these ids."""

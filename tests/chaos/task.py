@@ -35,7 +35,8 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     root = Path(order["root"])
     if "number" not in order:
         return clean(root, order["point"])
-    Points(order["point"], action=order["action"], root=root).install(ProcessEngine)
+    sink = Setting.load(root).sink_class
+    Points(order["point"], action=order["action"], root=root).install(ProcessEngine, sink)
     engine = ProcessEngine(root, version=order["version"], fault=order["engine"])
     try:
         summary = (
@@ -60,9 +61,9 @@ def clean(root: Path, point: str | None) -> dict[str, Any]:
 
     :return: ``{"outcome": "cleaned", "failed": …, "dropped": …}``.
     """
-    Points(point, action="kill", root=root, who="janitor").install(ProcessEngine)
-    hand_down(lambda: Settings(trusted_modules=(Diary.__module__,)))
     setting = Setting.load(root)
+    Points(point, action="kill", root=root, who="janitor").install(ProcessEngine, setting.sink_class)
+    hand_down(lambda: Settings(trusted_modules=(Diary.__module__,)))
     engine = ProcessEngine(root, version=0, fault={})
     janitor = Janitor(
         checkpoint=Checkpoint(open_store(setting.pipeline().checkpoint)),

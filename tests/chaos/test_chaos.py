@@ -39,9 +39,12 @@ def run_chaos(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProces
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [11, 12])
-def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, seed: int) -> None:
-    done, tally = run_chaos(tmp_path, "--worlds", str(WORLDS), "--workers", "1", "--seed", str(seed))
+@pytest.mark.parametrize(
+    ("system", "seed"), [("files-on-posix", 11), ("files-in-sqlite", 12), ("files-into-a-database", 13)]
+)
+def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, system: str, seed: int) -> None:
+    among = ("--system", system, "--worlds", str(WORLDS), "--workers", "1", "--seed", str(seed))
+    done, tally = run_chaos(tmp_path, *among)
     assert done.returncode == 0, done.stdout + done.stderr
     assert tally.counts["worlds"] == WORLDS
     assert tally.counts["replays"] > WORLDS / 2

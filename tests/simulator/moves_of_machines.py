@@ -113,8 +113,9 @@ def table_away(world: World) -> str | None:
     may_be = not subject.is_away and subject.kept is None and len(world.subjects) == 1
     if not may_be or not subject.table() or subject.checkpoint().commit_log.latest_id() is None:
         return None
+    if not subject.system.take_away():
+        return None
     subject.is_away = True
-    subject.system.take_away()
     return f"the table of {subject.name} is away"
 
 

@@ -6,13 +6,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
+from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
+
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
@@ -89,9 +95,9 @@ class System(Protocol):
     def published(self) -> Mapping[BatchKey, list[Row]]:
         """What a reader of the table finds, by batch; where it is away, what he will find when it is back."""
 
-    def take_away(self) -> None:
+    def take_away(self) -> bool:
         """The table is away, as where its file system is not mounted: who looks finds nothing, who writes writes
-        elsewhere, and it is gone when the table is back."""
+        elsewhere, and it is gone when the table is back. False if that cannot be: who does not reach it is told so."""
 
     def bring_back(self) -> bool:
         """The table is back; False if it was not away."""
@@ -188,9 +194,10 @@ class FilesOnPosix:
     def _away(self) -> Path:
         return self._root / "lake that is away"
 
-    def take_away(self) -> None:
+    def take_away(self) -> bool:
         (self._root / "lake").rename(self._away)
         (self._root / "lake").mkdir()
+        return True
 
     def bring_back(self) -> bool:
         if not self._away.exists():
@@ -256,6 +263,36 @@ class FilesOnPosix:
         return self._root / "landing" / source
 
 
+class FilesIntoDatabase(FilesOnPosix):
+    """The same into a table of a database, by a sink that another package brings, found by a connection."""
+
+    def sink(self) -> Sink:
+        connections.find_by(_database_at)
+        return DatabaseSink(str(self._root / "table.db"), stages=str(self._root / "lake"))
+
+    def published(self) -> Mapping[BatchKey, list[Row]]:
+        file = self._root / "table.db"
+        if not file.exists():
+            return {}
+        with closing(sqlite3.connect(file)) as database:
+            batches = database.execute("SELECT lane, id FROM batches").fetchall()
+            rows = database.execute("SELECT lane, id, row FROM rows").fetchall()
+        found: dict[BatchKey, list[Row]] = {BatchKey(lane, number): [] for lane, number in batches}
+        for lane, number, row in rows:
+            found[BatchKey(lane, number)].append(json.loads(row))
+        return found
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenDatabase, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+def _database_at(conn_id: str) -> Connection:
+    return Connection(conn_id=conn_id, conn_type="acme", host=conn_id)
+
+
 class FilesInSqlite(FilesOnPosix):
     """The same with the checkpoint in a store that another package brings."""
 
@@ -269,5 +306,9 @@ def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     return path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {"files-on-posix": FilesOnPosix, "files-in-sqlite": FilesInSqlite}
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {
+    "files-on-posix": FilesOnPosix,
+    "files-in-sqlite": FilesInSqlite,
+    "files-into-a-database": FilesIntoDatabase,
+}
 DEFAULT = "files-on-posix"

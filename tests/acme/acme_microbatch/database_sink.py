@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,22 +100,28 @@ class OpenDatabase(OpenSink):
             return [int(id) for (id,) in database.execute("SELECT id FROM batches WHERE lane = ? ORDER BY id", [lane])]
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        with self._transaction() as database:
-            found = self._found(database, batch)
-            if found is None:
-                found = self._load(database, batch, epoch)
+        found = self.contains(batch)
+        if found is None:
+            # Before the transaction: nobody waits for a disk that is slow, nor for one who is stopped while he reads.
+            staged, lines = self._staged(batch, epoch)
+            with self._transaction() as database:
+                found = self._found(database, batch)
+                if found is None:
+                    found = self._load(database, batch, staged, lines)
         if found.epoch == epoch:
             self._files.drop_stage(batch.staged, epoch)
         return found
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        with self._transaction() as database:
-            found = self._found(database, batch)
-            if found is None or found.epoch < epoch:
-                if found is not None:
-                    self._staged(batch, epoch)
-                    self._take_out(database, batch)
-                found = self._load(database, batch, epoch)
+        found = self.contains(batch)
+        if found is None or found.epoch < epoch:
+            staged, lines = self._staged(batch, epoch)
+            with self._transaction() as database:
+                found = self._found(database, batch)
+                if found is None or found.epoch < epoch:
+                    if found is not None:
+                        self._take_out(database, batch)
+                    found = self._load(database, batch, staged, lines)
         if found.epoch != epoch:
             raise PublishConflictError(f"batch {batch.key} was replaced by attempt {found.epoch} already.")
         self._files.drop_stage(batch.staged, epoch)
@@ -142,23 +148,24 @@ class OpenDatabase(OpenSink):
                 database.execute(f"DELETE {old}", asked)
         return [f"{self.location()} {lane}/{id} attempt {epoch}" for lane, id, epoch in found]
 
-    def _load(self, database: sqlite3.Connection, batch: ExpectedBatch, epoch: int) -> Manifest:
+    def _load(
+        self, database: sqlite3.Connection, batch: ExpectedBatch, staged: Manifest, lines: Sequence[str]
+    ) -> Manifest:
         """What the attempt wrote, with its mark. The primary key decides between two transactions, as would another
         database's; here they are one after the other anyway."""
-        staged, folder = self._staged(batch, epoch)
         place = (batch.key.lane, batch.key.id)
         database.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (*place, staged.epoch, _written(staged)))
-        for name in staged.files:
-            lines = (folder / name).read_text().splitlines()
-            database.executemany("INSERT INTO rows VALUES (?, ?, ?)", ((*place, line) for line in lines))
+        database.executemany("INSERT INTO rows VALUES (?, ?, ?)", ((*place, line) for line in lines))
         return staged
 
-    def _staged(self, batch: ExpectedBatch, epoch: int) -> tuple[Manifest, Path]:
+    def _staged(self, batch: ExpectedBatch, epoch: int) -> tuple[Manifest, list[str]]:
+        """What the attempt wrote: its manifest and its rows."""
         staged = self._files.manifest(batch.staged, epoch)
         folder = Path(self._files.stage(batch.staged, epoch).arguments["path"].removeprefix("file://"))
         if staged is None:
             raise SinkError(f"batch {batch.key} attempt {epoch}: there is no finished stage at {folder}.")
-        return batch.check_stage(staged, where=str(folder)), folder
+        lines = [line for name in staged.files for line in (folder / name).read_text().splitlines()]
+        return batch.check_stage(staged, where=str(folder)), lines
 
     def _take_out(self, database: sqlite3.Connection, batch: ExpectedBatch) -> None:
         place = (batch.key.lane, batch.key.id)

@@ -22,8 +22,8 @@ class HeldPoints(Points):
     def __init__(self, root: Path) -> None:
         super().__init__(None, action="hold", root=root)
 
-    def install(self, engine: type) -> None:
-        super().install(engine)
+    def install(self, engine: type, sink: type) -> None:
+        super().install(engine, sink)
         self._wrap(MicroBatchOperator, "execute", EXECUTE)
 
     def reach(self, point: str) -> None:
