@@ -29,6 +29,7 @@ from airflow_provider_microbatch.cli import (
     withdraw_clear,
 )
 from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.lifetime import lifetime
 
 COMMANDS = (
     log,
@@ -93,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()
     try:
-        status: int = parsed.run(parsed)
+        with lifetime():
+            status: int = parsed.run(parsed)
         sys.stdout.flush()
     except MicroBatchError as error:
         print(f"microbatch: {' '.join(str(error).split())}", file=sys.stderr)

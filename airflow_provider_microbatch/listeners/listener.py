@@ -77,10 +77,12 @@ def _settle(task_instance: Any, error: BaseException | None) -> None:
     from airflow_provider_microbatch.engines.lookup import find_engine
     from airflow_provider_microbatch.exceptions import MicroBatchError
     from airflow_provider_microbatch.execution.settle import settle
+    from airflow_provider_microbatch.lifetime import lifetime
     from airflow_provider_microbatch.task_context.run_context import open_execution
 
     try:
-        settle(open_execution(task.pipeline), ti_id=str(task_instance.id), error=error, engine_of=find_engine)
+        with lifetime():
+            settle(open_execution(task.pipeline), ti_id=str(task_instance.id), error=error, engine_of=find_engine)
     except (MicroBatchError, OSError) as failed:
         log.warning("the attempt of this task could not be ended, which is left to the janitor: %s", failed)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import LABEL, MicroBatchOperator, check_runnable
 from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -32,6 +33,7 @@ class DrainSlotOperator(MicroBatchOperator):
         super().__init__(**kwargs)
         self.slot = slot
 
+    @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
 

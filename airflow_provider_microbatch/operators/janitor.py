@@ -11,10 +11,12 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.janitor import GRACE_SECONDS, Janitor
+from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -70,16 +72,8 @@ class MicroBatchJanitorOperator(BaseOperator):
         reports, problems = [], []
         for location, pipeline in work:
             try:
-                report = Janitor(
-                    checkpoint=Checkpoint(
-                        open_store(location), sources=[] if pipeline is None else [*pipeline.sources]
-                    ),
-                    sinks=[] if pipeline is None else [pipeline.sink],
-                    hooks=[] if pipeline is None else pipeline.hooks,
-                    engine_of=find_engine,
-                    grace_seconds=self.grace_seconds,
-                    dry_run=self.only_say,
-                ).run()
+                with lifetime():
+                    report = self._clean_up(location, pipeline)
             except Exception as error:
                 # Sinks and engines may be a user's: whatever one raises, the next checkpoint is cleaned up.
                 self.log.exception("the janitor cannot clean up after %s", location)
@@ -91,3 +85,13 @@ class MicroBatchJanitorOperator(BaseOperator):
         if problems:
             raise AirflowException("the janitor could not do everything:\n" + "\n".join(problems))
         return reports
+
+    def _clean_up(self, location: str, pipeline: Pipeline | None) -> JanitorReport:
+        return Janitor(
+            checkpoint=Checkpoint(open_store(location), sources=[] if pipeline is None else [*pipeline.sources]),
+            sinks=[] if pipeline is None else [pipeline.sink],
+            hooks=[] if pipeline is None else pipeline.hooks,
+            engine_of=find_engine,
+            grace_seconds=self.grace_seconds,
+            dry_run=self.only_say,
+        ).run()

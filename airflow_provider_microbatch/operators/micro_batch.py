@@ -23,6 +23,7 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.labels import aside_label, batch_label
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
 from airflow_provider_microbatch.job_status import check_hook
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -159,6 +160,7 @@ class MicroBatchOperator(BaseOperator):
         self._running: StoppableEngine | None = None
         check_only_one(self, self.get_dag())
 
+    @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
 

@@ -36,6 +36,7 @@ from airflow_provider_microbatch.execution.labels import attempt_label, batch_la
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.micro_batch import (
     LABEL,
@@ -83,6 +84,7 @@ class PlanMicroBatchOperator(BaseOperator):
         self.pipeline = check_runnable(pipeline, operator=f"task {self.task_id!r}")
         check_only_one(self, self.get_dag())
 
+    @lifetime()
     def execute(self, context: Context) -> str:
         """:return: the key of the batch that this run works on."""
         check_only_one(self, context["dag"])
@@ -169,6 +171,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         self.conn_id = conn_id
         self._running: StoppableEngine | None = None
 
+    @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """:return: which attempt it was and where its stage is."""
         listen()
@@ -278,6 +281,7 @@ class CommitMicroBatchOperator(BaseOperator):
         self.submitted: Any = submitted
         self._stopped = False
 
+    @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:
         """:return: the batch's summary."""
         key, epoch = BatchKey.parse(self.submitted["key"]), int(self.submitted["epoch"])

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 
@@ -31,10 +32,13 @@ class SinkContext:
 
     :param clock_ms: the time, milliseconds since the epoch.
     :param connect: finds a connection by its id, when it is needed.
+    :param at_end: takes what is to be called when the task, look or command is over that the sink was opened for: what
+        closes what it holds.
     """
 
     clock_ms: Callable[[], int] = now_ms
     connect: Connect = connect
+    at_end: Callable[[Close], None] = at_end
 
 
 class Sink(Definition, ABC):

@@ -17,6 +17,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
+from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources.intervals import (
     CommittedRange,
@@ -45,6 +46,8 @@ class SourceContext:
     :param committed: ranges of this source by the committed batches of a lane, the newest first, read from the logs as
         far as they are asked for. What a commit gives up must be of them, whatever was told to ``release``: who told it
         may have slept since. None at all while a command is at the checkpoint, which may take them back.
+    :param at_end: takes what is to be called when the task, look or command is over that the source was opened for:
+        what closes what it holds.
     """
 
     name: str
@@ -56,6 +59,7 @@ class SourceContext:
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
     connect: Connect = connect
+    at_end: Callable[[Close], None] = at_end
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.plan import FireDecision
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
@@ -145,6 +146,7 @@ def gives_way(clears: ClearedRuns, run: RunIdentity | None) -> str | None:
     return None if cleared is None else f"run {cleared!r} was cleared and waits for this one to end"
 
 
+@lifetime()
 def decide(
     pipeline: Pipeline,
     run: RunIdentity | None,

@@ -26,6 +26,38 @@ WARM = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
     Mutation(
+        name="an operator closes nothing of what it has opened",
+        why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
+        file="operators/micro_batch.py",
+        old="    @lifetime()\n",
+        new="",
+        tests=("tests/airflow_face/test_lifetime.py",),
+    ),
+    Mutation(
+        name="a look of the sensor closes nothing of what it has opened",
+        why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
+        file="triggers/new_data.py",
+        old="@lifetime()\n",
+        new="",
+        tests=("tests/airflow_face/test_lifetime.py",),
+    ),
+    Mutation(
+        name="a command closes nothing of what it has opened",
+        why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
+        file="cli/main.py",
+        old="        with lifetime():\n",
+        new="        if True:\n",
+        tests=("tests/airflow_face/test_lifetime.py",),
+    ),
+    Mutation(
+        name="what cannot be closed keeps the rest open",
+        why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
+        file="lifetime.py",
+        old="    except Exception as error:\n",
+        new="    except ZeroDivisionError as error:\n",
+        tests=("tests/airflow_face/test_lifetime.py",),
+    ),
+    Mutation(
         name="attempts of two checkpoints share a stage",
         why="the janitor of one pipeline drops the stage that another is writing",
         file="sinks/file/__init__.py",

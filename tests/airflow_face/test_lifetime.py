@@ -1,0 +1,158 @@
+"""What a source or a sink opens is closed when the task, look or command is over, however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.lifetime import at_end, lifetime
+from airflow_provider_microbatch.listeners import listener
+from airflow_provider_microbatch.operators.drain import DrainSlotOperator
+from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
+from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
+from airflow_provider_microbatch.sensors.new_data import NewDataSensor
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
+from tests.airflow_face.test_listener import in_the_task
+from tests.airflow_face.test_new_data import fires, triggered
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+class Held:
+    """What is open of all that was opened."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.open = set[int]()
+
+    def hold(self, at_end: Callable[[Callable[[], None]], None]) -> None:
+        number, self.opened = self.opened, self.opened + 1
+        self.open.add(number)
+        at_end(lambda: self.open.remove(number))
+
+    def wrap(self, patch: pytest.MonkeyPatch, made: type) -> None:
+        real = made.open  # type: ignore[attr-defined]
+
+        def opened(definition: Any, given: Any) -> Any:
+            self.hold(given.at_end)
+            return real(definition, given)
+
+        patch.setattr(made, "open", opened)
+
+
+@pytest.fixture(params=[FileSink, FileSource], ids=["sink", "source"])
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Held:
+    held = Held()
+    held.wrap(monkeypatch, request.param)
+    return held
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    transform_file(tmp_path)
+    world = World(tmp_path)
+    world.land(1)
+    return world
+
+
+def operator(world: World, engine: InlineEngine | None = None) -> InlineOperator:
+    return InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine or InlineEngine())
+
+
+def away(_: Any) -> None:
+    raise EngineError("the cluster is away")
+
+
+def test_of_a_task_that_ends_well_fails_or_skips(world: World, held: Held) -> None:
+    with pytest.raises(EngineError):
+        operator(world, InlineEngine(before_stage=away)).execute(context(world.root))
+    assert (held.opened > 0, held.open) == (True, set())
+    operator(world).execute(context(world.root, try_number=2))
+    with pytest.raises(AirflowSkipException):
+        operator(world).execute(context(world.root, number=2))
+    assert held.open == set()
+
+
+def test_of_each_step(world: World, held: Held) -> None:
+    key = PlanMicroBatchOperator(task_id="plan", pipeline=world.pipeline).execute(context(world.root, task_id="plan"))
+    planned = held.opened
+    assert (planned > 0, held.open) == (True, set())
+    submit = InlineSubmit(task_id="submit", pipeline=world.pipeline, key=key, inline=InlineEngine())
+    submitted = submit.execute(context(world.root, task_id="submit"))
+    assert (held.opened > planned, held.open) == (True, set())
+    run = held.opened
+    commit = CommitMicroBatchOperator(task_id="commit", pipeline=world.pipeline, submitted=submitted)
+    commit.execute(context(world.root, task_id="commit"))
+    assert (held.opened > run, held.open) == (True, set())
+
+
+def test_of_each_look_of_the_sensor_and_its_trigger(world: World, held: Held) -> None:
+    assert NewDataSensor(task_id="new_data", pipeline=world.pipeline).poke(context(world.root))
+    looked = held.opened
+    assert (looked > 0, held.open) == (True, set())
+    assert fires(triggered(world))
+    assert (held.opened > looked, held.open) == (True, set())
+
+
+def test_of_a_slot_that_has_nothing_to_do(world: World, held: Held) -> None:
+    slot = DrainSlotOperator(task_id="slot", pipeline=world.pipeline, slot=1)
+    given = context(world.root, run_type="backfill")
+    given["ti"].get_task_states = lambda **_: {}
+    with pytest.raises(AirflowSkipException, match="slot 0 makes"):
+        slot.execute(given)
+    assert held.open == set()
+
+
+def test_of_janitor_command_and_listener(world: World, held: Held) -> None:
+    with pytest.raises(EngineError):
+        operator(world, InlineEngine(before_stage=away)).execute(context(world.root))
+    held.opened = 0
+    listener.on_task_instance_failed(previous_state="running", task_instance=in_the_task(world), error=OSError())
+    assert held.open == set()
+    world.expire_leases()
+    MicroBatchJanitorOperator(task_id="janitor", pipelines=[world.pipeline]).execute(context(world.root))
+    assert held.open == set()
+    for command in ("check", "janitor", "repair"):
+        main([command, world.pipeline.checkpoint])
+        assert held.open == set()
+    assert held.opened > 0
+
+
+def test_the_newest_is_closed_first_and_one_that_cannot_be_closed_keeps_no_other_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed = list[str]()
+
+    def broken() -> None:
+        raise OSError("the socket is gone")
+
+    @lifetime()
+    def work() -> None:
+        at_end(lambda: closed.append("first"))
+        at_end(broken)
+        with lifetime():
+            at_end(lambda: closed.append("of another within"))
+        assert closed == ["of another within"]
+        at_end(lambda: closed.append("last"))
+        raise ValueError("the work's own")
+
+    with pytest.raises(ValueError, match="the work's own"):
+        work()
+    assert closed == ["of another within", "last", "first"]
+    assert "broken could not be closed: the socket is gone" in caplog.text
+
+
+def test_outside_of_any_nothing_is_kept() -> None:
+    closed = list[str]()
+    at_end(lambda: closed.append("never"))
+    with lifetime():
+        pass
+    assert closed == []
