@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.backfill import IntervalWork, as_planned
 from airflow_provider_microbatch.execution.plan import FireDecision
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -162,7 +162,10 @@ def decide(
     :param searched_ms: when this try has asked before, and the answer was no; milliseconds since the epoch.
     """
     if interval is not None:
-        work = IntervalWork(pipeline=pipeline, checkpoint=open_checkpoint(pipeline), interval=interval)
+        checkpoint = open_checkpoint(pipeline)
+        if run is not None and searched_ms is None:
+            interval = as_planned(checkpoint, interval, run)  # then it fires: a later look is for what is not planned
+        work = IntervalWork(pipeline=pipeline, checkpoint=checkpoint, interval=interval)
         return work.should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")

@@ -267,6 +267,23 @@ def test_a_run_whose_schedule_was_changed_goes_on_with_the_batch_that_it_has_pla
     assert world.rows() == {str(key): [99]}
 
 
+def test_the_sensor_of_a_run_whose_schedule_was_changed_waits_for_no_other_interval(world: IntervalWorld) -> None:
+    """It was hourly, and is yearly now: a clear would stand still until New Year."""
+    tick = datetime.now(tz=UTC).replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+    land(world, tick, 1)
+
+    def of_schedule(cron: str, **given: Any) -> Any:
+        timetable = CronPartitionTimetable(cron, timezone="UTC", run_offset=-1)
+        return context(world.root, interval=None, partition_date=tick, timetable=timetable, **given)
+
+    yearly = of_schedule("@yearly", clear_number=1)
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline)
+    assert not sensor.poke(yearly)
+    task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    task.execute(of_schedule("@hourly"))
+    assert NewDataSensor(task_id="new_data", pipeline=world.pipeline).poke(yearly)
+
+
 @pytest.mark.parametrize("cron", ["30 2 * * *", "0 2 * * *", "*/30 2 * * *", "0 */2 * * *", "0 * * * *", "@daily"])
 @pytest.mark.parametrize(
     ("timezone", "month"),

@@ -12,6 +12,14 @@ DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 
 MUTATIONS = [
     Mutation(
+        name="the sensor of a run whose schedule was changed waits for the interval of now",
+        why="a clear stands still until the end of an interval that has nothing to do with its batch",
+        file="triggers/new_data.py",
+        old="            interval = as_planned(checkpoint, interval, run)",
+        new="            interval = interval",
+        tests=("tests/airflow_face/test_data_interval.py",),
+    ),
+    Mutation(
         name="a run whose schedule was changed gets the interval of now",
         why="its batch waits for ever, and no other lane reads what that has taken",
         file="task_context/data_interval.py",
