@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         kept = f"batches {ids[0]} to {ids[-1]}" if ids else "no batch"
         raise CheckpointError(f"{checkpoint.location} has no batch {key.id} in lane {key.lane}; it has {kept}.")
     summary = summarize(checkpoint, key)
-    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
     attempts = [(attempt, checkpoint.attempts.ended(key, attempt.epoch)) for attempt in checkpoint.attempts.all(key)]
     if arguments.json:
         print(json.dumps(_as_json(checkpoint, summary, entry, attempts, commit), ensure_ascii=False, indent=2))

@@ -106,6 +106,32 @@ def test_show_tells_why_the_attempt_failed(world: World, capsys: pytest.CaptureF
     assert "none: the batch is not committed" in out
 
 
+def test_log_and_show_tell_a_dead_attempt_from_a_running_one_and_who_finished_the_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path)
+    world.land(1)
+    world.staged(0)
+    location = world.pipeline.checkpoint
+
+    def told() -> tuple[list[str], str]:
+        line = microbatch(capsys, "log", location)[1].splitlines()[2]
+        return re.split(r"\s{2,}", line.strip()), microbatch(capsys, "show", location, 0)[1]
+
+    line, shown = told()
+    assert (line[1], line[-1]) == ("running", "run-0")
+    assert "no end on record\n" in shown
+    world.expire_leases()
+    line, shown = told()
+    assert line[1] == "planned"
+    assert "no end on record, and no sign of life: its lease has run out" in shown
+    world.run(5)
+    line, shown = told()
+    assert (line[1], line[-1]) == ("committed", "run-5")
+    assert re.search(r"planned by +run-0\n", shown)
+    assert re.search(r"\n  run +run-5\n", shown)
+
+
 def test_show_as_json_has_every_attempt_with_its_end(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.run(2, try_number=2)
     _, out, _ = microbatch(capsys, "show", world.pipeline.checkpoint, 2, "--json")

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.codec import OURS
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BrokenLogError
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution.intervals import batch_of
@@ -93,8 +94,12 @@ def test_the_run_of_an_interval_makes_its_batch_all_the_same(planned_anew: Inter
     assert verify_all(world.checkpoint) == []
 
 
-def test_check_and_show_name_it_as_planned(planned_anew: IntervalWorld) -> None:
+def test_check_and_show_name_it_as_planned(planned_anew: IntervalWorld, capsys: pytest.CaptureFixture[str]) -> None:
     key = batch_of(hour(1))
+    assert main(["show", planned_anew.pipeline.checkpoint, str(key)]) == 0
+    assert "none: the batch is not committed" in capsys.readouterr().out
+    assert main(["withdraw-clear", planned_anew.pipeline.checkpoint, str(key)]) == 2
+    assert "is not committed: no clear of it waits" in capsys.readouterr().err
     assert [finding.kind for finding in find_left(planned_anew.checkpoint)] == ["left"]
     assert summarize(planned_anew.checkpoint, key).state == "planned"
 

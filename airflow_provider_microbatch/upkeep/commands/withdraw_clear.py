@@ -16,7 +16,7 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
     :raises MaintenanceError: if the batch is not committed.
     """
     checkpoint = drafting.checkpoint
-    commit = checkpoint.lane(key.lane).commit_log.get(key.id)
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
     if commit is None:
         raise MaintenanceError(f"batch {key} of {checkpoint.location} is not committed: no clear of it waits.")
     waiting = checkpoint.replays.pending(key)
