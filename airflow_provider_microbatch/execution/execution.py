@@ -75,15 +75,15 @@ class Execution:
         self._lane = checkpoint.lane(lane)
         self._clock_ms = clock_ms
         self._lease_seconds = pipeline.lease_seconds if lease_seconds is None else lease_seconds
-        self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
-        self.sink = self._planner.sink
+        self.planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
+        self.sink = self.planner.sink
         self._ending = Ending(pipeline=pipeline, checkpoint=checkpoint, sink=self.sink, clock_ms=clock_ms)
 
     def check(self) -> None:
         """Raise if sources, sink or checkpoint cannot be used. Writes nothing."""
-        self._planner.check_identity()
+        self.planner.check_identity()
         self._lane.tail()
-        self._planner.sources.check()
+        self.planner.sources.check()
         self.sink.check()
 
     def should_fire(
@@ -96,18 +96,18 @@ class Execution:
             sensor fires: the operator is on a host where it can, and only the operator can recover.
         :param searched_ms: when the run has asked before; see :meth:`Planner.should_fire`.
         """
-        return self._planner.should_fire(
+        return self.planner.should_fire(
             run, held=lambda key: known_to_be_held(self.checkpoint, key, run, engine_of), searched_ms=searched_ms
         )
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
         self.sink.check()
-        return self._planner.plan(run)
+        return self.planner.plan(run)
 
     def load(self, key: BatchKey) -> PlannedBatch:
         """A planned batch by its key. :raises BrokenLogError: if it was never planned."""
-        return self._planner.load(key.id)
+        return self.planner.load(key.id)
 
     def look(
         self,
@@ -122,7 +122,7 @@ class Execution:
         """What ``run`` has to do at the batch: see :func:`~airflow_provider_microbatch.execution.guard.look`."""
         return look(
             checkpoint=self.checkpoint,
-            planner=self._planner,
+            planner=self.planner,
             key=key,
             run=run,
             engine_of=engine_of,
@@ -181,14 +181,14 @@ class Execution:
         with self.hold(attempt, engine):
             try:
                 # Its lease is there: a command that begins from now on finds the attempt alive, one before is seen.
-                self._planner.check_no_command()
+                self.planner.check_no_command()
             except (MaintenanceError, SourceRenamedError) as error:
                 self.abandon(attempt, state="canceled", error=error, engine=None)
                 raise
             self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
         if attempt.request is not None:
-            say_what_changed(self.checkpoint, self._planner.sources, planned)
+            say_what_changed(self.checkpoint, self.planner.sources, planned)
         return attempt
 
     def hold(self, attempt: Attempt, engine: Engine) -> Holder:
@@ -220,7 +220,7 @@ class Execution:
         """
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
-        reads, absent = self._planner.sources.reads(planned.ranges)
+        reads, absent = self.planner.sources.reads(planned.ranges)
         return Job(
             pipeline=self.pipeline.name,
             lane=attempt.key.lane,
@@ -289,13 +289,13 @@ class Execution:
                     f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
             read, learned = (staged.result.get(part) or {} for part in ("read", "learned"))
-            self._planner.sources.verify(planned.ranges, read=read, learned=learned)
+            self.planner.sources.verify(planned.ranges, read=read, learned=learned)
             say_warnings(staged)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):
                 published = replace_published(
-                    self.checkpoint, self._planner.sources, sink, planned, batch, staged=staged, published=published
+                    self.checkpoint, self.planner.sources, sink, planned, batch, staged=staged, published=published
                 )
             else:
                 published = sink.publish(batch, attempt.epoch)
@@ -322,7 +322,7 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        progress = progress_of(manifest, self._planner.sources.describe(planned.ranges))
+        progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
@@ -335,8 +335,8 @@ class Execution:
         )
         if not planned.committed or planned.set_aside:
             # Before the entry, or the answer to a replay, is there: nobody would say it again after that.
-            self._planner.sources.release(planned.ranges)
-        entry = add_commit(checkpoint=self.checkpoint, sources=self._planner.sources, planned=planned, entry=entry)
+            self.planner.sources.release(planned.ranges)
+        entry = add_commit(checkpoint=self.checkpoint, sources=self.planner.sources, planned=planned, entry=entry)
         log.info("Completed batch [%s]", key.id)
         now = self._clock_ms()
         answer_replays(self.checkpoint, key, attempt, epoch=manifest.epoch, progress=progress, now_ms=now)
@@ -346,13 +346,13 @@ class Execution:
         # What a source gives up now nobody could plan again.
         check_still_planned(self.checkpoint, planned.identity)
         if newest == key.id:
-            self._planner.sources.commit(planned.entry.ends)
+            self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
         elif newest is not None and entry.set_aside:
             # Its range was passed over when later ones were committed.
-            self._planner.sources.commit(self._planner.load(newest).entry.ends)
+            self.planner.sources.commit(self.planner.load(newest).entry.ends)
         return entry
 
     def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
@@ -386,7 +386,7 @@ class Execution:
                 planned, run=run, engine=engine, code=code, transform=transform, should_stop=should_stop
             )
 
-        before = [run_one(self._planner.load(batch_id)) for batch_id in self._planner.own_before(run)]
+        before = [run_one(self.planner.load(batch_id)) for batch_id in self.planner.own_before(run)]
         while (planned := self.plan(run)) is not None:
             summary = run_one(planned)
             if summary is not None:
@@ -478,7 +478,7 @@ class Execution:
         set_aside_if_due(
             pipeline=self.pipeline,
             checkpoint=self.checkpoint,
-            sources=self._planner.sources,
+            sources=self.planner.sources,
             sink=self.sink,
             planned=self.load(key),
             newest=newest,
@@ -491,7 +491,7 @@ class Execution:
     def _published(self, look: Look) -> Manifest | None:
         """What is in the sink and only waits for its commit entry, or for the answer to the replay it was made for."""
         planned, key = look.planned, look.planned.key
-        published = self._planner.published(expected(self.checkpoint, planned.identity))
+        published = self.planner.published(expected(self.checkpoint, planned.identity))
         if published is None or look.request is None:
             return published
         attempt = self.checkpoint.attempts.get(key, published.epoch)

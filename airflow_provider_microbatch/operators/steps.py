@@ -7,6 +7,7 @@ more. A backfill has more all the same; then plan or submit of the second run fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +33,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import Look
-from airflow_provider_microbatch.execution.labels import attempt_label, batch_label
+from airflow_provider_microbatch.execution.labels import attempt_label, batch_label, names_of
 from airflow_provider_microbatch.execution.plan import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
@@ -54,6 +55,8 @@ from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+
+log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 24 * 60 * 60.0
 """How long a stage waits for its audits: a day, since a person may be one of them."""
@@ -105,7 +108,10 @@ class PlanMicroBatchOperator(BaseOperator):
         work = interval_work(self.pipeline, context)
         try:
             if work is None:
-                return open_execution(self.pipeline).plan(run)
+                execution = open_execution(self.pipeline)
+                found = execution.plan(run)
+                self._warn_of_others(execution.planner.own_before(run), found)
+                return found
             planned, *more = work.plan(run, code=code)
         except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:
             raise AirflowSkipException(str(nothing)) from None
@@ -116,6 +122,18 @@ class PlanMicroBatchOperator(BaseOperator):
                 "steps has one batch. Use MicroBatchOperator for this backfill, or on_overlap='skip'."
             )
         return planned
+
+    @staticmethod
+    def _warn_of_others(before: Sequence[int], planned: PlannedBatch | None) -> None:
+        """A run has several if it was cleared, and an operator of one task had made them: in green, they would pass for
+        replayed."""
+        if before and planned is not None:
+            log.warning(
+                "This run has made %s too. A run of these steps has one batch, %s: the others stay as they are. To "
+                "replay them, clear the run of a DAG with a MicroBatchOperator in place of the steps.",
+                names_of([BatchKey(planned.key.lane, number) for number in before]),
+                planned.key,
+            )
 
 
 class SubmitMicroBatchOperator(SparkSubmitOperator):

@@ -32,6 +32,7 @@ from airflow_provider_microbatch.operators.steps import (
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from tests.airflow_face.support import InlineSubmit, context, transform_file
+from tests.execution.test_clears import committed_two
 from tests.execution.world import CODE, World
 from tests.support.inline_engine import InlineEngine
 
@@ -208,6 +209,16 @@ def test_clearing_all_steps_replays_the_batch(world: World) -> None:
     double = InlineEngine(transform=lambda sources: [{"id": row["id"] * 10} for row in sources["orders"]])
     commit(world, submit(world, key, double, clear_number=1), clear_number=1)
     assert world.table() == {0: [10]}
+
+
+def test_of_a_run_that_has_made_several_the_steps_replay_the_last_and_name_the_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator of one task had made them, and died after the commit; the DAG has steps since."""
+    committed_two(world)
+    with caplog.at_level("WARNING"):
+        assert plan(world, number=0, clear_number=1) == "live/2"
+    assert "This run has made batch live/0 too" in caplog.text
 
 
 def test_commit_without_a_stage_publishes_nothing(world: World) -> None:

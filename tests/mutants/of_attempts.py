@@ -16,6 +16,22 @@ LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
     Mutation(
+        name="the steps name no batch that their clear leaves as it is",
+        why="a run that has made several is green, and only the last of them was replayed",
+        file="operators/steps.py",
+        old="        if before and planned is not None:\n",
+        new="        if False:\n",
+        tests=("tests/airflow_face/test_steps.py",),
+    ),
+    Mutation(
+        name="show takes a late commit entry for the batch's",
+        why="a batch that is yet to be run is said to be committed, by an attempt whose rows are in no table",
+        file="cli/show.py",
+        old="    commit = checkpoint.lane(key.lane).commit_of(key.id)\n",
+        new="    commit = checkpoint.lane(key.lane).commit_log.get(key.id)\n",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
+    Mutation(
         name="the janitor forgets an epoch that is taken at that moment",
         why="the attempt is found by nobody: its hooks are not called again, its stage stays",
         file="upkeep/janitor.py",
@@ -105,7 +121,7 @@ MUTATIONS = [
         why="the source forgets rows of a batch that is not committed",
         file="execution/execution.py",
         old="        entry = add_commit(",
-        new=("        self._planner.sources.commit(planned.entry.ends)\n        entry = add_commit("),
+        new=("        self.planner.sources.commit(planned.entry.ends)\n        entry = add_commit("),
         tests=(PROTOCOL,),
     ),
     Mutation(
