@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,26 @@ def test_each_attempt_of_a_dag_run_sees_what_is_there_now(world: World, cached: 
         mapped(world, index)
     assert world.table() == {0: [0], 1: [0, 1], 2: [0, 1, 2]}
     assert len({handles(world, BatchKey("live", index))[0]["session"] for index in range(3)}) == 3
+
+
+ENOUGH = """
+def transform(batch):
+    orders = batch.sources["orders"]
+    if orders.count() < 3:
+        raise ValueError("too few")
+    return orders
+"""
+
+
+def test_a_retry_reads_a_planned_file_that_was_rewritten_as_it_is_now(world: World) -> None:
+    world.sources = {"orders": replace(world.sources["orders"], on_changed="read")}
+    transform(world, ENOUGH)
+    world.land(1)
+    with pytest.raises(TransformError, match="too few"):
+        execute(world)
+    world.land(1, 2, 3)
+    assert execute(world)["rows_out"] == 3
+    assert world.table() == {0: [1, 2, 3]}
 
 
 def test_what_an_attempt_has_cached_is_not_seen_by_another_pipeline_that_runs_meanwhile(

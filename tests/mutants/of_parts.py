@@ -26,6 +26,14 @@ WARM = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
     Mutation(
+        name="attempts on a warm server share a session",
+        why="the server answers with the plan of an earlier attempt: what was rewritten since is not read",
+        file="engines/spark_connect/session.py",
+        old="        self.id = str(uuid.uuid4())\n",
+        new="        self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, url))\n",
+        tests=("tests/engines/test_connect.py",),
+    ),
+    Mutation(
         name="an operator closes nothing of what it has opened",
         why="connections of sources and sinks pile up in a triggerer, or fail a task whose work is done",
         file="operators/micro_batch.py",

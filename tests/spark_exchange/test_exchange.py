@@ -94,22 +94,23 @@ def test_spark_finds_every_file_of_a_long_source_log(tmp_path: Path, version: st
     assert verify_all(lake.checkpoint) == []
 
 
-@pytest.mark.parametrize("ours", [20, 30])
+@pytest.mark.parametrize(("theirs", "all_of_us"), [(10, 20), (10, 30), (10, 40), (20, 50)])
 def test_spark_goes_on_from_what_we_added_to_its_own_compactions(
-    tmp_path: Path, version: str, python: Path, ours: int
+    tmp_path: Path, version: str, python: Path, theirs: int, all_of_us: int
 ) -> None:
-    """From 9 to 29 and to 39; the others are shown by Spark's rule in ``tests/checkpoint/test_handover.py``."""
+    """From 9 to 19, 29 and 39, and from 19 to 49; other ways are shown by Spark's rule in
+    ``tests/checkpoint/test_handover.py``."""
     lake = Lake(tmp_path, version)
-    for number in range(10):
+    for number in range(theirs):
         lake.land("orders", f"{number:02d}.json", number)
-    assert sorted(lake.stream(python, files=1)) == list(range(10))
-    folder = next(path.parent for path in tmp_path.rglob("9.compact"))
-    for number in range(10, 10 + ours):
+    assert sorted(lake.stream(python, files=1)) == list(range(theirs))
+    folder = next(path.parent for path in tmp_path.rglob(f"{theirs - 1}.compact"))
+    for number in range(theirs, all_of_us):
         lake.land("orders", f"{number:02d}.json", number)
         lake.plan(number)
         lake.commit(number)
     [written] = hand_over(lake.checkpoint)
     assert [path.name for path in folder.glob("*.compact")] == [written.rpartition("/")[2]]
     lake.land("orders", "new.json", 100)
-    assert lake.stream(python) == {10 + ours: [100]}
+    assert lake.stream(python) == {all_of_us: [100]}
     assert verify_all(lake.checkpoint) == []
