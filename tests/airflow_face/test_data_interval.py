@@ -284,6 +284,7 @@ def test_the_sensor_of_a_run_whose_schedule_was_changed_waits_for_no_other_inter
     assert NewDataSensor(task_id="new_data", pipeline=world.pipeline).poke(yearly)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cron", ["30 2 * * *", "0 2 * * *", "*/30 2 * * *", "0 */2 * * *", "0 * * * *", "@daily"])
 @pytest.mark.parametrize(
     ("timezone", "month"),

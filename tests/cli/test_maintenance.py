@@ -197,6 +197,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path: data for path, data in found.items() if not path.startswith("maintenance/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
 def test_an_export_and_an_import_that_were_killed_anywhere_go_on_when_they_are_typed_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpoint_format: str

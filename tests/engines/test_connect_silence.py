@@ -9,8 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from airflow_provider_microbatch.engines.spark_connect.wire import Wire
 from tests.support.mute_server import mute_server
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 20
 """For a process to end. It takes two; one that waits for the server never ends."""

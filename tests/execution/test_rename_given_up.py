@@ -69,6 +69,7 @@ def half(world: World) -> World:
     raise AssertionError("it was never half done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
 def test_given_up_anywhere_and_repaired_it_is_said_or_it_is_as_if_it_was_never_typed(
     tmp_path: Path, checkpoint_format: str
@@ -133,6 +134,7 @@ def test_before_it_is_repaired_no_command_counts_on_the_logs_of_its_sources(tmp_
     assert world.files() == before
 
 
+@pytest.mark.slow
 def test_the_repair_of_it_can_be_killed_and_given_up_anywhere(tmp_path: Path) -> None:
     for moment in range(1, 200, 2):
         (tmp_path / str(moment)).mkdir()
@@ -342,6 +344,7 @@ def test_nothing_is_committed_before_it_is_repaired(tmp_path: Path) -> None:
     is_sound(world)
 
 
+@pytest.mark.slow
 def test_one_that_an_older_version_began_is_taken_back_too(tmp_path: Path) -> None:
     """That version said of no rename that it was begun."""
     for moment in range(1, 200, 2):

@@ -54,6 +54,7 @@ def killed_and_given_up(world: World, moment: int) -> bool:
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "batches", "checkpoint_format"),
     [
@@ -95,6 +96,7 @@ def test_given_up_anywhere_and_repaired_it_goes_on_when_it_is_said_again(
     raise AssertionError("it was killed each time")
 
 
+@pytest.mark.slow
 def test_the_repair_of_it_can_be_killed_and_given_up_anywhere(tmp_path: Path) -> None:
     for moment in range(1, 200, 2):
         (tmp_path / str(moment)).mkdir()

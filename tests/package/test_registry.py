@@ -79,6 +79,7 @@ def test_every_name_leads_to_its_class() -> None:
     assert CONNECTIONS.names() == ["acme_process", "spark", "spark_connect"]
 
 
+@pytest.mark.slow
 def test_every_definition_of_this_package_is_registered() -> None:
     code = (
         "import pkgutil, importlib, airflow_provider_microbatch as package\n"

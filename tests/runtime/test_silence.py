@@ -9,7 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.support.mute_server import mute_server
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 20
 """For a process to end. It takes two; one that waits for the server never ends."""

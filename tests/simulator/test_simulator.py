@@ -60,6 +60,7 @@ def test_what_breaks_a_promise_is_shrunk_to_a_short_story() -> None:
     assert f"seed {played.seed}" in shrunk.text()
 
 
+@pytest.mark.slow
 def test_every_move_happens() -> None:
     """A move that nothing is left to do to, in any world, proves nothing."""
     missing = set(MOVES)

@@ -92,6 +92,7 @@ LIMITS = st.fixed_dictionaries(
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["plan", "plan", "die", "lose"])), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(paths=st.sets(PATHS, min_size=1, max_size=25), steps=STEPS, limits=LIMITS, seed=st.integers(0, 99))
 def test_what_arrives_in_order_is_planned_as_by_full_listings(

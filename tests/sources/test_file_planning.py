@@ -243,6 +243,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     steps=STEPS, max_files=st.none() | st.integers(1, 3), max_bytes=st.none() | st.integers(1, 30), latest=st.booleans()
