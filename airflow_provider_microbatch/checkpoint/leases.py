@@ -49,7 +49,8 @@ class Leases:
         parked: bool = False,
         token: str = "",
         leave_others: bool = False,
-    ) -> int:
+        after: tuple[int, str] | None = None,
+    ) -> int | None:
         """Count the attempt as alive for ``seconds`` from now on. The renewals before it are deleted.
 
         :param parked: nobody is at it: its stage only waits, for audits. The janitor leaves it alone, and another run
@@ -57,13 +58,20 @@ class Leases:
         :param token: by which :meth:`is_there` knows this renewal: once a backup is restored, another may get its
             number.
         :param leave_others: delete none: they may be of somebody who looks for them.
-        :return: which renewal it is.
+        :param after: the renewal that this one goes on from, and its token.
+        :return: which renewal it is; None if the one that it goes on from is gone, as :meth:`is_there` has it. Nothing
+            is renewed then.
         """
         before = self._renewals(key, epoch)
         number = max(before, default=0) + 1
         data = encode_record({"seconds": seconds, "parked": parked, **({"token": token} if token else {})})
         while not self._store.put_if_absent(_path(key, epoch, number), data):
             number += 1
+        # After the put: a backup that is restored before it has not got the renewal of before, one that is restored
+        # later has not got this one.
+        if after is not None and not self.is_there(key, epoch, after[0], token=after[1]):
+            self._store.delete_if(_path(key, epoch, number), data)
+            return None
         for old in before if not leave_others else ():
             self._store.delete(_path(key, epoch, old))
         return number

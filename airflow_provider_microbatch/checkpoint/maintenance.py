@@ -68,6 +68,7 @@ class MaintenanceLog:
         """
         # By the same look that saw no other: the number after that is taken by one of two that begin at once.
         number = self.check_none() + 1
+        self._signs.pop(number, None)
         # Whoever has begun under that number meanwhile, while this slept, looks for its own signs.
         self.hold(number, leave_others=True)
         values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps), "waits": True}
@@ -146,17 +147,26 @@ class MaintenanceLog:
         # An older version names no entry. What was decided of another entry of this number says nothing of this one.
         return decided.get("steps") is True and decided.get("entry", own) == own
 
-    def end(self, begun: Maintenance, *, outcome: str, ended_ms: int) -> None:
+    def end(self, begun: Maintenance, *, outcome: str, ended_ms: int) -> bool:
         """Let everybody in again. One whose entry is not there any more ends nothing: the number may be another's.
 
         :param outcome: ``applied``, or why nothing was.
+        :return: False if it is not applied after all, as :meth:`is_held` has it: its end is taken back then.
         """
-        if self._is_there(begun):
-            self._end(begun.number, outcome=outcome, ended_ms=ended_ms)
+        if not self._is_there(begun):
+            return True
+        applied = begun if outcome == APPLIED else None
+        return self._end(begun.number, outcome=outcome, ended_ms=ended_ms, applied=applied)
 
-    def _end(self, number: int, *, outcome: str, ended_ms: int) -> None:
-        self._store.put_if_absent(f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms}))
+    def _end(self, number: int, *, outcome: str, ended_ms: int, applied: Maintenance | None = None) -> bool:
+        path, data = f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms})
+        is_new = self._store.put_if_absent(path, data)
+        # After the put: whoever slept before it may have ended what was restored meanwhile, without its last steps.
+        if is_new and applied is not None and not self.is_held(applied):
+            self._store.delete_if(path, data)
+            return False
         self._leases.forget(_lease(number), 1)
+        return True
 
     def give_up(self, *, by: str, ended_ms: int) -> int | None:
         """End the command that was killed, as it is: nobody does the rest of its steps. Its entry need not be readable.
@@ -220,13 +230,19 @@ class MaintenanceLog:
             return self._get(number).started_ms
         return int(decode_record(ended, where=f"{self.where(number)}{_END}")["ended_ms"])
 
-    def hold(self, number: int, *, leave_others: bool = False) -> None:
-        """Say that the command is alive."""
-        token = uuid.uuid4().hex
+    def hold(self, number: int, *, leave_others: bool = False) -> bool:
+        """Say that the command is alive.
+
+        :return: False if the sign of life that this process gave before is gone, as :meth:`is_held` says from here on.
+        """
+        token, after = uuid.uuid4().hex, self._signs.get(number)
         sign = self._leases.renew(
-            _lease(number), 1, seconds=HOLD_SECONDS, token=token, leave_others=leave_others
+            _lease(number), 1, seconds=HOLD_SECONDS, token=token, leave_others=leave_others, after=after
         )  # fmt: skip
+        if sign is None:
+            return False
         self._signs[number] = sign, token
+        return True
 
     def is_held(self, begun: Maintenance) -> bool:
         """Whether the last sign of life that this process gave, if any, is the command's last one. If not, somebody has

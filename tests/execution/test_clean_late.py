@@ -215,8 +215,8 @@ def test_a_commit_that_comes_between_the_steps_of_a_rewind_does_not_stop_it(
         manifest = world.execution.publish(attempt)
         world.execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
 
-    def wakes_up(log: MaintenanceLog, number: int, **named: bool) -> None:
-        hold(log, number, **named)
+    def wakes_up(log: MaintenanceLog, number: int, **named: bool) -> bool:
+        held = hold(log, number, **named)
         # Once when it begins, then before and after each step.
         if next(holds) == {"first": 1, "second": 3}[when]:
             with monkeypatch.context() as patch:
@@ -224,6 +224,7 @@ def test_a_commit_that_comes_between_the_steps_of_a_rewind_does_not_stop_it(
                     dying_at_the_entry(patch)
                 with pytest.raises((Killed, MicroBatchError)):
                     goes_on()
+        return held
 
     with monkeypatch.context() as patch:
         patch.setattr(MaintenanceLog, "hold", wakes_up)
@@ -248,10 +249,11 @@ def test_what_set_offset_passes_over_is_not_due_whatever_is_released_meanwhile(
     record.change(lambda found: replace(found, due=found.due.with_([2])))
     hold, holds = MaintenanceLog.hold, iter(range(100))
 
-    def releases(log: MaintenanceLog, number: int, **named: bool) -> None:
-        hold(log, number, **named)
+    def releases(log: MaintenanceLog, number: int, **named: bool) -> bool:
+        held = hold(log, number, **named)
         if next(holds) == 3:
             record.change(lambda found: replace(found, due=found.due.with_([7])))
+        return held
 
     with monkeypatch.context() as patch:
         patch.setattr(MaintenanceLog, "hold", releases)

@@ -115,11 +115,12 @@ def test_so_is_one_that_was_taken_within_a_step(world: World) -> None:
     """Its sign of life is in the backup already, and what the step writes is not."""
     real, held, looks = MaintenanceLog.hold, MaintenanceLog.is_held, list[bool]()
 
-    def hold(log: MaintenanceLog, number: int, **named: bool) -> None:
-        real(log, number, **named)
+    def hold(log: MaintenanceLog, number: int, **named: bool) -> bool:
+        held = real(log, number, **named)
         looks.append(True)
         if len(looks) == 4:  # before the second step
             saved_anew(world)
+        return held
 
     def is_held(log: MaintenanceLog, begun: Maintenance) -> bool:
         if len(looks) == 5:  # after it
@@ -133,13 +134,35 @@ def test_so_is_one_that_was_taken_within_a_step(world: World) -> None:
         is_stopped_and_then_repaired(world)
 
 
+@pytest.mark.parametrize("asleep", ["maintenance/1-1-6", "maintenance/1-1-13", "1.end"])
+def test_so_is_one_that_is_restored_while_it_gives_a_sign_of_life_or_ends(
+    world: World, sleep: Sleep, asleep: str
+) -> None:
+    """It has seen its last sign of life, and sleeps before it puts the next one, or its end."""
+
+    def is_at(name: str) -> Callable[..., bool]:
+        return lambda store, path, data: path == name and "/maintenance" in store.location
+
+    sleep.before(PosixStore, "put_if_absent", lambda: saved_anew(world), is_at("maintenance/1-1-4"))
+    sleep.before(PosixStore, "put_if_absent", lambda: restored(world), is_at(asleep))
+    with pytest.raises(MaintenanceError, match="restored from a backup"):
+        applied(world, rewind(1))
+    expire(world)
+    applied(world)
+    assert world.table() == {0: [0], 1: [1]}
+    for number in (4, 5):
+        world.run(number)
+    assert world.table() == {number: [number] for number in range(4)}
+    assert verify_all(world.checkpoint) == []
+
+
 def test_a_command_that_comes_at_the_same_moment_does_not_stop_one_that_has_begun(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, holds = MaintenanceLog.hold, list[int]()
 
-    def hold(log: MaintenanceLog, number: int, **named: bool) -> None:
-        real(log, number, **named)
+    def hold(log: MaintenanceLog, number: int, **named: bool) -> bool:
+        held = real(log, number, **named)
         holds.append(number)
         if len(holds) == 3:
             # It saw no other, and slept until now.
@@ -148,6 +171,7 @@ def test_a_command_that_comes_at_the_same_moment_does_not_stop_one_that_has_begu
             monkeypatch.setattr(late, "check_none", lambda: next(seen, number))
             with pytest.raises(MaintenanceError, match="another command came first"):
                 late.begin(command="another", by="somebody", started_ms=0, steps=[])
+        return held
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MaintenanceLog, "hold", hold)

@@ -173,8 +173,8 @@ class Applier:
                 # Taken for dead while it slept, it may have been finished by another, or the checkpoint restored from a
                 # backup of before it. What came since is not its own.
                 over = maintenance.is_over(begun)
-                if not over:
-                    maintenance.hold(begun.number)
+                held = over or maintenance.hold(begun.number)
+                if held and not over:
                     log.info("%s: %s (%s)", step.kind, step.what, step.why)
                     if isinstance(step, AskingStep):
                         step.apply(self._store, is_over=partial(maintenance.is_over, begun))
@@ -207,22 +207,26 @@ class Applier:
                 raise self._finished_by_another(begun)
             self._check_held(begun)
             # A backup that was taken within the step knows no sign of after it.
-            maintenance.hold(begun.number)
+            if not held or not maintenance.hold(begun.number):
+                raise self._not_held(begun)
         self._check_held(begun)
-        maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms())
+        if not maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms()):
+            raise self._not_held(begun)
 
     def _check_held(self, begun: Maintenance) -> None:
         """With the rest of its steps alone, or said to be applied, a command would be half done for good where a backup
         of before the others was restored."""
         if not self._checkpoint.maintenance.is_held(begun):
-            if self._is_over(begun):
-                raise self._finished_by_another(begun)
-            where = self._store.location
-            raise MaintenanceError(
-                f"`microbatch {begun.command}` stopped half way: another process goes on with it, or the checkpoint "
-                "was restored from a backup that was taken in the middle of it. "
-                f"`microbatch repair {where}` finishes it."
-            )
+            raise self._not_held(begun)
+
+    def _not_held(self, begun: Maintenance) -> MaintenanceError:
+        if self._is_over(begun):
+            return self._finished_by_another(begun)
+        return MaintenanceError(
+            f"`microbatch {begun.command}` stopped half way: another process goes on with it, or the checkpoint was "
+            "restored from a backup that was taken in the middle of it. "
+            f"`microbatch repair {self._store.location}` finishes it."
+        )
 
     def _is_over(self, begun: Maintenance) -> bool:
         """Whether it is known to be over; the checkpoint may be out of reach."""
