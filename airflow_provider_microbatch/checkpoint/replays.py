@@ -92,7 +92,18 @@ class Replays:
 
     def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
         """Record that the request cannot be answered. It counts as never made: its run may ask again."""
+        for other in self.behind(key, epoch):
+            self.epochs.end(key, other.epoch, withdrawn(reason))
         self.epochs.end(key, epoch, withdrawn(reason))
+
+    def behind(self, key: BatchKey, epoch: int) -> list[Replay]:
+        """Requests without an answer that :meth:`pending` passes over as long as this one counts. Who withdraws it
+        withdraws them before it: nobody else would end them, and they would be waited for again."""
+        entries, ended = self.epochs.all_and_ends(key)
+        later = [number for number in entries if number > epoch and number not in ended]
+        request = self.get(key, epoch) if later else None
+        asked = [] if request is None else self._asked(key, later, ended)
+        return [one for one in asked if request is not None and _is_of_later_clear(request, one)]
 
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
         """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""

@@ -20,7 +20,10 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import applied
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.whose import expected_batch
@@ -224,6 +227,31 @@ def test_retention_keeps_a_batch_that_a_clear_waits_for(tmp_path: Path) -> None:
     world.land(6)
     run(world, first(6))
     assert world.checkpoint.offset_log.ids() == [5, 6]
+
+
+@pytest.mark.parametrize("by", ["withdraw-clear", "its retry"])
+def test_a_request_of_before_a_later_clear_is_not_waited_for_either_once_that_one_is_withdrawn(
+    tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its try slept through the later clear, asked behind it, and died: nobody answers it, and it would hold
+    retention."""
+    world = World(tmp_path, min_batches_to_retain=2)
+    world.land(0)
+    world.run(0)
+    for clear_number in (2, 1):
+        world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=clear_number), requested_ms=world.clock)
+    if by == "withdraw-clear":
+        applied(world, lambda drafting: plan_withdraw_clear(drafting, KEY))
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenFileSource, "not_replayable", lambda *_: "its files were cleaned")
+            with pytest.raises(MicroBatchError, match="files were cleaned"):
+                world.run(0, clear_number=2, try_number=2)
+    assert world.checkpoint.replays.pending(KEY) == []
+    for number in range(1, 5):
+        world.land(number)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [3, 4]
 
 
 def test_a_clear_of_a_batch_that_retention_removed_says_so_and_makes_no_other(tmp_path: Path) -> None:

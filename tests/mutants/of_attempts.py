@@ -316,4 +316,20 @@ MUTATIONS = [
         new="        return waiting\n",
         tests=("tests/execution/test_late_processes.py",),
     ),
+    Mutation(
+        name="a request that is withdrawn leaves those that came behind it late",
+        why="nobody answers them: they are waited for from then on, and hold retention for ever",
+        file="checkpoint/replays.py",
+        old="            self.epochs.end(key, other.epoch, withdrawn(reason))\n",
+        new="            pass\n",
+        tests=("tests/execution/test_clears.py",),
+    ),
+    Mutation(
+        name="withdraw-clear leaves the requests that came behind late",
+        why="it has to be typed once more, and check says that a clear waits which nobody has made since",
+        file="upkeep/commands/withdraw_clear.py",
+        old="    for request in [*behind.values(), *waiting]:\n",
+        new="    for request in waiting:\n",
+        tests=("tests/execution/test_clears.py",),
+    ),
 ]

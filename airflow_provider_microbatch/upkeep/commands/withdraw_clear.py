@@ -22,7 +22,8 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
     waiting = checkpoint.replays.pending(key)
     if not waiting:
         drafting.note(f"no clear of batch {key} waits for an answer.")
-    for request in waiting:
+    behind = {other.epoch: other for request in waiting for other in checkpoint.replays.behind(key, request.epoch)}
+    for request in [*behind.values(), *waiting]:
         by = "nobody" if request.run is None else f"run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
         why = f"{by} asked for the batch again, and does not wait any more"
         end = withdrawn(f"microbatch {drafting.command}, by {drafting.by}")
