@@ -156,6 +156,21 @@ def test_so_is_one_that_is_restored_while_it_gives_a_sign_of_life_or_ends(
     assert verify_all(world.checkpoint) == []
 
 
+@pytest.mark.parametrize("asleep", ["sources/sales/2", "maintenance/1-1-5"])
+def test_a_rename_moves_again_what_a_backup_has_put_back_within_its_step(
+    world: World, sleep: Sleep, asleep: str
+) -> None:
+    """It has moved some of the source's log when the backup is taken, and more, or all, when that is restored."""
+    first, later = "sources/orders/0", asleep
+    sleep.before(PosixStore, "delete_if", lambda: saved_anew(world), lambda store, path, data: path == first)
+    sleep.before(PosixStore, "put_if_absent", lambda: restored(world), lambda store, path, data: path == later)
+    applied(world, rename())
+    assert sorted(path.name for path in (world.root / "checkpoint/sources").glob("sales/*")) == ["0", "1", "2", "3"]
+    assert not list((world.root / "checkpoint/sources").glob("orders/*"))
+    world.sources = {"sales": world.sources["orders"]}
+    is_sound(world, 4)
+
+
 def test_a_command_that_comes_at_the_same_moment_does_not_stop_one_that_has_begun(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,14 @@ MUTATIONS = [
         tests=(RESTORED,),
     ),
     Mutation(
+        name="files are moved once",
+        why="of a backup that is restored within a rename some of the source's log stays under its old name, for good",
+        file="upkeep/commands/apply.py",
+        old="((step, step) if isinstance(step, Move) else (step,))",
+        new="(step,)",
+        tests=(RESTORED,),
+    ),
+    Mutation(
         name="a command ends another that has its number",
         why="runs begin while that one is at its steps",
         file="checkpoint/maintenance.py",

@@ -167,7 +167,10 @@ class Applier:
 
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
-        for done, step in enumerate(steps):
+        # What moves many files takes long enough for a backup of its middle. Restored before the sign of life that
+        # follows, which shows no other, it has put some back: they are moved again, after that sign.
+        twice = (again for step in steps for again in ((step, step) if isinstance(step, Move) else (step,)))
+        for done, step in enumerate(twice):
             self._check_held(begun)
             try:
                 # Taken for dead while it slept, it may have been finished by another, or the checkpoint restored from a
