@@ -26,11 +26,13 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
+from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire, rewind
 from tests.execution.sleepers import Sleep, cleaning, killed, rewound
 from tests.execution.test_clean_source import skip_to
+from tests.execution.test_source_names import rename
 from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -320,6 +322,30 @@ def test_what_it_could_not_delete_is_planned_again_once_it_is_switched_off(
     for number in (4, 5):
         world.run(number)
     assert world.table() == {number: [number] for number in range(4)}
+
+
+def test_a_commit_whose_note_a_rename_takes_along_ends_well(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has noted what may be cleaned, and sleeps before it looks whether others have gone on meanwhile."""
+    real, put = PosixStore.put_if_absent, list[str]()
+
+    def renamed_after(store: PosixStore, path: str, data: bytes) -> bool:
+        is_new = real(store, path, data)
+        if path.startswith("cleaning/") and not put:
+            put.append(path)
+            expire(world)
+            applied(world, rename())
+        return is_new
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStore, "put_if_absent", renamed_after)
+        assert world.run(2)
+    world.sources = {"sales": world.sources["orders"]}
+    for number in (3, 4):
+        world.land(number)
+        world.run(number)
+    assert world.table() == {number: [number] for number in range(5)}
+    assert not list(world.landing().iterdir())
+    assert verify_all(world.checkpoint) == []
 
 
 def test_what_retention_has_removed_was_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,6 +369,14 @@ MUTATIONS = [
         tests=(PIPELINE,),
     ),
     Mutation(
+        name="a note of clean_source that a rename takes along ends its commit",
+        why="the task fails by an error of Python, behind its commit entry",
+        file="sources/file/cleaning.py",
+        old="max(there, default=-1) == number + 1",
+        new="max(there) == number + 1",
+        tests=("tests/execution/test_clean_late.py",),
+    ),
+    Mutation(
         name="what was archived late, under a former name, is not looked for",
         why="a replay says that the file has vanished, and stands until somebody finds it in the archive of before",
         file="sources/file/cleaning.py",

@@ -122,8 +122,9 @@ class CleaningRecord:
                 return found
             if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", _encode(wanted)):
                 there = numbers(self._state.list(_FOLDER))
-                # Others may have gone on, and have removed the number that this put has taken again.
-                if max(there) == number + 1:
+                # Others may have gone on, and have removed the number that this put has taken again; a rename may have
+                # taken it along, with all there was, and then it is said once more under the name of before.
+                if max(there, default=-1) == number + 1:
                     for old in there:
                         if old <= number:
                             self._state.delete(f"{_FOLDER}/{old}")
