@@ -112,4 +112,28 @@ MUTATIONS = [
         new="            if not held:\n",
         tests=("tests/execution/test_restored_under_commands.py",),
     ),
+    Mutation(
+        name="a sign of life follows any other",
+        why="a command that slept before it goes on in a checkpoint that was restored from a backup of its middle",
+        file="checkpoint/leases.py",
+        old="        if after is not None and not self.is_there(",
+        new="        if False and not self.is_there(",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
+    Mutation(
+        name="the end of a command stays where its last steps are gone",
+        why="of a backup that is restored right before it: rows that were taken out are never read again",
+        file="checkpoint/maintenance.py",
+        old="        if is_new and applied is not None and not self.is_held(applied):\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
+    Mutation(
+        name="files are moved once",
+        why="of a backup that is restored within a rename some of the source's log stays under its old name, for good",
+        file="upkeep/commands/apply.py",
+        old="((step, step) if isinstance(step, Move) else (step,))",
+        new="(step,)",
+        tests=("tests/execution/test_restored_under_commands.py",),
+    ),
 ]
