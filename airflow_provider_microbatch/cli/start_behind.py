@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-reread",
         action="store_true",
-        help="have what this checkpoint read after the backup that it was restored from in the table twice",
+        help="have what was read after the backup that this checkpoint was restored from, or by another one that lay "
+        "here, in the table twice",
     )
     add_dry_run(parser)
 

@@ -115,8 +115,13 @@ class ExpectedBatch:
         elif key.lane == LIVE:
             ways.append(
                 f"`microbatch start-behind {place}` has this checkpoint count on behind all that the table holds, if "
-                "nobody else writes there any more"
+                "nobody else writes there any more; it reads all that its sources have, also what is in the table"
             )
+            if found.identity is not None and found.identity.location == place:
+                ways.insert(
+                    0,
+                    "if the checkpoint that was here was moved, put it back, or name its place of now as checkpoint=…",
+                )
         if self.identity.digest:
             ways.append(
                 f"`microbatch adopt {place} {key}` has what is there count as this batch, whose own range is not read"

@@ -207,3 +207,23 @@ def test_a_new_checkpoint_starts_behind_whatever_number_the_table_has_come_to(tm
     with pytest.raises(SinkError):
         new.run(0)
     assert len(planned(new, lambda drafting: plan_start_behind(drafting, allow_reread=True)).steps) == 4
+
+
+def test_who_names_a_place_that_its_checkpoint_was_moved_from_is_told_so_before_all_is_read_twice(
+    tmp_path: Path,
+) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("shop")
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    checkpoint = world.root / "checkpoint"
+    checkpoint.rename(world.root / "moved")
+    world.land(2)
+    assert "if the checkpoint that was here was moved, put it back" in refused(world, 2)
+    with pytest.raises(MaintenanceError, match=r"batches 0 to 1 .* from here, by another checkpoint[\s\S]*was moved"):
+        planned(world, start_behind())
+    assert any("is read again" in note for note in planned(world, start_behind(allow_reread=True)).notes)
+    checkpoint.rename(world.root / "begun by mistake")
+    (world.root / "moved").rename(checkpoint)
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}

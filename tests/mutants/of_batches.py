@@ -22,6 +22,14 @@ READ_AGAIN = "tests/execution/test_read_again.py"
 
 MUTATIONS = [
     Mutation(
+        name="a new checkpoint at the place of one that was moved counts on unasked",
+        why="all that its sources have is in the table a second time",
+        file="upkeep/commands/start_behind.py",
+        old="    _check_reread_of_another(drafting, recorded, keys, allow_reread=allow_reread)\n",
+        new="",
+        tests=("tests/execution/test_start_behind.py",),
+    ),
+    Mutation(
         name="a replay that reads otherwise says nothing",
         why="an option that was changed for new files puts wrong rows in the place of good ones, in green",
         file="execution/execution.py",

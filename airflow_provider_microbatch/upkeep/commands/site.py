@@ -95,6 +95,18 @@ class Recorded:
                 return None if is_planned and self.published(key) is not None else found
         return None
 
+    def of_another_here(self, key: BatchKey) -> Published | None:
+        """What another checkpoint published under the number while it lay where this one lies now. It was moved away,
+        or removed, and what the table has of it stands in no log. None if there is nothing of the kind."""
+        own = self._checkpoint.identity()
+        for found in _at(key, self.usable(), self._tables):
+            made = found.manifest.identity
+            if made is None or own is None or made.checkpoint == own.query_id:
+                continue
+            if made.location == self._checkpoint.location:
+                return found
+        return None
+
     def batches(self, lane: str) -> list[int]:
         """Ids that something is published under in any sink that can be asked, whosever it is, ascending.
 

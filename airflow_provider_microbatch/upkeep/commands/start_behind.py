@@ -28,7 +28,8 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     """The plan after which the next batch of the live lane has a number that the table has nothing of. The batches in
     between read nothing and say so, as those of ``set-offset``.
 
-    :param allow_reread: batches that this checkpoint made after the backup it was restored from may be read again.
+    :param allow_reread: what batches read may be read again that this checkpoint made after the backup it was restored
+        from, or that another one made while it lay here.
     :raises MaintenanceError: if nobody knows the table, a batch is planned, or rows would be doubled unasked.
     :raises SinkError: if the table cannot tell what it holds.
     """
@@ -90,7 +91,9 @@ def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int])
 
 
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
-    own = [number for number in held if recorded.of_another_life(BatchKey(LIVE, number)) is not None]
+    keys = [BatchKey(LIVE, number) for number in held]
+    _check_reread_of_another(drafting, recorded, keys, allow_reread=allow_reread)
+    own = [key.id for key in keys if recorded.of_another_life(key) is not None]
     if not own:
         return
     if not allow_reread:
@@ -101,6 +104,25 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
             "else allow it with --allow-reread."
         )
     drafting.note(f"what batches {own[0]} to {own[-1]} read is read again, as far as it is still there.")
+
+
+def _check_reread_of_another(
+    drafting: Drafting, recorded: Recorded, keys: Sequence[BatchKey], *, allow_reread: bool
+) -> None:
+    """A pipeline whose checkpoint was moved, or removed, begins a new one at the old place: it has read nothing."""
+    others = ((key.id, recorded.of_another_here(key)) for key in keys)
+    found = [(number, one.manifest.identity) for number, one in others if one is not None]
+    if not found:
+        return
+    (first, _), (last, made) = found[0], found[-1]
+    if not allow_reread:
+        raise MaintenanceError(
+            f"batches {first} to {last} in the table were published by {made}: from here, by another checkpoint than "
+            "is here now. What they read would be read again, as far as the sources still have it, and be in the table "
+            "twice. If that checkpoint was moved, put it back, or name its place of now as checkpoint=… in the DAG. If "
+            "the sources have nothing of it any more, or it is wanted twice: --allow-reread."
+        )
+    drafting.note(f"what batches {first} to {last} read is read again, as far as it is still there.")
 
 
 def _entry(drafting: Drafting, position: Position, sources: Sequence[str]) -> OffsetEntry:
