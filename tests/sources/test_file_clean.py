@@ -75,6 +75,17 @@ def test_switched_on_late_it_cleans_what_is_committed_from_then_on(world: World,
     assert (late.not_replayable(offset(1), offset(2)) is None) == (how == "archive")
 
 
+def test_an_archive_that_a_link_leads_back_into_the_source_is_refused_before_anything_is_planned(world: World) -> None:
+    """What is archived was read again, and archived one level deeper, at each run."""
+    world.land("0.json")
+    (world.root / "alias").symlink_to(world.landing)
+    looped = {"clean_source": "archive", "archive_dir": str(world.root / "alias" / "arch"), "recursive": True}
+    with pytest.raises(SourceError, match="leads by a link to what it lists"):
+        world.open(**looped).check()
+    world.open(**{**looped, "archive_dir": str(world.root / "alias" / "_arch")}).check()
+    world.open(**{**looped, "recursive": False}).check()
+
+
 def test_switched_off_and_on_again_it_leaves_what_was_committed_in_between(world: World, batches: Batches) -> None:
     batches.commit(clean_source="delete")
     batches.commit()

@@ -11,7 +11,9 @@ from pathlib import Path
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.held_folder import opened
 from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
+from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
+from airflow_provider_microbatch.sources.file.overlap import lists_below
 from airflow_provider_microbatch.sources.file.present import Presence, archived_path, is_away, is_below, locate
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
@@ -19,6 +21,13 @@ log = logging.getLogger(__name__)
 
 _FAR = 16
 """An entry of the source log that is so many behind is looked at again once in so many entries, not at each commit."""
+
+
+def is_listed(listing: Listing, archive: Path) -> bool:
+    """Whether the source comes upon what is archived there, by a link too: it would be read again, and archived one
+    level deeper, at each run. By their letters alone that is refused when the DAG is parsed."""
+    real, base = archive.resolve(), Path(listing.base).resolve()
+    return real.is_relative_to(base) and lists_below(listing, str(Path(listing.base) / real.relative_to(base)))
 
 
 class Cleaner:

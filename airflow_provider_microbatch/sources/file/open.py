@@ -16,7 +16,7 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
-from airflow_provider_microbatch.sources.file.clean import Cleaner
+from airflow_provider_microbatch.sources.file.clean import Cleaner, is_listed
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut
@@ -111,6 +111,8 @@ class OpenFileSource(OpenSource):
         existing = archive
         while not existing.exists():
             existing = existing.parent
+        if is_listed(self._listing, archive):
+            raise self._error(f"archive_dir {str(archive)!r} leads by a link to what it lists. Put it elsewhere.")
         if not existing.is_dir() or not _may(existing, os.W_OK | os.X_OK):
             raise self._error(f"archive_dir {str(archive)!r} cannot be written by this user. Give it write rights.")
         if existing.stat().st_dev != device:
