@@ -60,6 +60,16 @@ def test_a_replay_that_reads_otherwise_says_what_is_set_otherwise(
     assert not warnings(caplog)
 
 
+def test_nor_is_it_silent_where_folders_are_no_columns_any_more(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """They were null in all rows of a replay, in green."""
+    define(world, format="json")
+    world.run(1)
+    define(world, format="json", recursive=True)
+    world.run(1, clear_number=1)
+    (said,) = warnings(caplog)
+    assert "source 'orders': recursive was not set, is 'True'" in said
+
+
 def test_a_retry_and_a_replay_that_read_as_before_say_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.staged(1)
     define(world, format="json")

@@ -25,6 +25,14 @@ MUTATIONS = [
         tests=("tests/sources/test_file_clean.py",),
     ),
     Mutation(
+        name="nobody is told that folders are no columns any more",
+        why="a replay has nulls in place of partition columns, in green",
+        file="sources/file/__init__.py",
+        old='        recursive = {"recursive": "True"} if self.recursive else {}\n',
+        new="        recursive = dict[str, str]()\n",
+        tests=("tests/execution/test_read_again.py",),
+    ),
+    Mutation(
         name="a table is read as a landing folder",
         why="a replay of the pipeline that writes it doubles its rows in the next one, and check says nothing",
         file="sources/file/listing.py",

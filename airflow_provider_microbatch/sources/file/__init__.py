@@ -156,9 +156,11 @@ class FileSource(Source):
         return self.archive_path()
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """Format, schema and the reader's options, whose names have no case."""
+        """Format, schema, whether folders become columns, and the reader's options, whose names have no case."""
         options = {f"options[{key.lower()!r}]": _as_spark(value) for key, value in self.options.items()}
-        return {"format": self.format, "schema": self.schema, **options}
+        # Only where it is set: what attempts of an earlier version ran says nothing of it.
+        recursive = {"recursive": "True"} if self.recursive else {}
+        return {"format": self.format, "schema": self.schema, **recursive, **options}
 
     def would_read(self, location: str) -> bool:
         """Whether a folder is the source's path, or one below it that is listed, whatever its files are called."""
