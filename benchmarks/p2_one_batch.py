@@ -39,7 +39,7 @@ ti = SimpleNamespace(dag_id="bench", run_id=number, task_id="t", map_index=-1, i
                      bundle_instance=bundle)
 run = SimpleNamespace(clear_number=0, logical_date=None, partition_key=None, partition_date=None, run_type="manual")
 task = MicroBatchOperator(task_id="t", pipeline=pipeline, conf={"spark.ui.enabled": "false"})
-summary = task.execute({"ti": ti, "dag_run": run})
+summary = task.execute({"ti": ti, "dag_run": run, "dag": None})
 assert summary["state"] == "committed", summary
 print(json.dumps(time.perf_counter() - started))
 """

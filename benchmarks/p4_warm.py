@@ -40,7 +40,7 @@ run = SimpleNamespace(clear_number=0, logical_date=None, partition_key=None, par
 conf = {"spark.ui.enabled": "false", **json.loads(conf)} if conn_id == "spark_default" else None
 task = MicroBatchOperator(task_id="t", pipeline=pipeline, conn_id=conn_id, conf=conf)
 started = time.perf_counter()
-summary = task.execute({"ti": ti, "dag_run": run})
+summary = task.execute({"ti": ti, "dag_run": run, "dag": None})
 seconds = time.perf_counter() - started
 assert summary["state"] == "committed", summary
 print(json.dumps(seconds))
