@@ -159,7 +159,8 @@ EVENTS = (
         status=(CANCELED,),
         told_by="T, next try, J",
         done="the heartbeat is refused, then as if a user had stopped it; FAILED where a new task was faster. "
-        "Airflow may call the new task failed while it runs and commits",
+        "Airflow may call the new task failed before it begins or while it runs and commits, or the run a success "
+        "without it: then the next run takes the batch up",
     ),
     Event(
         event="SIGTERM to the task only",

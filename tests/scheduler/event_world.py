@@ -119,6 +119,18 @@ class Story:
         run_id = self.trigger()
         assert self.airflow.wait_for_run(self.name, run_id, timeout=SECONDS) == "success", self.name
 
+    def run_until_committed(self) -> None:
+        """More runs, until batch 0 is committed and each of its attempts has its end on record. A run skips while an
+        attempt of an earlier one is alive."""
+
+        def committed() -> bool:
+            if self.checkpoint.commit_log.has(0) and not self.checkpoint.leases.unfinished():
+                return True
+            self.run_to_success()
+            return False
+
+        self.airflow.wait_for(committed, timeout=SECONDS, what=f"batch 0 of {self.name} to be committed")
+
     def told(self) -> dict[int, list[str]]:
         """What the hook was told of each attempt of batch 0, repetitions left out."""
         found: dict[int, list[str]] = {}
