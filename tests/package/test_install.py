@@ -1,20 +1,23 @@
-"""What an installer brings when it has no lock file: versions that run a batch. And what the error about two versions
-of PySpark tells to run mends an environment, and nothing else in it."""
+"""What an installer brings when it has no lock file: versions in which the README's DAG runs. And what the error about
+two versions of PySpark tells to run mends an environment, and nothing else in it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from airflow_provider_microbatch.engines.environment import NEWEST
+from tests.scheduler.documented import deploy_transform, documented
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +30,12 @@ assert AIRFLOW is not None
 IN_AIRFLOWS_CONSTRAINTS = {"pandas": "3.0.6", "pyspark-client": "4.2.0"}
 """Beyond our limits, and in the constraints file of Airflow's main branch of 2026-10-01 (Python 3.11)."""
 
+NOT_A_USERS = ("PIP_", "UV_", "PYTHON", "AIRFLOW")
+"""Settings of the tests that would reach into an environment of its own."""
+
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "PYTHON"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_A_USERS)}
     return subprocess.run(
         [str(word) for word in command],
         env={**kept, **environment},
@@ -40,14 +46,18 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def resolved(*arguments: str | Path) -> str:
-    """What uv says when it asks the package registry, the same that `make setup` installs from. Without it nothing is
-    known of what a user gets, and that is a failure, not a pass."""
+def asked(*command: str | Path) -> str:
+    """What an installer says when it asks the package registry, the same that `make setup` installs from. Without it
+    nothing is known of what a user gets, and that is a failure, not a pass."""
     inherited = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_INDEX"))}
-    done = run(UV, "pip", *arguments, **inherited)
+    done = run(*command, **inherited)
     if done.returncode != 0:
         pytest.fail(f"NO RESOLUTION: the limits contradict each other, or no package registry answers.\n{done.stderr}")
     return done.stdout + done.stderr
+
+
+def resolved(*arguments: str | Path) -> str:
+    return asked(UV, "pip", *arguments)
 
 
 def wheel(folder: Path, name: str, version: str, needs: str = "", files: tuple[str, ...] = ()) -> None:
@@ -130,3 +140,47 @@ def test_the_command_of_the_message_mends_the_environment_and_nothing_else_in_it
         "print(pyspark.version, pyspark.shell.version, version('pyspark-client'), version('pandas'))"
     )
     assert run(python, "-c", show).stdout.split() == [NEWEST, NEWEST, NEWEST, "2.3.3"]
+
+
+def by_pip(folder: Path) -> Path:
+    """The README's first command, in an empty environment."""
+    python = new_environment(folder, has_pip=True)
+    asked(python, "-m", "pip", "install", ROOT)
+    return python
+
+
+def by_uv_beside_airflow(folder: Path) -> Path:
+    """The README's other command, in an environment that Airflow's constraints have filled."""
+    assert AIRFLOW is not None
+    python = new_environment(folder, has_pip=False)
+    resolved(
+        "install", "--python", python, *(f"{name}=={version}" for name, version in IN_AIRFLOWS_CONSTRAINTS.items())
+    )
+    resolved("install", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT)
+    return python
+
+
+@pytest.mark.parametrize("install", [by_pip, by_uv_beside_airflow])
+def test_the_readmes_dag_runs_in_what_was_installed(install: Callable[[Path], Path], tmp_path: Path) -> None:
+    python = install(tmp_path / "environment")
+    readme = next(documented(tmp_path))
+    dags = tmp_path / "airflow" / "dags"
+    (dags / "jobs").mkdir(parents=True)
+    (dags / "readme.py").write_text(readme.text)
+    deploy_transform(dags)
+    landing = readme.folder / "landing" / "orders"
+    landing.mkdir(parents=True)
+    (landing / "1.json").write_text('{"id": 1, "ts": "2026-01-01T00:00:00"}\n')
+    settings = {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # As in an activated environment: spark-submit is found there, and nowhere else.
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    for command in (["db", "migrate"], ["dags", "test", readme.dag_id]):
+        done = run(python.parent / "airflow", *command, **settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+    table = ds.dataset(readme.folder / "lake" / "orders", partitioning="hive").to_table(columns=["id"])
+    assert table["id"].to_pylist() == [1], done.stdout + done.stderr
