@@ -51,4 +51,10 @@ def test_the_period_makes_a_batch_an_idle_run_is_a_skip_and_a_clear_is_a_replay(
     attempts = shop.checkpoint(DAG).attempts.all(BatchKey(LIVE, 0))
     assert [attempt.run.clear_number for attempt in attempts if attempt.run] == [0, 1, 1]
     assert shop.ids(DAG) == ids
+
+    shop.land("orders", "third", [order(number) for number in range(1007, 1009)])
+    third = shop.airflow.trigger(DAG)
+    assert shop.airflow.wait_for_run(DAG, third, timeout=SECONDS) == "success"
+    assert shop.batch(DAG, 1).state == "committed"
+    assert shop.ids(DAG) == sorted([*ids, 1007, 1008])
     shop.airflow.pause(DAG)

@@ -62,4 +62,10 @@ def test_an_audit_refuses_the_next_run_takes_the_batch_up_and_clears_mean_what_t
     assert shop.checkpoint(DAG).attempts.latest_epoch(KEY) == 3
     assert shop.ids(DAG) == [1, 2]
     assert shop.stages(DAG) == []
+
+    third = shop.airflow.trigger(DAG)
+    assert shop.airflow.wait_for_run(DAG, third, timeout=SECONDS) == "success"
+    assert shop.batch(DAG, 1).state == "committed"
+    assert shop.ids(DAG) == [1, 2, 3]
+    assert shop.stages(DAG) == []
     shop.airflow.pause(DAG)
