@@ -21,6 +21,10 @@ def test_the_period_makes_a_batch_an_idle_run_is_a_skip_and_a_clear_is_a_replay(
     run_id = batch.run.run_id
     assert run_id.startswith("scheduled__")
     assert shop.airflow.wait_for_run(DAG, run_id, timeout=SECONDS) == "success"
+    told = shop.airflow.task_log(DAG, run_id, "micro_batch")
+    assert "Completed batch [0]" in told
+    # An attempt looks for its fence mark when it begins and every few seconds from then on, and finds none.
+    assert not [line for line in told.splitlines() if "Exception" in line or "Traceback" in line or "\tat " in line]
     ids = shop.ids(DAG)
     assert len(ids) == len(set(ids)) == landed
     assert [path.name for path in (shop.home / "lake" / DAG / "lane=live" / "batch_id=0").glob("day=*")] == [
