@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
+from airflow_provider_microbatch.checkpoint.records import check_types, corrupt, run_from_dict, run_to_dict
 from airflow_provider_microbatch.stores import Store
 
 STATES = ("succeeded", "failed", "canceled", "superseded")
@@ -21,8 +21,6 @@ _NAME = re.compile("[0-9a-f]{64}")
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("handle", "no object", lambda value: isinstance(value, dict)),
     ("code", "no object", lambda value: isinstance(value, dict)),
-    ("started_ms", "no number", lambda value: isinstance(value, int)),
-    ("request", "no number", lambda value: value is None or isinstance(value, int)),
     # A name in the folder of definitions, and no path out of it.
     ("definition", "no SHA-256", lambda value: value is None or bool(_NAME.fullmatch(str(value)))),
 )
@@ -71,6 +69,7 @@ class Attempts:
         if values is None:
             return None
         where = f"{self.epochs.where(key, epoch)}.end"
+        check_types(AttemptEnd, values, where=where)
         try:
             end = AttemptEnd(
                 state=values["state"], error=values["error"], ended_ms=values["ended_ms"], cause=values.get("cause")
@@ -103,6 +102,7 @@ def _attempt(key: BatchKey, epoch: int, values: dict[str, Any], where: str) -> A
     for name, kind, is_kind in _KINDS:
         if name in values and not is_kind(values[name]):
             corrupt(where, f"not what it should be: its {name} is {kind}")
+    check_types(Attempt, values, where=where)
     told = values.get("identity")
     try:
         return Attempt(

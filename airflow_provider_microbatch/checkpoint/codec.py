@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
-from airflow_provider_microbatch.checkpoint.key import check_name
+from airflow_provider_microbatch.checkpoint.key import check_name, is_whole
 from airflow_provider_microbatch.checkpoint.records import (
+    check_progress,
+    check_types,
     corrupt,
     masked,
     parse_object,
@@ -70,6 +72,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
     version, (head, *lines) = split_entry(data, where=where, versions=FORMATS)
     metadata = parse_object(head, where=where)
     ours = _object(metadata.pop(OURS, {}), OURS, where)
+    check_types(OffsetEntry, ours, where=where)
     own_names = ours.pop("sources", None)
     if own_names is not None and not _are_names(own_names):
         corrupt(where, f"not what it should be: its source names are {own_names!r}")
@@ -82,13 +85,22 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         if lost:
             corrupt(where, f"torn: the offsets of {lost} are missing")
     starts = _object(ours.pop("starts", {}), "starts", where)
+    for name, start in starts.items():
+        if start is not None:
+            _check_read_offset(name, start, where)
     pipeline, run = ours.pop("pipeline", None), run_from_dict(ours.pop("run", None), where=where)
     stands_for = ours.pop("stands_for", None)
+    timestamp_ms = metadata.pop("batchTimestampMs", 0)
+    if not is_whole(timestamp_ms):
+        corrupt(
+            where,
+            f"not what it should be: batchTimestampMs is no whole number of a moment but {timestamp_ms!r:.40}",
+        )
     return OffsetEntry(
         ends=ends,
         starts=starts,
         watermark_ms=_integer(metadata.pop("batchWatermarkMs", 0), "batchWatermarkMs", where),
-        batch_timestamp_ms=_integer(metadata.pop("batchTimestampMs", 0), "batchTimestampMs", where),
+        batch_timestamp_ms=timestamp_ms,
         conf=_object(metadata.pop("conf", {}), "conf", where),
         source_metadata=_object(metadata.pop("sourceMetadataInfo", {}), "sourceMetadataInfo", where),
         pipeline=pipeline,
@@ -123,13 +135,16 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
         corrupt(where, f"not what it should be: {len(lines)} lines after the version, not one")
     metadata = parse_object(lines[0], where=where)
     ours = _object(metadata.pop(OURS, {}), OURS, where)
+    check_types(CommitEntry, ours, where=where)
+    progress = _object(ours.pop("progress", {}), "progress", where)
+    check_progress(progress, where=where)
     return CommitEntry(
         next_watermark_ms=_integer(metadata.pop("nextBatchWatermarkMs", 0), "nextBatchWatermarkMs", where),
         epoch=ours.pop("epoch", None),
-        requires_another_batch=bool(ours.pop("requires_another_batch", False)),
-        set_aside=bool(ours.pop("set_aside", False)),
+        requires_another_batch=ours.pop("requires_another_batch", False),
+        set_aside=ours.pop("set_aside", False),
         failure=_object(ours.pop("failure", {}), "failure", where),
-        progress=_object(ours.pop("progress", {}), "progress", where),
+        progress=progress,
         run=run_from_dict(ours.pop("run", None), where=where),
         committed_ms=ours.pop("committed_ms", None),
         plan=ours.pop("plan", None),
@@ -214,10 +229,10 @@ def _check_offset(name: str, offset: Offset) -> None:
         )
 
 
-def _check_read_offset(name: str, offset: str, where: str) -> None:
-    problem = _offset_problem(offset)
+def _check_read_offset(name: str, offset: Any, where: str) -> None:
+    problem = _offset_problem(offset) if isinstance(offset, str) else "it is no text"
     if problem is not None:
-        corrupt(where, f"torn or nonsense: the offset {offset[:60]!r} of source {name!r} is unreadable, {problem}")
+        corrupt(where, f"torn or nonsense: the offset {offset!r:.60} of source {name!r} is unreadable, {problem}")
 
 
 def _offset_problem(offset: Offset) -> str | None:
@@ -229,7 +244,7 @@ def _offset_problem(offset: Offset) -> str | None:
         json.loads(offset)
     except UnicodeEncodeError:
         return "it is no UTF-8 text"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"it is no JSON ({error})"
     return None
 
@@ -257,6 +272,6 @@ def _object(value: Any, name: str, where: str) -> dict[str, Any]:
 
 
 def _integer(value: Any, name: str, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        corrupt(where, f"not what it should be: {name} is no whole number but {value!r}")
+    if type(value) is not int or abs(value) >= 2**63:
+        corrupt(where, f"not what it should be: {name} is no whole number of 64 bits but {value!r:.40}")
     return value

@@ -40,7 +40,8 @@ class Definitions:
         if data is None:
             return None
         values = decode_record(data, where=where)
-        if not isinstance(values.get("arguments"), dict):
+        arguments = values.get("arguments")
+        if not isinstance(arguments, dict) or not isinstance(arguments.get("sources", {}), dict):
             corrupt(where, "not what it should be: no definition of a pipeline")
         return values
 

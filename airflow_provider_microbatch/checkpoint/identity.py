@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.exceptions import DefinitionError
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -88,10 +88,11 @@ class BatchIdentity:
         try:
             checkpoint, pipeline, digest = (values[name] for name in ("checkpoint", "pipeline", "digest"))
             key = BatchKey(values["lane"], values["batchId"])
-            location, planned_ms = str(values.get("location", "")), int(values.get("plannedMs", 0))
+            location, planned_ms = str(values.get("location", "")), values.get("plannedMs", 0)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no identity of a batch: {error!r}") from error
-        if not is_checkpoint_id(checkpoint) or not isinstance(pipeline, str) or not isinstance(digest, str):
+        texts = isinstance(pipeline, str) and isinstance(digest, str)
+        if not is_checkpoint_id(checkpoint) or not texts or not is_whole(planned_ms):
             raise ValueError(f"no identity of a batch: {dict(values)!r}")
         return cls(
             checkpoint=checkpoint,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeGuard
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 
@@ -13,6 +14,9 @@ LIVE = "live"
 
 OF_INTERVAL = "interval-"
 """Begins the name of a lane that belongs to a data interval."""
+
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, milliseconds since the epoch."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STAMP = r"([0-9]{8}T[0-9]{6}(?:\.[0-9]{3})?Z)"
@@ -37,6 +41,12 @@ def check_name(name: object, *, what: str) -> str:
 def is_name(name: object) -> bool:
     """Whether ``name`` can be one path component of a checkpoint and of a table."""
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and ".." not in name
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value from JSON is a whole number that an id, a count, or a moment in milliseconds can be: one beyond
+    the year 9999 no calendar knows, and whoever shows it would fail."""
+    return type(value) is int and _FIRST_MS <= value <= _LAST_MS
 
 
 def is_lane(name: str) -> bool:

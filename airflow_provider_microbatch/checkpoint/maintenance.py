@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.checkpoint.records import check_types, corrupt, decode_record, encode_record
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 from airflow_provider_microbatch.stores import Store
 
@@ -228,7 +228,11 @@ class MaintenanceLog:
         ended = self._store.get(f"{number}{_END}")
         if ended is None:
             return self._get(number).started_ms
-        return int(decode_record(ended, where=f"{self.where(number)}{_END}")["ended_ms"])
+        where = f"{self.where(number)}{_END}"
+        ended_ms = decode_record(ended, where=where).get("ended_ms")
+        if not is_whole(ended_ms):
+            corrupt(where, "not what it should be: it does not say when it ended")
+        return ended_ms
 
     def hold(self, number: int, *, leave_others: bool = False) -> bool:
         """Say that the command is alive.
@@ -278,13 +282,17 @@ class MaintenanceLog:
         where = self.where(number)
         entry = self._store.get(str(number)) or b""
         values = decode_record(entry, where=where)
+        check_types(Maintenance, values, where=where)
+        steps = values.get("steps")
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            corrupt(where, "not what it should be: its steps are no list of objects")
         try:
             return Maintenance(
                 number=number,
                 command=values["command"],
                 by=values["by"],
                 started_ms=values["started_ms"],
-                steps=tuple(values["steps"]),
+                steps=tuple(steps),
                 sha256=_digest(entry),
             )
         except KeyError as error:

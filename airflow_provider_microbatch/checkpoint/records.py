@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any, NoReturn
+from functools import cache
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import is_whole
 from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
 from airflow_provider_microbatch.runtime.masking import mask
 
 VERSION = "v1"
 _TOLD = ("error", "reason", "outcome")
 """Fields of our entries that hold what went wrong, in words of others."""
+_FIGURES = {
+    "numInputRows": 1,
+    "numEmptyRows": 1,
+    "durationMs": 1,
+    "sources": 2,
+    "numOutputRows": 0,
+    "numOutputFiles": 0,
+    "numOutputBytes": 0,
+}
+"""Of the runtime's result what is counted with: a figure (0), one for each name (1), or several for each (2)."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def to_json(value: Any) -> str:
@@ -111,6 +125,52 @@ def run_from_dict(values: Any, *, where: str) -> RunIdentity | None:
         return None
     known = {field.name for field in fields(RunIdentity)}
     try:
-        return RunIdentity(**{name: value for name, value in values.items() if name in known})
+        run = RunIdentity(**{name: value for name, value in values.items() if name in known})
     except (AttributeError, TypeError) as error:
         corrupt(where, f"not what it should be: its run is no run ({error})")
+    check_types(RunIdentity, values, where=where, what="run.")
+    return run
+
+
+def check_types(kind: type, values: Mapping[str, Any], *, where: str, what: str = "") -> None:
+    """See that an entry's values are of the types that a dataclass gives its fields: whoever can write a checkpoint
+    could else end runs, and the janitor of all checkpoints, by errors of Python that name no file.
+
+    :param kind: the dataclass. Fields of other types than text, numbers, true and false are not looked at.
+    :param values: from JSON. Names that are no fields are not looked at.
+    :param where: address of the entry.
+    :param what: what the names of the values are written behind.
+    :raises CorruptEntryError: names the first one of another type.
+    """
+    for name, wanted in _plain_types(kind).items():
+        if name in values and not _is_of(values[name], wanted):
+            corrupt(where, f"not what it should be: its {what}{name} is {values[name]!r:.40}")
+
+
+def check_progress(progress: Mapping[str, Any], *, where: str) -> None:
+    """See that the runtime's result, in a commit or an answer, holds figures where labels, sums and the next batch's
+    pace take them from.
+
+    :raises CorruptEntryError: names the first that is none.
+    """
+    for name, depth in _FIGURES.items():
+        if name in progress and not _are_figures(progress[name], depth):
+            corrupt(where, f"not what it should be: its progress.{name} is {progress[name]!r:.40}")
+
+
+def _are_figures(value: Any, depth: int) -> bool:
+    if value is None:
+        return True
+    if depth:
+        return isinstance(value, dict) and all(_are_figures(inner, depth - 1) for inner in value.values())
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_of(value: Any, wanted: frozenset[type]) -> bool:
+    return type(value) in wanted and (type(value) is not int or is_whole(value))
+
+
+@cache
+def _plain_types(kind: type) -> Mapping[str, frozenset[type]]:
+    hints = {name: frozenset(get_args(hint) or (hint,)) for name, hint in get_type_hints(kind).items()}
+    return {name: wanted for name, wanted in hints.items() if wanted <= _PLAIN}

@@ -8,8 +8,14 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
-from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.records import corrupt, run_from_dict, run_to_dict
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
+from airflow_provider_microbatch.checkpoint.records import (
+    check_progress,
+    check_types,
+    corrupt,
+    run_from_dict,
+    run_to_dict,
+)
 from airflow_provider_microbatch.stores import Store
 
 _WITHDRAWN = "withdrawn"
@@ -108,7 +114,13 @@ class Replays:
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
         """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""
         end = self.epochs.ended(key, epoch)
-        return None if end is None or _WITHDRAWN in end else end
+        if end is None or _WITHDRAWN in end:
+            return None
+        where, progress = f"{self.epochs.where(key, epoch)}.end", end.get("progress", {})
+        if not all(map(is_whole, (end.get("attempt"), end.get("completed_ms")))) or not isinstance(progress, dict):
+            corrupt(where, "not what it should be: no answer to a request")
+        check_progress(progress, where=where)
+        return end
 
     def is_answered(self, key: BatchKey) -> bool:
         """Whether any request for the batch was answered."""
@@ -117,7 +129,7 @@ class Replays:
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
         """The answer whose attempt is what the sink has of the batch; None if it was never replayed. One listing."""
         found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
-        return max((answer for answer in found if answer), key=lambda answer: int(answer["attempt"]), default=None)
+        return max((answer for answer in found if answer), key=lambda answer: answer["attempt"], default=None)
 
     def get(self, key: BatchKey, epoch: int) -> Replay | None:
         """The request, or None."""
@@ -125,6 +137,7 @@ class Replays:
         if values is None:
             return None
         where = self.epochs.where(key, epoch)
+        check_types(Replay, values, where=where)
         try:
             run = run_from_dict(values["run"], where=where)
             return Replay(

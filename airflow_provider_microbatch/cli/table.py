@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, is_whole
 from airflow_provider_microbatch.execution.summary import BatchSummary
 
 HEADERS = ("batch", "state", "attempt", "offsets", "read", "rows", "seconds", "run")
@@ -108,7 +108,10 @@ def show_run(run: RunIdentity | None) -> str:
 
 
 def show_time(milliseconds: int | None) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC, ``-`` for None."""
+    """Milliseconds since the epoch as ISO 8601 in UTC, ``-`` for None. A watermark that the data have put beyond the
+    calendar is shown as its number."""
     if milliseconds is None:
         return "-"
+    if not is_whole(milliseconds):
+        return str(milliseconds)
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).isoformat(timespec="milliseconds")

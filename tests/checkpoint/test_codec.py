@@ -41,7 +41,7 @@ def entries(draw: st.DrawFn) -> OffsetEntry:
     return OffsetEntry(
         ends={name: draw(st.none() | offsets) for name in sources},
         starts={name: draw(st.none() | offsets) for name in sources},
-        batch_timestamp_ms=draw(st.integers(0, 2**53)),
+        batch_timestamp_ms=draw(st.integers(0, 2**47)),
         watermark_ms=draw(st.integers(0, 2**53)),
         conf=draw(st.dictionaries(texts, texts, max_size=3)),
         run=draw(st.none() | runs),
@@ -75,7 +75,7 @@ def test_v2_comes_back_with_the_setting_that_spark_needs(entry: OffsetEntry) -> 
         set_aside=st.booleans(),
         progress=st.dictionaries(texts, values, max_size=3),
         run=st.none() | runs,
-        committed_ms=st.none() | st.integers(0, 2**53),
+        committed_ms=st.none() | st.integers(0, 2**47),
         extra=extras,
     )
 )
@@ -178,6 +178,12 @@ def test_a_v1_entry_must_have_the_sources_of_its_log() -> None:
         (b'v1\n{"microbatch":{"sources":["a"],"without_offset":[]}}\n-', r"offsets of \['a'\] are missing"),
         (b'v1\n{"microbatch":{"sources":["a"],"without_offset":0}}\n-', "without an offset are 0"),
         (b'v1\n{"microbatch":{"sources":5}}\n1', "source names are 5"),
+        (
+            b'v1\n{"microbatch":{"sources":["a"],"without_offset":[],"starts":{"a":7}}}\n1',
+            "the offset 7 of source 'a' is unreadable",
+        ),
+        (b'v1\n{"microbatch":{"pipeline":7}}\n1', "its pipeline is 7"),
+        (b'v1\n{"microbatch":{"run":{"dag_id":"d","run_id":"r","task_id":"t","ti_id":7}}}', "its run.ti_id is 7"),
     ],
 )
 def test_spoilt_entries_say_where_and_what_to_do(data: bytes, message: str) -> None:
@@ -187,7 +193,19 @@ def test_spoilt_entries_say_where_and_what_to_do(data: bytes, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"v1", b'v1\n{"next', b"v2\n{}", b"v1\n{}\n{}", b'v1\n{"nextBatchWatermarkMs":null}']
+    "data",
+    [
+        b"",
+        b"v1",
+        b'v1\n{"next',
+        b"v2\n{}",
+        b"v1\n{}\n{}",
+        b'v1\n{"nextBatchWatermarkMs":null}',
+        b'v1\n{"microbatch":{"committed_ms":"now"}}',
+        b'v1\n{"microbatch":{"committed_ms":true}}',
+        b'v1\n{"microbatch":{"committed_ms":1' + 15 * b"0" + b"}}",
+        b'v1\n{"microbatch":{"progress":{"numInputRows":{"orders":"7"}}}}',
+    ],
 )
 def test_spoilt_commits_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptEntryError, match="/c/commits/4"):

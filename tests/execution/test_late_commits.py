@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.left import find_left
@@ -179,7 +179,7 @@ def test_one_of_no_epoch_is_damage_that_repair_mends(world: World, kind: str, ep
     (world.root / "checkpoint/commits/2").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': 0, OURS: ours})}")
     world.land(2)
     for ask in (world.execution.should_fire, lambda: world.run(2)):
-        with pytest.raises(BrokenLogError, match="microbatch repair"):
+        with pytest.raises(CheckpointError, match="microbatch repair"):
             ask()
     world.expire_leases()
     assert applied(world).problems == ()

@@ -10,9 +10,26 @@ BROKEN = "tests/execution/test_broken_checkpoint.py"
 RACES = "tests/checkpoint/test_log_races.py"
 REWIND = "tests/execution/test_rewind.py"
 RETENTION = "tests/execution/test_retention.py"
+CODEC = "tests/checkpoint/test_codec.py"
 RELATION = "tests/checkpoint/test_relation.py"
 
 MUTATIONS = [
+    Mutation(
+        name="an entry's values are of whatever type they are",
+        why="one that a stranger wrote ends every run by an error of Python that names no file",
+        file="checkpoint/records.py",
+        old="        if name in values and not _is_of(values[name], wanted):\n",
+        new="        if False:\n",
+        tests=(CODEC,),
+    ),
+    Mutation(
+        name="figures of a commit are whatever they are",
+        why="`microbatch log` and the pace of the next batch fail by an error of Python",
+        file="checkpoint/records.py",
+        old="        if name in progress and not _are_figures(progress[name], depth):\n",
+        new="        if False:\n",
+        tests=(CODEC,),
+    ),
     Mutation(
         name="a retention that was given up goes on",
         why="the log was rewound since, and it empties it: the position is lost",

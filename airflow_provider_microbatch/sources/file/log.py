@@ -110,13 +110,16 @@ def decode(data: bytes, *, where: str) -> list[PlannedFile]:
         if not lines:
             raise ValueError("it names no file")
         return [_file(json.loads(line)) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise CorruptEntryError(
             f"source log entry {where} cannot be read: {error}. Restore it from a backup of the checkpoint."
         ) from error
 
 
 def _file(fields: dict[str, Any]) -> PlannedFile:
+    for name in ("size", "mtime_ns"):
+        if type(fields.get(name)) not in (int, type(None)):
+            raise TypeError(f"its {name} is {fields[name]!r:.40}")
     return PlannedFile(
         path=from_url(fields["path"]),
         timestamp_ms=int(fields["timestamp"]),
