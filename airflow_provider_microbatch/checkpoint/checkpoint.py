@@ -19,6 +19,7 @@
 | ``maintenance/<n>``, ``….decided``, ``….end`` | what was changed by ``microbatch repair`` and the like |
 | ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
+| ``resolved/<lane>/<id>/<sha256>`` | where a batch ends that was planned without an end, and whose attempt chose it |
 | ``adopted/<lane>/<id>`` | output of another checkpoint that counts as the batch's |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -29,6 +30,8 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoptions
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
@@ -62,6 +65,7 @@ from airflow_provider_microbatch.checkpoint.records import (
     to_json,
 )
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.resolutions import Resolutions
 from airflow_provider_microbatch.checkpoint.source_names import SourceNames
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
@@ -82,7 +86,7 @@ _LOGS = frozenset({"offsets", "commits"})
 
 TOP = frozenset(
     {_METADATA, "offsets", "commits", "sources", "microbatch", "attempts", "hooks", "leases", "marks", "maintenance",
-     "repaired", "replays", "adopted", "lanes"}
+     "repaired", "replays", "resolved", "adopted", "lanes"}
 )  # fmt: skip
 """The names that a checkpoint has at its top: those of the table above."""
 
@@ -110,6 +114,7 @@ class Checkpoint:
         self.maintenance = MaintenanceLog(store.scoped("maintenance"))
         self.names = SourceNames(store)
         self.replays = Replays(store.scoped("replays"))
+        self.resolutions = Resolutions(store.scoped("resolved"))
         self.tables = KnownTables(store.scoped("microbatch/tables"))
 
     @property
@@ -234,6 +239,7 @@ class Checkpoint:
                 store.scoped("offsets"),
                 encode=self._encode_offsets,
                 decode=self._decode_offsets,
+                complete=partial(self._resolved, name),
                 hints=hints.scoped("offsets"),
                 segments=segments.scoped("offsets"),
             ),
@@ -335,6 +341,17 @@ class Checkpoint:
         data = None if newest is None else self._store.get(f"offsets/{newest}")
         if data is not None:
             decode_offsets(data, where=f"{self.location}/offsets/{newest}", names=sources)
+
+    def _resolved(self, lane: str, number: int, entry: OffsetEntry, data: bytes) -> OffsetEntry:
+        """The entry with the ends that an attempt has chosen, by the names of today."""
+        if not entry.late:
+            return entry
+        found = self.resolutions.get(BatchKey(lane, number), entry.stands_for or digest_of(data))
+        if found is None:
+            return entry
+        chosen = {self.names.of(name): end for name, end in found.ends.items()}
+        ends = {name: chosen.get(name, end) if name in entry.late else end for name, end in entry.ends.items()}
+        return replace(entry, ends=ends, resolved_by=found.epoch)
 
     def _check_metadata(self) -> None:
         if self._store.get(_METADATA) is None and (

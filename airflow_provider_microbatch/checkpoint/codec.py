@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
@@ -49,6 +50,7 @@ def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = (
         check_name(name, what="source")
         if offset is not None:
             _check_offset(name, offset)
+    entry = replace(entry, ends={**entry.ends, **{name: entry.starts.get(name) for name in entry.late}})
     lines = [version, to_json(_offset_metadata(entry, version, names))]
     if version == "v1":
         order = list(names) or list(entry.ends)
@@ -90,6 +92,9 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
             _check_read_offset(name, start, where)
     pipeline, run = ours.pop("pipeline", None), run_from_dict(ours.pop("run", None), where=where)
     stands_for = ours.pop("stands_for", None)
+    late = ours.pop("late", [])
+    if not _are_names(late) or not set(late) <= set(starts):
+        corrupt(where, f"not what it should be: its sources with a late end are {late!r}")
     timestamp_ms = metadata.pop("batchTimestampMs", 0)
     if not is_whole(timestamp_ms):
         corrupt(
@@ -106,6 +111,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         pipeline=pipeline,
         run=run,
         stands_for=stands_for,
+        late=tuple(late),
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 
@@ -167,6 +173,8 @@ def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> 
         ours |= {"pipeline": entry.pipeline, "run": run_to_dict(entry.run), "starts": dict(entry.starts)}
         ours["sources"] = (list(names) if version == "v1" else []) or list(entry.ends)
         ours["without_offset"] = without
+    if entry.late:
+        ours["late"] = list(entry.late)
     if entry.stands_for is not None:
         ours["stands_for"] = entry.stands_for
     metadata: dict[str, Any] = {

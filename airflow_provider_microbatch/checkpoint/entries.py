@@ -159,7 +159,8 @@ def _made_ms(ti_id: str | None) -> int | None:
 class OffsetEntry:
     """Entry N of the offset log: what batch N reads. Never changed once written.
 
-    :param ends: by source name, in the order of the log; None for a source that never had data.
+    :param ends: by source name, in the order of the log; None for a source that never had data. Of a source in ``late``
+        where it starts, as long as the batch is not resolved.
     :param starts: by source name, where each range begins (exclusive, as the source defines it). None: from the
         source's beginning. Empty in entries that Spark wrote; then the ends of entry N-1 are the starts.
     :param batch_timestamp_ms: the batch's time, milliseconds since the epoch, UTC. A replay sees the same.
@@ -169,6 +170,8 @@ class OffsetEntry:
     :param pipeline: name of the pipeline that planned it; None for entries that Spark wrote.
     :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
         is known by that.
+    :param late: sources whose range has no end until an attempt has read it.
+    :param resolved_by: epoch of the attempt that chose the ends of those; in no entry, it is read from beside the log.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
     """
@@ -181,8 +184,15 @@ class OffsetEntry:
     run: RunIdentity | None = None
     pipeline: str | None = None
     stands_for: str | None = None
+    late: tuple[str, ...] = ()
+    resolved_by: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     source_metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Sources whose end nobody knows yet."""
+        return self.late if self.resolved_by is None else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,14 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
         raise CheckpointError(f"{checkpoint.location} has no batch yet: there is nothing to hand over.")
     entry = lane.offset_log.get(tail.offset_id)
     assert entry is not None, "tail() has read this entry"
+    committed = entry if tail.commit_id is None else lane.offset_log.get(tail.commit_id)
+    late = {*entry.late, *(committed.late if committed is not None else ())}
+    if late:
+        raise CheckpointError(
+            f"the newest batch of {checkpoint.location} was planned without an end in source "
+            f"{', '.join(sorted(late))}. Its entry tells Spark where the batch began, and Spark would read it again: "
+            "such a source cannot be handed to a streaming query."
+        )
     refused = [name for name in entry.ends if not _SPARK_NAME.fullmatch(name)]
     if identity.format == "v2" and refused:
         raise CheckpointError(

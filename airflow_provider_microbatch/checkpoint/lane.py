@@ -100,6 +100,14 @@ class Lane:
                     f"{problem} It was planned while a command changed the log; to run it would lose or double rows. "
                     f"{_repair(self)} sets it aside, and the next run plans it anew."
                 )
+        done = ((newest, tail.offsets if tail.commit_id == newest else None), (newest - 1, before))
+        for batch_id, plan in done:
+            if plan is not None and plan.unresolved:
+                return (
+                    f"lane {self.name}: batch {batch_id} is committed, and where it ends in source "
+                    f"{', '.join(plan.unresolved)} is not on record any more: to go on would read its rows again. "
+                    "Restore the checkpoint's folder 'resolved' from a backup."
+                )
         for log, number, entry in (
             (self.offset_log, newest, tail.offsets),
             (self.commit_log, tail.commit_id, tail.commit),

@@ -60,6 +60,7 @@ class MetadataLog(Generic[E]):
     :param store: where the files lie, scoped to the log's folder.
     :param encode: entry to bytes.
     :param decode: bytes to entry.
+    :param complete: takes a number, its entry and the entry's bytes, and adds what was found out since it was written.
     :param hints: where hints lie, scoped to a folder of their own; None for a log that is always listed.
     :param segments: where segments lie, scoped to a folder of their own; None for a log that has none.
     """
@@ -70,6 +71,7 @@ class MetadataLog(Generic[E]):
         *,
         encode: Callable[[E], bytes],
         decode: Decode[E],
+        complete: Callable[[int, E, bytes], E] = lambda number, entry, data: entry,
         hints: Store | None = None,
         segments: Store | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class MetadataLog(Generic[E]):
         """The names of the hints, as they were when the end was looked for."""
         self._encode = encode
         self._decode = decode
+        self._complete = complete
 
     @property
     def location(self) -> str:
@@ -145,7 +148,9 @@ class MetadataLog(Generic[E]):
         :raises CorruptEntryError: if there is one that cannot be read.
         """
         data = self._bytes(batch_id)
-        return None if data is None else (self._decode(data, where=self.where(batch_id)), data)
+        if data is None:
+            return None
+        return self._complete(batch_id, self._decode(data, where=self.where(batch_id)), data), data
 
     def encoded(self, entry: E) -> bytes:
         """The entry as the bytes that :meth:`add` writes."""

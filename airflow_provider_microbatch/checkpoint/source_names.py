@@ -140,7 +140,8 @@ class SourceNames:
         """The entry with the names of today."""
         if not self.renames():
             return entry
-        return replace(entry, ends=self._named(entry.ends), starts=self._named(entry.starts))
+        late = tuple(map(self.of, entry.late))
+        return replace(entry, ends=self._named(entry.ends), starts=self._named(entry.starts), late=late)
 
     def _named(self, values: Mapping[str, V]) -> dict[str, V]:
         return {self.of(name): value for name, value in values.items()}

@@ -146,6 +146,9 @@ def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
         if owner is not None and entry.pipeline not in (None, owner):
             text = f"batch {number} was planned by pipeline {entry.pipeline!r}, the checkpoint is {owner!r}'s."
             yield _finding("identity", offsets.where(number), text)
+        if entry.unresolved and (number in commit_ids or number < offset_ids[-1]):
+            text = f"where batch {number} ends in source {', '.join(entry.unresolved)} is not on record any more."
+            yield _finding("gap", offsets.where(number), text)
         before = entries.get(number - 1)
         if before is not None:
             yield from _verify_chain(offsets.where(number), number, before, entry, entries.get(number + 1))

@@ -18,6 +18,17 @@ from airflow_provider_microbatch.sinks import OpenSink
 log = logging.getLogger(__name__)
 
 
+def check_not_fenced(checkpoint: Checkpoint, attempt: Attempt) -> None:
+    """:raises AttemptFencedError: if there is a later attempt at the batch."""
+    newest = checkpoint.attempts.latest_epoch(attempt.key)
+    if newest != attempt.epoch:
+        winner = named(checkpoint.attempts.get(attempt.key, newest))
+        raise AttemptFencedError(
+            f"batch {attempt.key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
+            "published by this one."
+        )
+
+
 class Ending:
     """Puts an end to attempts of one pipeline.
 

@@ -22,11 +22,12 @@ from airflow_provider_microbatch.exceptions import (
     SourceRenamedError,
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
-from airflow_provider_microbatch.execution.ending import Ending
+from airflow_provider_microbatch.execution.ending import Ending, check_not_fenced
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.guard import GoesOn, Look, known_to_be_held, look, named, no_run_goes_on
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
+from airflow_provider_microbatch.execution.late_ends import resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
 from airflow_provider_microbatch.execution.progress import progress_of
@@ -243,9 +244,8 @@ class Execution:
         :raises TransformError: if the user's transform failed; its text is the transform's traceback.
         :raises EngineError: if anything else made the job fail.
         """
-        pipeline = self.pipeline
         make_ready(self.checkpoint, self.sink, attempt.key)
-        begin_attempt(self.checkpoint, attempt, pipeline=pipeline.name, sink=self.sink, live=pipeline.hooks)
+        begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
         try:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
@@ -275,21 +275,15 @@ class Execution:
                 "published. Clear the batch's task to run it."
             )
         if published is None or (published.epoch < attempt.epoch and asked):
-            newest = self.checkpoint.attempts.latest_epoch(key)
-            if newest != attempt.epoch:
-                winner = named(self.checkpoint.attempts.get(key, newest))
-                raise AttemptFencedError(
-                    f"batch {key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
-                    "published by this one."
-                )
+            check_not_fenced(self.checkpoint, attempt)
             staged = sink.manifest(attempt.batch, attempt.epoch)
             if staged is None:
                 raise SinkError(
                     f"batch {key} attempt {attempt.epoch}: there is no finished stage at "
                     f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
-            read, learned = (staged.result.get(part) or {} for part in ("read", "learned"))
-            self.planner.sources.verify(planned.ranges, read=read, learned=learned)
+            planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
+            self.planner.sources.verify(planned.ranges, staged.result)
             say_warnings(staged)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
@@ -322,6 +316,8 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
+        if planned.entry.unresolved:  # a backup has put the checkpoint back to before it was
+            planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(

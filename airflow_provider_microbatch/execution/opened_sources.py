@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,12 @@ class Ranges:
 
     :param starts: by source; None before the source's first position.
     :param ends: likewise; None where the source never had data.
+    :param late: sources whose end nobody knows yet; as ``ends`` they have their starts.
     """
 
     starts: Offsets
     ends: Offsets
+    late: frozenset[str] = frozenset()
 
     def of(self, source: str) -> tuple[Offset | None, Offset | None]:
         """Start and end in one source, which the batch may not know."""
@@ -37,8 +39,8 @@ class Ranges:
 
     @property
     def are_empty(self) -> bool:
-        """Whether no source has anything in its range."""
-        return all(end == self.starts[name] for name, end in self.ends.items())
+        """Whether no source has anything in its range, or may have."""
+        return not self.late and all(end == self.starts[name] for name, end in self.ends.items())
 
 
 class OpenedSources:
@@ -129,13 +131,18 @@ class OpenedSources:
         """
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
+        late = set()
         for name, source in self._each():
             starts[name] = ends[name] = start = committed.get(name)
             if not source.finished(start):
-                ends[name] = source.latest_offset(start, limits.get(name, UNLIMITED))
+                end = source.latest_offset(start, limits.get(name, UNLIMITED))
+                if isinstance(end, Late):
+                    late.add(name)
+                else:
+                    ends[name] = end
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ends}
-        return Ranges({**starts, **removed}, {**ends, **removed})
+        return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late))
 
     def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
         """What each has in a data interval. Writes nothing.
@@ -165,6 +172,9 @@ class OpenedSources:
             raise SourceError(f"a batch was planned with {missing}")
         reads, absent = {}, {}
         for name, source in self._each():
+            if name in ranges.late:
+                reads[name] = source.read_late(ranges.starts.get(name))
+                continue
             why = source.absent(*ranges.of(name))
             if why is None:
                 words = source.in_words(*ranges.of(name))
@@ -174,13 +184,20 @@ class OpenedSources:
                 absent[name] = why
         return reads, absent
 
-    def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
-        """See that what was read is what was planned, and have each source keep what the runtime found out about it.
+    def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
+        """Where an attempt has ended in sources with a late end.
 
         :param read: by source, what the runtime tells of its reading.
-        :param learned: by source, what it found out.
+        """
+        return {name: self.open(name).resolve(starts.get(name), read.get(name) or {}) for name in names}
+
+    def verify(self, ranges: Ranges, result: Mapping[str, Any]) -> None:
+        """See that what was read is what was planned, and have each source keep what the runtime found out about it.
+
+        :param result: the runtime's: by source, what it tells of its reading (``read``) and found out (``learned``).
         :raises SourceChangedError: if a range changed while it was read.
         """
+        read, learned = (result.get(part) or {} for part in ("read", "learned"))
         for name, source in self._each():
             source.verify(*ranges.of(name), read.get(name))
             if name in learned:
@@ -235,7 +252,8 @@ class OpenedSources:
         One that was removed is carried forward with an empty range; only one that has rows is needed.
         """
         ends = ranges.ends.items()
-        names = [name for name, end in ends if end != ranges.starts.get(name) and name not in self.names]
+        has_rows = {name for name, end in ends if end != ranges.starts.get(name)} | ranges.late
+        names = [name for name, _ in ends if name in has_rows and name not in self.names]
         if not names:
             return None
         return (

@@ -80,7 +80,7 @@ class PlannedBatch:
     @property
     def ranges(self) -> Ranges:
         """What the batch reads of each source."""
-        return Ranges(self.starts, self.entry.ends)
+        return Ranges(self.starts, self.entry.ends, frozenset(self.entry.unresolved))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,6 +399,7 @@ class Planner:
         entry = OffsetEntry(
             ends=ranges.ends,
             starts=ranges.starts,
+            late=tuple(sorted(ranges.late)),
             batch_timestamp_ms=self._clock_ms(),
             watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
             conf={**self._previous_conf(position), **self._pipeline.conf},

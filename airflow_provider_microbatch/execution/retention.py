@@ -148,6 +148,7 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
             checkpoint.replays.purge(key)
             checkpoint.deliveries.purge(key)
             checkpoint.attempts.purge(key)
+            checkpoint.resolutions.purge(key)
             checkpoint.horizons.passed(lane, before, REMOVED, PACKED)
     return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"] if goes_on or dry_run else []
 

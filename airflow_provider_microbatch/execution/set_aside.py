@@ -115,6 +115,12 @@ def set_aside_if_due(
     errors = found.due(after=pipeline.set_aside_after, after_dead=pipeline.set_aside_after_dead)
     if not errors:
         return
+    if planned.entry.unresolved:
+        # The next batch would begin where this one does, and a clear of this one would read its rows again.
+        log.warning(
+            "Batch %s failed %s times and is not set aside: nobody knows where it ends", planned.key, len(errors)
+        )
+        return
     alarm = set_aside(
         checkpoint=checkpoint,
         sources=sources,

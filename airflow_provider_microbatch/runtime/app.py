@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +86,7 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     with watch.phase("total"):
         pin(spark, job.conf)
         with watch.phase("read"):
-            frames, counts, learned, told = _read(spark, job, warnings)
+            frames, counts, learned, told, ended = _read(spark, job, warnings)
         batch = Batch(
             id=job.batch_id,
             lane=job.lane,
@@ -114,6 +114,9 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
                 for count in (rows_out, *counts.values()):
                     count.written(counted)
             written = rows_out.get()
+        for name, tell in ended.items():
+            with failing_as("read", where=f"source {name!r}"):
+                told[name] = {**told.get(name, {}), **tell()}
     rows_in: dict[str, int | None] = {name: 0 for name in job.sources if name not in counts}
     rows_in |= {name: count.get(patience=1.0) for name, count in counts.items()}
     empty = {name: count.empty() for name, count in counts.items() if rows_in[name] and count.empty()}
@@ -147,8 +150,8 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
 
 def _read(
     spark: SparkSession, job: Job, warnings: Warnings
-) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any]]:
-    frames, counts, learned, told = Frames(absent=job.absent), {}, {}, {}
+) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any], dict[str, Callable[[], Mapping[str, Any]]]]:
+    frames, counts, learned, told, ended = Frames(absent=job.absent), {}, {}, {}, {}
     for name, read in job.sources.items():
         with failing_as("read", where=f"source {name!r}"):
             log.info("reading source %s%s", name, f", {read.amount}" if read.amount else "")
@@ -163,7 +166,9 @@ def _read(
                 learned[name] = dict(found.learned)
             if found.told:
                 told[name] = dict(found.told)
-    return frames, counts, learned, told
+            if found.ended is not None:
+                ended[name] = found.ended
+    return frames, counts, learned, told, ended
 
 
 def _check_nothing(job: Job, warnings: Warnings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ class ReadResult:
     :param learned: JSON values for the source's planning half, such as an inferred schema; it pins them.
     :param told: JSON values for the source's planning half: what was read; it compares them with what was to be read.
     :param columns: those of which a row that the schema fits has one. Rows in which all are null are counted.
+    :param ended: called once the stage is written; what it returns is told too, such as where a range has ended that
+        was read without an end.
     :param absent: why the range has no frame for a transform, for people: it holds nothing, and no schema is known.
     """
 
@@ -31,6 +33,7 @@ class ReadResult:
     learned: Mapping[str, Any] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    ended: Callable[[], Mapping[str, Any]] | None = None
     absent: str | None = None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -86,6 +87,14 @@ class ReadLimit:
     splits: int | None = None
 
 
+class Late(Enum):
+    """In place of an offset: the range ends where an attempt comes to when it reads it, which nobody knows before."""
+
+    LATE = "late"
+
+
+LATE = Late.LATE
+
 UNLIMITED = ReadLimit()
 """The source's own limits hold."""
 
@@ -155,10 +164,11 @@ class OpenSource(ABC):
         """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
 
     @abstractmethod
-    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
         """Plan: the end of the next range, within the source's own limits and ``limit``. None if there has never been
         data; the same as ``start`` if nothing is new. May write the source's own log, put-if-absent; called again
-        after a crash it returns what it wrote."""
+        after a crash it returns what it wrote. ``LATE`` if there is something and only reading it tells where it ends:
+        :meth:`read_late` is asked then, and :meth:`resolve` for the end."""
 
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
         """Why the range can have no frame, for people: it has no data, and nobody knows the schema of none. None if it
@@ -172,6 +182,21 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
+
+    def read_late(self, start: Offset | None) -> Read:
+        """What the runtime has to read from ``start`` on, up to where it comes.
+
+        :raises SourceChangedError: if the start is no longer there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} plans late ends and reads none.")
+
+    def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
+        """Where an attempt has ended, by what the runtime's reader told; ``start`` if it found nothing. Asked for each
+        attempt of a batch that was planned with a late end, also for one that read up to a known one. Writes nothing.
+
+        :raises SourceError: if the reader did not tell.
+        """
+        raise NotImplementedError(f"{type(self).__name__} plans late ends and resolves none.")
 
     def verify(  # noqa: B027
         self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None

@@ -150,6 +150,20 @@ def test_another_number_of_sources_is_refused_in_sparks_words(named: tuple[str, 
     assert str(list(named)) in str(caught.value)
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("start", [None, "3"])
+def test_an_entry_without_an_end_has_its_bytes_also_when_the_end_is_known(version: str, start: str | None) -> None:
+    ends: dict[str, str | None] = {"a": start, "b": "7"}
+    planned = OffsetEntry(ends=ends, starts={"a": start, "b": None}, batch_timestamp_ms=1, late=("a",))
+    written = encode_offsets(planned, version=version)
+    read = decode_offsets(written, where="here")
+    assert read.unresolved == ("a",)
+    assert read.ends == ends
+    resolved = replace(read, ends={**ends, "a": "5"}, resolved_by=2)
+    assert resolved.unresolved == ()
+    assert encode_offsets(resolved, version=version) == written
+
+
 def test_a_v1_entry_must_have_the_sources_of_its_log() -> None:
     entry = OffsetEntry(ends={"a": "1", "c": "2"}, batch_timestamp_ms=0)
     with pytest.raises(SourceCountError, match=r"\['a', 'b'\].*\['a', 'c'\]"):
@@ -183,6 +197,7 @@ def test_a_v1_entry_must_have_the_sources_of_its_log() -> None:
             "the offset 7 of source 'a' is unreadable",
         ),
         (b'v1\n{"microbatch":{"pipeline":7}}\n1', "its pipeline is 7"),
+        (b'v1\n{"microbatch":{"sources":["a"],"starts":{},"late":["a"]}}\n1', "with a late end are"),
         (b'v1\n{"microbatch":{"run":{"dag_id":"d","run_id":"r","task_id":"t","ti_id":7}}}', "its run.ti_id is 7"),
     ],
 )

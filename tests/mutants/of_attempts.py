@@ -42,9 +42,9 @@ MUTATIONS = [
     Mutation(
         name="publish skips the fence",
         why="a zombie publishes beside the attempt that has replaced it",
-        file="execution/execution.py",
-        old="            if newest != attempt.epoch:",
-        new="            if newest < attempt.epoch:",
+        file="execution/ending.py",
+        old="    if newest != attempt.epoch:",
+        new="    if newest < attempt.epoch:",
         tests=(RUN,),
     ),
     Mutation(

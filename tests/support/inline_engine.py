@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from acme_microbatch.counter_reader import numbers
+
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
@@ -20,6 +22,8 @@ from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
 
 Rows = list[dict[str, Any]]
+
+COUNTER = "acme_microbatch.counter_reader:read"
 
 
 def local(path: str) -> Path:
@@ -58,10 +62,14 @@ class InlineEngine:
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         self.jobs.append(job)
         self.before_stage(job)
-        sources = {
-            name: self._rows([path for group in read.arguments["groups"] for path in group["paths"]])
-            for name, read in job.sources.items()
-        }
+        sources, read_as = {}, {}
+        for name, read in job.sources.items():
+            if read.reader == COUNTER:
+                found = numbers(read.arguments)
+                sources[name], read_as[name] = [{"id": number} for number in found], {"end": found.stop - 1}
+            else:
+                paths = [path for group in read.arguments["groups"] for path in group["paths"]]
+                sources[name], read_as[name] = self._rows(paths), told(read.arguments)
         stage = local(job.stage.arguments["path"])
         try:
             rows = self.transform(sources)
@@ -78,7 +86,7 @@ class InlineEngine:
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,
-            "read": {name: told(read.arguments) for name, read in job.sources.items()},
+            "read": read_as,
             "identity": dict(job.identity),
             **self.told,
         }

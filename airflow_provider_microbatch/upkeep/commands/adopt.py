@@ -26,6 +26,11 @@ def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
             f"the pipeline another path or table, or have it count on behind this one by "
             f"`microbatch start-behind {checkpoint.location}`."
         )
+    if entry.unresolved:
+        raise MaintenanceError(
+            f"batch {key} was planned without an end in source {', '.join(entry.unresolved)}: nobody knows which rows "
+            "of it the adopted output holds, and the next batch would read them again. Nothing was done."
+        )
     if recorded.published(key) is not None:
         drafting.note(f"what is in the table under batch {key} is this checkpoint's own.")
         return drafting.plan()

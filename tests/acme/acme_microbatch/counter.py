@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.sources import (
+    LATE,
+    UNLIMITED,
+    Figures,
+    Late,
+    OpenSource,
+    ReadLimit,
+    Source,
+    SourceContext,
+)
 
 
 @dataclass(frozen=True)
@@ -17,11 +28,13 @@ class CounterSource(Source):
 
     :param path: the file; with a connection it begins at the folder that the connection has as host.
     :param max_rows: so many numbers are in a batch at most; None for no limit.
+    :param late: a batch ends where the counter is when Spark reads it, and not where it is when the batch is planned.
     """
 
     path: str
     max_rows: int | None = None
     conn_id: str | None = None
+    late: bool = False
 
     def open(self, context: SourceContext) -> OpenCounter:
         return OpenCounter(self, context)
@@ -44,18 +57,25 @@ class OpenCounter(OpenSource):
     def has_new(self, position: str | None) -> bool:
         return self._head() > _number(position)
 
-    def latest_offset(self, start: str | None, limit: ReadLimit = UNLIMITED) -> str | None:
+    def latest_offset(self, start: str | None, limit: ReadLimit = UNLIMITED) -> str | Late | None:
+        if self._source.late:
+            return LATE if self.has_new(start) else start
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         begin, head = _number(start), self._head()
         end = max(begin, min([head, *(begin + one for one in most)]))
         return start if end == begin else json.dumps({"n": end})
 
     def read(self, start: str | None, end: str | None) -> Read:
-        return Read(
-            reader="acme_microbatch.counter_reader:read",
-            arguments={"start": _number(start), "end": _number(end)},
-            requires=Requirements(modules=("acme_microbatch",)),
-        )
+        return _read(start=_number(start), end=_number(end))
+
+    def read_late(self, start: str | None) -> Read:
+        return _read(start=_number(start), path=str(self._path()), max_rows=self._source.max_rows)
+
+    def resolve(self, start: str | None, told: Mapping[str, Any]) -> str | None:
+        end = told.get("end")
+        if type(end) is not int:
+            raise SourceError(f"source {self._name!r}: the reader did not tell how far it came.")
+        return start if end == _number(start) else json.dumps({"n": end})
 
     def is_after(self, offset: str | None, other: str | None) -> bool:
         return _number(offset) > _number(other)
@@ -83,6 +103,14 @@ class OpenCounter(OpenSource):
     def _path(self) -> Path:
         conn_id = self._source.conn_id
         return Path("" if conn_id is None else self._connect(conn_id).host or "", self._source.path)
+
+
+def _read(**arguments: Any) -> Read:
+    return Read(
+        reader="acme_microbatch.counter_reader:read",
+        arguments=arguments,
+        requires=Requirements(modules=("acme_microbatch",)),
+    )
 
 
 def _number(offset: str | None) -> int:

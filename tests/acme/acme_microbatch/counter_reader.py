@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
@@ -13,4 +14,17 @@ if TYPE_CHECKING:
 
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """The numbers of a range, as the column ``id``."""
-    return ReadResult(frame=spark.range(arguments["start"] + 1, arguments["end"] + 1), columns=("id",))
+    found = numbers(arguments)
+    return ReadResult(
+        frame=spark.range(found.start, found.stop), columns=("id",), ended=lambda: {"end": found.stop - 1}
+    )
+
+
+def numbers(arguments: Mapping[str, Any]) -> range:
+    """Those up to the end of the range; of one without an end up to where the counter is now."""
+    start, end = arguments["start"], arguments.get("end")
+    if end is None:
+        most = arguments["max_rows"]
+        end = max(start, int(Path(arguments["path"]).read_text()))
+        end = end if most is None else min(end, start + most)
+    return range(start + 1, end + 1)

@@ -1,0 +1,75 @@
+"""Resolutions: where a batch ends whose end nobody knew when it was planned, and which attempt chose it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane, is_whole
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.stores import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """The ends that an attempt has come to.
+
+    :param epoch: of the attempt.
+    :param ends: by source, of those whose end was late.
+    """
+
+    epoch: int
+    ends: Mapping[str, Offset | None]
+
+
+class Resolutions:
+    """Files ``<lane>/<id>/<digest of the plan>``, each written once, by put-if-absent, before anything is published:
+    the next batch begins there, and every later attempt reads exactly up to there. A batch that was rewound and planned
+    anew has another digest, and nothing of before counts for it.
+
+    :param store: scoped to ``resolved``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, key: BatchKey, digest: str) -> Resolution | None:
+        """The resolution of the batch as it is planned by that digest, or None.
+
+        :raises CorruptEntryError: if it cannot be read.
+        """
+        data = self._store.get(_path(key, digest))
+        if data is None:
+            return None
+        where = self.where(key, digest)
+        values = decode_record(data, where=where)
+        epoch, ends = values.get("epoch"), values.get("ends")
+        if not is_whole(epoch) or not isinstance(ends, dict):
+            corrupt(where, "not what it should be: it lacks epoch or ends")
+        if not all(end is None or isinstance(end, str) for end in ends.values()):
+            corrupt(where, "not what it should be: an end is no offset")
+        return Resolution(epoch=epoch, ends=ends)
+
+    def choose(self, key: BatchKey, digest: str, resolution: Resolution) -> None:
+        """Resolve the batch, if no attempt has. Durable on return."""
+        data = encode_record({"epoch": resolution.epoch, "ends": dict(resolution.ends)})
+        self._store.put_if_absent(_path(key, digest), data)
+
+    def purge(self, before: BatchKey) -> None:
+        """Remove those of lower ids of that lane."""
+        if is_lane(before.lane):
+            for number in numbers(self._store.list(before.lane)):
+                if number < before.id:
+                    for name in self._store.list(f"{before.lane}/{number}"):
+                        self._store.delete(f"{before.lane}/{number}/{name}")
+                    self._store.delete(f"{before.lane}/{number}")
+
+    def where(self, key: BatchKey, digest: str) -> str:
+        """Address of a resolution, for messages."""
+        return f"{self._store.location}/{_path(key, digest)}"
+
+
+def _path(key: BatchKey, digest: str) -> str:
+    return f"{key.lane}/{key.id}/{digest}"

@@ -1,0 +1,44 @@
+"""Late ends: a batch whose ranges end where an attempt comes to. Planned, resolved, committed: the attempt that is
+first to say where it has come to, after its stage is written and before anything is published, decides for all."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.resolutions import Resolution
+from airflow_provider_microbatch.exceptions import AttemptFencedError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.plan import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.position import render
+from airflow_provider_microbatch.sinks import Manifest
+
+log = logging.getLogger(__name__)
+
+
+def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, manifest: Manifest) -> PlannedBatch:
+    """See that the batch ends where an attempt has ended, and nowhere else. Durable on return, idempotent.
+
+    :param manifest: the attempt's, staged or published: in it is what the runtime told of its reading. What was
+        published tells where the batch ends also to a checkpoint that a backup has put back.
+    :return: the batch with its ends.
+    :raises AttemptFencedError: if another attempt has come to other ends, and said so first.
+    :raises SourceError: if a source cannot tell where the attempt has ended.
+    """
+    late = planned.entry.late
+    if not late:
+        return planned
+    ends = sources.resolve(late, planned.starts, read=manifest.result.get("read") or {})
+    if planned.entry.unresolved:
+        mine = Resolution(epoch=manifest.epoch, ends=ends)
+        checkpoint.resolutions.choose(planned.key, planned.identity.digest, mine)
+        planned = load_batch(checkpoint, planned.key)
+    chosen = {name: planned.entry.ends[name] for name in late}
+    if planned.entry.unresolved or chosen != ends:
+        raise AttemptFencedError(
+            f"batch {planned.key}: attempt {planned.entry.resolved_by} was first to say where it ends, "
+            f"{render(chosen)}; attempt {manifest.epoch} has read up to {render(ends)}. Nothing was published by this "
+            "one; the next attempt reads exactly the range that was chosen."
+        )
+    log.info("Batch %s ends at %s, as attempt %s has read it", planned.key, render(ends), planned.entry.resolved_by)
+    return planned

@@ -1,0 +1,128 @@
+"""What a source must do that plans without an end, whatever it reads. A new one adds a factory to ``SYSTEMS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from acme_microbatch.counter import CounterSource
+from acme_microbatch.counter_reader import numbers
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import LATE, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.contract.registered import registered
+
+
+class System(Protocol):
+    """A system of which only reading tells where a batch ends, and data that arrives in it."""
+
+    source: Source
+
+    def arrive(self) -> None:
+        """One more unit of data."""
+
+    def told(self, read: Read) -> tuple[list[int], Mapping[str, Any]]:
+        """The units that a reader finds now, and what it tells."""
+
+
+class LateCounter:
+    """Somebody else's: numbers up to where the counter is when it is read."""
+
+    def __init__(self, root: Path) -> None:
+        self._head = root / "numbers.txt"
+        self._head.write_text("0")
+        self.source: Source = CounterSource(str(self._head), late=True)
+
+    def arrive(self) -> None:
+        self._head.write_text(str(int(self._head.read_text()) + 1))
+
+    def told(self, read: Read) -> tuple[list[int], Mapping[str, Any]]:
+        found = numbers(read.arguments)
+        return list(found), {"end": found.stop - 1}
+
+
+SYSTEMS: dict[str, Callable[[Path], System]] = {"acme's late counter": LateCounter}
+
+system_name = registered(SYSTEMS)
+
+
+@pytest.fixture
+def system(system_name: str, tmp_path: Path) -> System:
+    return SYSTEMS[system_name](tmp_path)
+
+
+@pytest.fixture
+def reopen(system: System, tmp_path: Path) -> Callable[[], OpenSource]:
+    """The source as a new process sees it."""
+
+    def reopen() -> OpenSource:
+        store = PosixStore(tmp_path / "checkpoint")
+        context = SourceContext(
+            name="orders",
+            log=store.scoped("sources/orders"),
+            state=store.scoped("source_state/orders"),
+            clock_ms=lambda: 1_795_000_000_000,
+        )
+        return system.source.open(context)
+
+    return reopen
+
+
+def test_it_is_late_only_if_there_is_something(system: System, reopen: Callable[[], OpenSource]) -> None:
+    assert reopen().latest_offset(None) is None
+    system.arrive()
+    assert reopen().has_new(None)
+    assert reopen().latest_offset(None) is LATE
+
+
+def test_what_was_read_resolves_to_where_the_next_batch_begins(
+    system: System, reopen: Callable[[], OpenSource]
+) -> None:
+    system.arrive()
+    planned = reopen().read_late(None)
+    system.arrive()
+    rows, told = system.told(planned)
+    end = reopen().resolve(None, told)
+    assert end is not None
+    assert not reopen().has_new(end)
+    assert reopen().latest_offset(end) == end
+    system.arrive()
+    after, _ = system.told(reopen().read_late(end))
+    assert len(rows) == 2
+    assert len(after) == 1
+    assert not {*rows} & {*after}
+
+
+def test_a_resolved_range_is_read_as_it_was(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    rows, told = system.told(reopen().read_late(None))
+    end = reopen().resolve(None, told)
+    system.arrive()
+    again, told_again = system.told(reopen().read(None, end))
+    assert again == rows
+    assert reopen().resolve(None, told_again) == end
+
+
+def test_to_read_nothing_resolves_to_the_start(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    _, told = system.told(reopen().read_late(None))
+    end = reopen().resolve(None, told)
+    _, nothing = system.told(reopen().read_late(end))
+    assert reopen().resolve(end, nothing) == end
+
+
+def test_a_reader_that_does_not_tell_is_named(reopen: Callable[[], OpenSource]) -> None:
+    with pytest.raises(SourceError, match="orders"):
+        reopen().resolve(None, {})
+
+
+def test_it_writes_nothing(system: System, reopen: Callable[[], OpenSource], tmp_path: Path) -> None:
+    system.arrive()
+    reopen().latest_offset(None)
+    _, told = system.told(reopen().read_late(None))
+    reopen().resolve(None, told)
+    assert not (tmp_path / "checkpoint").exists()
