@@ -37,6 +37,12 @@ def sign_of_life(
     if checkpoint.attempts.ended(key, epoch) is not None:
         return None
     seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
+    if parked and seconds > 0 and checkpoint.leases.remaining_seconds(key, epoch) == 0:
+        run = f"run {attempt.run.run_id!r}" if attempt.run else "its run"
+        return (
+            f"its stage waits for its audits, for another {seconds:.0f} s. Clear the submit task of {run} to have it "
+            "made again, or have its commit task publish it"
+        )
     if seconds > 0:
         return f"its lease runs for another {seconds:.0f} s unless it is renewed"
     name = str(attempt.handle.get("engine"))

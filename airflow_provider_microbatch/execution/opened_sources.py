@@ -167,9 +167,7 @@ class OpenedSources:
         :raises SourceError: if a source that has rows in the ranges is none of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
-        missing = self.missing(ranges)
-        if missing is not None:
-            raise SourceError(f"a batch was planned with {missing}")
+        self._check_named(ranges)
         reads, absent = {}, {}
         for name, source in self._each():
             if name in ranges.late:
@@ -195,8 +193,11 @@ class OpenedSources:
         """See that what was read is what was planned, and have each source keep what the runtime found out about it.
 
         :param result: the runtime's: by source, what it tells of its reading (``read``) and found out (``learned``).
+        :raises SourceError: if a source that has rows in the ranges is none of the pipeline's: nobody could have it
+            keep, or give up, what was read.
         :raises SourceChangedError: if a range changed while it was read.
         """
+        self._check_named(ranges)
         read, learned = (result.get(part) or {} for part in ("read", "learned"))
         for name, source in self._each():
             source.verify(*ranges.of(name), read.get(name))
@@ -244,6 +245,11 @@ class OpenedSources:
                 log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
             except Exception:
                 log.exception("source %s failed in commit(%s), it will be said again", name, end)
+
+    def _check_named(self, ranges: Ranges) -> None:
+        missing = self.missing(ranges)
+        if missing is not None:
+            raise SourceError(f"a batch was planned with {missing}")
 
     def missing(self, ranges: Ranges) -> str | None:
         """Which sources have rows in the ranges and are none of the pipeline's, in words; None if there are none. Made

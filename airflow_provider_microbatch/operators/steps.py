@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, TaskGroup, XComArg, task
 from airflow.sdk.definitions._internal.contextmanager import DagContext
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -193,7 +193,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """:return: which attempt it was and where its stage is."""
         listen()
-        key = BatchKey.parse(self.key)
+        key = BatchKey.parse(_handed_on(self.key, by="plan"))
         code, transform = code_of(self.pipeline, context)
         execution = open_execution(self.pipeline, lane=key.lane)
         engine = self._running = StoppableEngine(self.engine())
@@ -302,7 +302,8 @@ class CommitMicroBatchOperator(BaseOperator):
     @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:
         """:return: the batch's summary."""
-        key, epoch = BatchKey.parse(self.submitted["key"]), int(self.submitted["epoch"])
+        submitted = _handed_on(self.submitted, by="submit")
+        key, epoch = BatchKey.parse(submitted["key"]), int(submitted["epoch"])
         execution = open_execution(self.pipeline, lane=key.lane)
         set_label(context, batch_label(key))
         attempt = execution.checkpoint.attempts.get(key, epoch)
@@ -324,6 +325,19 @@ class CommitMicroBatchOperator(BaseOperator):
     def on_kill(self) -> None:
         """Publish nothing from here on; what is published is committed."""
         self._stopped = True
+
+
+def _handed_on(value: Any, *, by: str) -> Any:
+    """What the task before has returned.
+
+    :raises AirflowFailException: if that is nothing; to try again would change nothing.
+    """
+    if value is None:
+        raise AirflowFailException(
+            f"the {by} task of this run has handed nothing on, as where a user marks it as success. Nothing was done. "
+            f"Clear the {by} task, with those after it."
+        )
+    return value
 
 
 def look_or_skip(execution: Execution, key: BatchKey, context: Context, code: Code, *, any_task: bool = False) -> Look:

@@ -31,6 +31,7 @@ from airflow_provider_microbatch.operators.steps import (
 )
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.task_context.run_context import identity_of
+from airflow_provider_microbatch.upkeep.commands.site import alive
 from tests.airflow_face.support import InlineSubmit, context, transform_file
 from tests.execution.test_clears import committed_two
 from tests.execution.world import CODE, World
@@ -188,6 +189,29 @@ def test_two_submits_that_both_find_the_batch_free_open_one_attempt(
     with pytest.raises(AirflowSkipException, match="attempt 1 of run 'run-1'"):
         submit(world, key, number=2, running=("run-1",))
     assert [attempt.run.run_id for attempt in world.checkpoint.attempts.all(KEY) if attempt.run] == ["run-1"]
+
+
+def test_steps_whose_task_before_was_marked_success_say_which_to_clear(world: World) -> None:
+    """Airflow hands them nothing."""
+    world.land(1)
+    with pytest.raises(AirflowFailException, match="Clear the plan task"):
+        submit(world, None)  # type: ignore[arg-type]
+    with pytest.raises(AirflowFailException, match="Clear the submit task"):
+        commit(world, None)  # type: ignore[arg-type]
+    submitted = submit(world, plan(world))
+    commit(world, submitted)
+    assert world.table() == {0: [1]}
+
+
+def test_a_command_names_the_run_whose_stage_waits_for_audits(world: World) -> None:
+    world.land(1)
+    submit(world, plan(world))
+    (found,) = alive(world.checkpoint, lambda name: None)
+    attempt = world.checkpoint.attempts.get(KEY, 1)
+    assert attempt is not None
+    assert attempt.run is not None
+    assert "waits for its audits" in found
+    assert f"Clear the submit task of run {attempt.run.run_id!r}" in found
 
 
 def test_clearing_commit_only_says_commit_again(world: World) -> None:

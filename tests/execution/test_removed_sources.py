@@ -42,6 +42,18 @@ def test_a_batch_that_is_planned_with_its_rows_is_not_made_without_them(world: W
     assert world.table() == BOTH
 
 
+def test_nor_is_it_published_by_the_steps_once_it_is_staged(world: World) -> None:
+    """What it has read would be given up by nobody, and its commit would say that it read nothing."""
+    attempt = world.staged(0)
+    both = without_b(world)
+    with pytest.raises(SourceError, match=r"source 'b'[\s\S]*Put it back"):
+        world.execution.publish(attempt)
+    assert world.table() == {}
+    world.sources = both  # type: ignore[assignment]
+    world.execution.publish(attempt)
+    assert world.table() == BOTH
+
+
 def test_a_clear_of_a_batch_with_its_rows_is_refused(world: World) -> None:
     world.run(0)
     both = without_b(world)

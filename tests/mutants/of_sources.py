@@ -17,6 +17,14 @@ TABLES = "tests/sources/test_file_tables.py"
 
 MUTATIONS = [
     Mutation(
+        name="the commit step publishes a batch of which a source is away",
+        why="nobody gives up or keeps what was read of it, and the commit says that nothing was",
+        file="execution/opened_sources.py",
+        old="        self._check_named(ranges)\n        read, learned =",
+        new="        read, learned =",
+        tests=("tests/execution/test_removed_sources.py",),
+    ),
+    Mutation(
         name="an archive may lie in the source by a link",
         why="what is archived is read again at each run",
         file="sources/file/open.py",
