@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain_batch
 from airflow_provider_microbatch.cli.opening import add_batch
@@ -15,6 +16,9 @@ HELP = "have what another checkpoint, or a lost life of this one, published as a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
     add_batch(parser)
+    parser.add_argument(
+        "--allow-skip", action="store_true", help="lose what is planned beyond what the output was made of"
+    )
     add_dry_run(parser)
 
 
@@ -24,4 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
     :return: exit status, always 0.
     :raises MicroBatchError: if it is refused; nothing was changed then.
     """
-    return maintain_batch(arguments, command=NAME, make=plan_adopt)
+    command = f"{NAME} --allow-skip" if arguments.allow_skip else NAME
+    return maintain_batch(arguments, command=command, make=partial(plan_adopt, allow_skip=arguments.allow_skip))

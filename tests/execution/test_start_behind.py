@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,14 @@ def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp
     assert moment > 8
 
 
-def planned_where_another_is(tmp_path: Path) -> World:
-    """A new checkpoint that has planned batch 0, of row 7, and whose table has row 1 of the old one's."""
+def planned_where_another_is(tmp_path: Path, *, files: int = 1) -> World:
+    """A new checkpoint that has planned batch 0, of row 7 (and more, a file each), and whose table has row 1 of the old
+    one's."""
     setting = Setting(tmp_path, SINKS["file sink"], clean=None)
     old, new = setting.world("old"), setting.world("new")
-    new.land(7)
+    new.sources = {name: replace(source, max_files=files) for name, source in new.sources.items()}
+    for number in range(files):
+        new.land(7 + number)
     new.execution.plan(run_identity(0))
     old.land(1)
     old.run(0)
@@ -115,6 +119,20 @@ def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) 
     new.run(2)
     new.run(3)
     assert new.table() == {0: [7], 1: [8]}
+
+
+def test_output_that_was_made_of_less_than_is_planned_is_adopted_only_if_that_is_said(tmp_path: Path) -> None:
+    """As where the table was put back to before the batch was rewound and planned anew: the rest is in no table."""
+    new = planned_where_another_is(tmp_path, files=2)
+    location = new.pipeline.checkpoint
+    refused(new, 0)
+    new.expire_leases()
+    with pytest.raises(MaintenanceError, match="2 files of source 'orders' are planned, and the output was made of 1"):
+        planned(new, adopt(0))
+    assert main(["adopt", location, "0"]) == 2
+    assert main(["adopt", location, "0", "--allow-skip"]) == 0
+    new.run(0)
+    assert new.table() == {0: [1]}
 
 
 def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_path: Path) -> None:

@@ -18,6 +18,14 @@ RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="what was made of less than is planned is adopted without a word",
+        why="the rest of the range is read by no batch",
+        file="upkeep/commands/adopt.py",
+        old="    if others:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_start_behind.py",),
+    ),
+    Mutation(
         name="a command goes on in a checkpoint that was restored",
         why="a rewind that slept takes batches out of the table that the restored logs count as committed",
         file="checkpoint/maintenance.py",

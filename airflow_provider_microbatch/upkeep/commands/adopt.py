@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.execution.position import render, starts_of
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
-def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
+def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:
     """The plan after which the table's batch counts as this checkpoint's. The next run commits it without running it.
 
     Only a batch that is planned can adopt: its range is what is not read then, and a person can look at it.
 
+    :param allow_skip: adopt also what was made of another amount than is planned.
     :raises MaintenanceError: if it is not planned, or nothing is in the table under its number.
     """
     checkpoint = drafting.checkpoint
@@ -43,6 +48,14 @@ def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
             f"batch {key} is in {tables}, and neither is this checkpoint's: nobody knows which counts."
         )
     manifest = found[0].manifest
+    starts = starts_of(checkpoint.lane(key.lane), key.id, entry)
+    others = [] if allow_skip else list(_differences(recorded, key, Ranges(starts, entry.ends), manifest))
+    if others:
+        raise MaintenanceError(
+            f"batch {key}: {'; '.join(others)}. Adopted, what is planned and is not in the output would be read by no "
+            f"batch, and end in no table. `microbatch rewind {checkpoint.location} --to {key.id - 1} --drop-output` "
+            "takes the output out and has all of it read; with --allow-skip it is adopted all the same."
+        )
     whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
     path = f"adopted/{Adoptions.path(key)}"
     drafting.set_aside(path, "another one is adopted")
@@ -50,9 +63,25 @@ def plan_adopt(drafting: Drafting, key: BatchKey) -> Plan:
     drafting.write(
         path, Adoptions.encode(adoption, trail=drafting.trail), f"what {whose} published counts as batch {key}"
     )  # fmt: skip
-    starts = starts_of(checkpoint.lane(key.lane), key.id, entry)
     drafting.note(
         f"batch {key} is not run: what its sources have from {render(starts)} to {render(entry.ends)} counts as read, "
         "and a source with clean_source gives it up. Its rows are in the table only if it is what was read there."
     )
     return drafting.plan()
+
+
+def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Manifest) -> Iterator[str]:
+    """Where the output tells that it was made of another amount than is planned, in the words of the source."""
+    told = manifest.result.get("read")
+    for name in ranges.ends:
+        read = told.get(name) if isinstance(told, dict) else None
+        if not isinstance(read, dict):
+            continue  # of a version that did not tell, or a source that does not
+        try:
+            source = recorded.source(name, lane=key.lane)
+            planned = {} if source is None else source.in_words(*ranges.of(name))
+        except MicroBatchError:
+            continue  # nobody can tell here
+        for word, count in planned.items():
+            if type(read.get(word)) is int and read[word] != count:
+                yield f"{count} {word} of source {name!r} are planned, and the output was made of {read[word]}"
