@@ -21,8 +21,13 @@ from airflow_provider_microbatch.upkeep.commands.steps import Step
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """The argument that all of them have."""
+    """The arguments that all of them have."""
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and do nothing")
+    parser.add_argument(
+        "--despite-audits",
+        action="store_true",
+        help="also while a stage of the steps waits for its audits; who takes its batch out drops it",
+    )
 
 
 def maintain(
@@ -38,7 +43,7 @@ def maintain(
 ) -> int:
     """Print the plan and, unless it is a dry run, apply it.
 
-    :param arguments: ``json`` and ``sources`` of them.
+    :param arguments: ``json``, ``sources`` and ``despite_audits`` of them.
     :param store: the checkpoint's.
     :param command: as it was typed, without the location.
     :param make: makes the plan; called again before it is applied.
@@ -50,7 +55,14 @@ def maintain(
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     at_ms, by = now_ms(), whoami()
-    applier = Applier(store=store, engine_of=find_engine, clock_ms=now_ms, told=told, typed=command)
+    applier = Applier(
+        store=store,
+        engine_of=find_engine,
+        clock_ms=now_ms,
+        told=told,
+        typed=command,
+        despite_audits=arguments.despite_audits,
+    )
 
     def plan() -> Plan:
         return make(Drafting(store, command=command, at_ms=at_ms, by=by, sources=arguments.sources))

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
@@ -212,6 +213,45 @@ def test_a_command_names_the_run_whose_stage_waits_for_audits(world: World) -> N
     assert attempt.run is not None
     assert "waits for its audits" in found
     assert f"Clear the submit task of run {attempt.run.run_id!r}" in found
+
+
+def test_a_command_goes_on_despite_audits_if_that_is_said_and_only_then(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An audit has refused the stage, and nothing runs: its lease would keep all commands out for a day."""
+    world.land(1)
+    commit(world, submit(world, plan(world)))
+    world.land(2)
+    refused = submit(world, plan(world, number=2), number=2)
+    location = world.pipeline.checkpoint
+    assert main(["rewind", location, "--to", "-1", "--drop-output"]) == 2
+    assert "run this again with --despite-audits" in capsys.readouterr().err
+    assert main(["rewind", location, "--to", "-1", "--drop-output", "--despite-audits"]) == 0
+    with pytest.raises((AttemptFencedError, BrokenLogError)):
+        commit(world, refused, number=2)
+    assert world.table() == {}
+    world.run(7)
+    world.run(8)
+    assert world.table() == {0: [1], 1: [2]}
+    assert world.stages() == []
+
+
+def test_a_source_is_renamed_despite_audits_and_its_stage_is_published(world: World) -> None:
+    world.land(1)
+    waiting = submit(world, plan(world))
+    assert main(["rename-source", world.pipeline.checkpoint, "orders", "sales"]) == 2
+    assert main(["rename-source", world.pipeline.checkpoint, "orders", "sales", "--despite-audits"]) == 0
+    world.sources = {"sales": world.sources.pop("orders")}
+    commit(world, waiting)
+    world.land(2)
+    world.run(7)
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_an_attempt_that_is_at_its_batch_keeps_commands_out_also_despite_audits(world: World) -> None:
+    world.land(1)
+    world.staged(0)
+    assert main(["rewind", world.pipeline.checkpoint, "--to", "-1", "--despite-audits"]) == 2
 
 
 def test_clearing_commit_only_says_commit_again(world: World) -> None:

@@ -19,6 +19,22 @@ JANITOR_TASK = "tests/airflow_face/test_janitor.py"
 
 MUTATIONS = [
     Mutation(
+        name="a stage that waits for its audits keeps commands out, whatever is said",
+        why="after an audit has refused it nothing can be rewound or renamed for a day",
+        file="upkeep/commands/apply.py",
+        old="parked=not self._despite_audits)",
+        new="parked=True)",
+        tests=("tests/airflow_face/test_steps.py",),
+    ),
+    Mutation(
+        name="despite audits a command passes over whoever is alive",
+        why="the log changes under an attempt that is at it",
+        file="upkeep/commands/site.py",
+        old="    found = []\n    for key, epoch in sorted(suspects):\n",
+        new="    found = []\n    for key, epoch in sorted(suspects) if parked else ():\n",
+        tests=("tests/airflow_face/test_steps.py",),
+    ),
+    Mutation(
         name="the janitor looks whether a replay is published before its stage is gone",
         why="a process that slept publishes after the look: its attempt failed, and nobody answers",
         file="upkeep/janitor.py",

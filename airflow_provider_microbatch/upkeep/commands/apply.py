@@ -40,6 +40,8 @@ class Applier:
     :param clock_ms: the time, milliseconds since the epoch.
     :param told: locations beside the checkpoint's that the user has named: the other side of a copy.
     :param typed: the command as the user has typed it, without the location.
+    :param despite_audits: go on while a stage waits for its audits. Nobody is at it: a later commit finds its attempt
+        fenced, or publishes it, as where its lease had run out.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Applier:
         clock_ms: Callable[[], int],
         told: Collection[str] = (),
         typed: str = "",
+        despite_audits: bool = False,
     ) -> None:
         self._store = store
         self._checkpoint = Checkpoint(store)
@@ -57,6 +60,7 @@ class Applier:
         self._clock_ms = clock_ms
         self._told = told
         self._typed = typed
+        self._despite_audits = despite_audits
         self.given_up: Maintenance | None = None
         """What :meth:`finish` has found killed before its first step, of which nothing was done and nothing will be."""
 
@@ -244,9 +248,12 @@ class Applier:
         )
 
     def _check_nobody_alive(self) -> None:
-        found = alive(self._checkpoint, self._engine_of)
+        found = alive(self._checkpoint, self._engine_of, parked=not self._despite_audits)
         if found:
-            raise MaintenanceError(
-                f"{self._store.location} is in use: {'; '.join(found)}. Pause the DAG, wait until that has ended (or "
-                "stop it and wait for its lease to run out), then run this again. Nothing was done."
+            way = (
+                "Pause the DAG, wait until that has ended (or stop it and wait for its lease to run out), then run "
+                "this again."
             )
+            if not alive(self._checkpoint, self._engine_of, parked=False):
+                way = "Or pause the DAG, and run this again with --despite-audits."
+            raise MaintenanceError(f"{self._store.location} is in use: {'; '.join(found)}. {way} Nothing was done.")

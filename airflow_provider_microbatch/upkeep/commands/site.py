@@ -261,10 +261,10 @@ def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[P
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 
 
-def alive(checkpoint: Checkpoint, engine_of: EngineOf) -> list[str]:
-    """Everybody who is at a batch, in words: a lease that runs, or an engine that says so. A stage that waits for its
-    audits counts.
+def alive(checkpoint: Checkpoint, engine_of: EngineOf, *, parked: bool = True) -> list[str]:
+    """Everybody who is at a batch, in words: a lease that runs, or an engine that says so.
 
+    :param parked: count a stage that waits for its audits.
     :raises EngineError: if an engine cannot be asked.
     """
     suspects = set(checkpoint.leases.unfinished())
@@ -276,18 +276,18 @@ def alive(checkpoint: Checkpoint, engine_of: EngineOf) -> list[str]:
             suspects.update({(key, epoch) for epoch in [checkpoint.attempts.latest_epoch(key)] if epoch})
     found = []
     for key, epoch in sorted(suspects):
-        sign = _sign(checkpoint, key, epoch, engine_of)
+        sign = _sign(checkpoint, key, epoch, engine_of, parked=parked)
         if sign is not None:
             found.append(f"{key} attempt {epoch} ({sign})")
     return found
 
 
-def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf) -> str | None:
+def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf, *, parked: bool) -> str | None:
     try:
         attempt = checkpoint.attempts.get(key, epoch)
         if attempt is not None:
-            return sign_of_life(checkpoint, attempt, engine_of, parked=True)
-        seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=True)
+            return sign_of_life(checkpoint, attempt, engine_of, parked=parked)
+        seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
     except CheckpointError:
         return None  # torn: what cannot be read is what `repair` is for, and its holder could not read it either
     return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
