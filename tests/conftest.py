@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from airflow_provider_microbatch.settings import Settings, hand_down
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUSTED = ("tests.support.hooks", "tests.execution.model")
+
+# How fast a machine makes examples says nothing of the code.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def _isolate() -> Path:

@@ -322,7 +322,7 @@ def test_a_command_that_was_refused_and_could_not_say_so_is_not_finished_by_the_
         return real(store, path, data)
 
     with (
-        mock.patch.object(apply, "alive", side_effect=[[], ["a run is at it"]]),
+        mock.patch.object(apply, "alive", side_effect=[[], *[["a run is at it"]] * 2]),
         mock.patch.object(PosixStore, "put_if_absent", read_only),
         pytest.raises(CheckpointError, match="read-only"),
     ):
