@@ -1,11 +1,12 @@
-"""A pipeline: named sources, a transform and one sink, with one checkpoint. The unit of planning and of failure."""
+"""A pipeline: named sources, a transform and its sinks, with one checkpoint. The unit of planning and of failure."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import combinations
+from typing import cast
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.stores.location import open_store
 
@@ -32,6 +34,9 @@ SHORTEST_LEASE = 5.0
 SKIP, REPLAY = "skip", "replay"
 """Values of ``on_overlap``."""
 
+_NONE = cast(Sink, None)
+"""In place of the sink where ``sinks`` are given, until they are put there."""
+
 
 def sql_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Those settings of an entry of the log that a batch may pin. Any other would let the entry choose what Spark loads
@@ -42,6 +47,13 @@ def sql_settings(conf: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if key.startswith(SQL)}
 
 
+def _of_several(sinks: Mapping[str, Sink], *, where: str) -> Sinks:
+    try:
+        return Sinks(sinks)
+    except DefinitionError as error:
+        raise DefinitionError(f"{where}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Pipeline(Definition):
     """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
@@ -50,6 +62,8 @@ class Pipeline(Definition):
     :param checkpoint: where offset log, commit log and attempts lie: a local path or a ``file:`` URL.
     :param sources: by name. Names are the identity of a source: a rename has to be said to the checkpoint.
     :param sink: where batches are published.
+    :param sinks: in place of ``sink``, several by name: the transform returns a dict with a frame for each. They are
+        published one by one in this order, and a batch is committed when all contain it.
     :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
         None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
     :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
@@ -90,7 +104,8 @@ class Pipeline(Definition):
     _: KW_ONLY
     checkpoint: str
     sources: Mapping[str, Source]
-    sink: Sink
+    sink: Sink = _NONE
+    sinks: InitVar[Mapping[str, Sink] | None] = None
     transform: str | None = None
     py_files: Sequence[str] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -107,9 +122,14 @@ class Pipeline(Definition):
     lease_seconds: float = LEASE_SECONDS
     hooks: Sequence[JobStatusHook] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, sinks: Mapping[str, Sink] | None) -> None:
         check_name(self.name, what="pipeline")
         where = f"pipeline {self.name!r}"
+        if sinks is not None:
+            given: object = self.sink
+            if given is not None:
+                raise DefinitionError(f"{where}: give it sink=… or sinks={{…}}, not both.")
+            object.__setattr__(self, "sink", _of_several(sinks, where=where))
         if not isinstance(self.checkpoint, str) or not self.checkpoint:
             raise DefinitionError(f"{where}: checkpoint must be a path or URL, not {self.checkpoint!r}.")
         try:
@@ -123,7 +143,9 @@ class Pipeline(Definition):
             if not isinstance(source, Source):
                 raise DefinitionError(f"{where}: source {name!r} is a {type(source).__name__}, not a Source.")
         if not isinstance(self.sink, Sink):
-            raise DefinitionError(f"{where}: sink is a {type(self.sink).__name__}, not a Sink.")
+            raise DefinitionError(
+                f"{where}: sink is a {type(self.sink).__name__}, not a Sink. Several of them are sinks={{…}}."
+            )
         if self.transform is not None:
             path, _, function = self.transform.rpartition(":") if isinstance(self.transform, str) else ("", "", "")
             if not path.endswith(".py") or not function.isidentifier():
@@ -197,12 +219,13 @@ class Pipeline(Definition):
             if source.gives_up_to is not None:
                 written.append((f"archive of source {name!r}", source.gives_up_to))
         for what, location in written:
-            if self.sink.would_show(location):
+            shows = next((table for table in self.sink.tables if table.would_show(location)), None)
+            if shows is not None:
                 raise DefinitionError(
-                    f"{where}: the {what} at {location!r} lies in the table {self.sink.location()!r}, and who reads "
+                    f"{where}: the {what} at {location!r} lies in the table {shows.location()!r}, and who reads "
                     "that comes upon it, or a batch that replaces the table takes it away. Put it beside the table."
                 )
-        written.append(("sink", self.sink.location()))
+        written += [("sink", table.location()) for table in self.sink.tables]
         for name, source in self.sources.items():
             for what, location in written:
                 if source.would_read(location):

@@ -92,6 +92,7 @@ SINKS = Registry(
     "sinks",
     {
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
+        "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
     },
 )

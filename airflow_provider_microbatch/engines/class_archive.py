@@ -259,6 +259,6 @@ def _job(scratch: Path, sink: FileSink, key: BatchKey) -> Job:
         batch_timestamp_ms=1_767_225_600_000,
         watermark_ms=0,
         sources={"rows": Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments)},
-        stage=sink.stage(BatchIdentity.at(key), 1),
+        stages=sink.stages_by_name(BatchIdentity.at(key), 1),
         transform=Transform(module="airflow_provider_microbatch.runtime.training", function="transform"),
     )

@@ -233,7 +233,7 @@ class Execution:
             transform=transform,
             sources=reads,
             absent=absent,
-            stage=self.sink.stage(attempt.batch, attempt.epoch),
+            stages=self.sink.stages_by_name(attempt.batch, attempt.epoch),
             identity=planned.identity.to_dict(),
         )
 
@@ -267,7 +267,7 @@ class Execution:
         planned = self.load(key)
         check_plan(attempt, planned.identity)
         batch = expected(self.checkpoint, planned.identity, attempt)
-        published = sink.contains(batch)
+        published = sink.finish(batch)
         asked = is_asked_for(self.checkpoint, attempt, planned)
         if published is None and planned.set_aside and not asked:
             raise AttemptFencedError(
@@ -485,9 +485,10 @@ class Execution:
         )
 
     def _published(self, look: Look) -> Manifest | None:
-        """What is in the sink and only waits for its commit entry, or for the answer to the replay it was made for."""
+        """What is in the sink, and in all of its tables, and only waits for its commit entry, or for the answer to the
+        replay it was made for."""
         planned, key = look.planned, look.planned.key
-        published = self.planner.published(expected(self.checkpoint, planned.identity))
+        published = self.planner.finished(expected(self.checkpoint, planned.identity))
         if published is None or look.request is None:
             return published
         attempt = self.checkpoint.attempts.get(key, published.epoch)

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
 from airflow_provider_microbatch.execution.position import check_not_taken_back
@@ -163,9 +163,11 @@ def look(
         )
     if held is not None:
         raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
-    if request is None:
+    is_of_several = bool(planner.sink.definition.names)
+    if request is None and not is_of_several:
         return found
-    published = planner.published(expected(checkpoint, planned.identity))
+    batch = expected(checkpoint, planned.identity)
+    published = latest_in(planner.sink, batch) if is_of_several else planner.published(batch)
     if published is None or published.epoch <= newest:
         return found
     return replace(found, newest=_take_what_is_published(checkpoint, key, newest, published.epoch, now_ms=now_ms))

@@ -107,11 +107,19 @@ def complete_replace(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentit
 
 
 def published_in(
-    checkpoint: Checkpoint, attempt: Attempt, sinks: Sequence[OpenSink], *, tables: KnownTables
+    checkpoint: Checkpoint,
+    attempt: Attempt,
+    sinks: Sequence[OpenSink],
+    *,
+    tables: KnownTables,
+    partly: bool = False,
 ) -> tuple[OpenSink, Manifest] | None:
-    """The sink that has the attempt's output, and what it has; None if none has. As :func:`expected_on_record`."""
+    """The sink that has the attempt's output, and what it has; None if none has. As :func:`expected_on_record`.
+
+    :param partly: that which is in some of a sink's tables counts: whoever makes the batch next goes on from there.
+    """
     batch = expected_on_record(checkpoint, attempt.key, tables=tables)
-    looked = ((sink, found_in(sink, batch)) for sink in sinks)
+    looked = ((sink, (latest_in if partly else found_in)(sink, batch)) for sink in sinks)
     return next(((sink, found) for sink, found in looked if found and found.epoch == attempt.epoch), None)
 
 
@@ -121,6 +129,12 @@ def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
         return sink.contains(batch)
     except ForeignBatchError:
         return None
+
+
+def latest_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
+    """Of what the tables of a sink hold of the batch that of the latest attempt, though others may lack it."""
+    found = (found_in(table, batch) for table in sink.tables)
+    return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 
 
 def _adopted(checkpoint: Checkpoint, found: Manifest) -> Manifest | None:

@@ -349,8 +349,15 @@ class Planner:
         :raises ForeignBatchError: if it has something else; the pipeline is on record then, so that commands know its
             sink.
         """
+        return self._asked(self.sink.contains, batch)
+
+    def finished(self, batch: ExpectedBatch) -> Manifest | None:
+        """The same, after what was cut off between two tables has been finished; see :meth:`OpenSink.finish`."""
+        return self._asked(self.sink.finish, batch)
+
+    def _asked(self, question: Callable[[ExpectedBatch], Manifest | None], batch: ExpectedBatch) -> Manifest | None:
         try:
-            return self.sink.contains(batch)
+            return question(batch)
         except ForeignBatchError:
             self._checkpoint.definitions.put(self._pipeline.to_dict())
             raise
@@ -396,6 +403,13 @@ class Planner:
         :raises ConcurrentPlanError: if another run was faster.
         """
         self.sources.reads(ranges)
+        if ranges.late and self.sink.definition.names:
+            # Each sink's frame is computed by a job of its own, and each would end where it comes to an end.
+            raise SourceError(
+                f"source {', '.join(sorted(ranges.late))} has an end that is known only after reading, and pipeline "
+                f"{self._pipeline.name!r} has several sinks, for each of which it would be read once more. Nothing was "
+                "planned. Give the pipeline one sink, and let another pipeline read that."
+            )
         entry = OffsetEntry(
             ends=ranges.ends,
             starts=ranges.starts,

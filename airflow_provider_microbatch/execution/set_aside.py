@@ -27,7 +27,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.engine import Engine
-from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.newest import SINCE, first_in_a_row
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -121,6 +121,13 @@ def set_aside_if_due(
             "Batch %s failed %s times and is not set aside: nobody knows where it ends", planned.key, len(errors)
         )
         return
+    part = latest_in(sink, expected(checkpoint, planned.identity)) if sink.definition.names else None
+    if part is not None:
+        log.warning(
+            "Batch %s failed %s times and is not set aside: attempt %s has published it to a part of %s, and died",
+            planned.key, len(errors), part.epoch, sink.location(),
+        )  # fmt: skip
+        return
     alarm = set_aside(
         checkpoint=checkpoint,
         sources=sources,
@@ -165,7 +172,7 @@ def set_aside(
         raise OutrunError(f"batch {key}: attempt {epoch} was opened at the same moment.")
     end_earlier(fencing)
     attempts.end(key, epoch, AttemptEnd(state="canceled", error="sets the batch aside", ended_ms=now_ms))
-    if sink.contains(expected(checkpoint, planned.identity)) is not None:
+    if latest_in(sink, expected(checkpoint, planned.identity)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
     sources.keep(planned.ranges)
     entry = CommitEntry(

@@ -41,7 +41,7 @@ def settle(execution: Execution, *, ti_id: str, error: BaseException | None, eng
         if (
             error is None
             or checkpoint.attempts.ended(key, epoch) is not None
-            or published_in(checkpoint, attempt, [sink], tables=checkpoint.tables) is not None
+            or published_in(checkpoint, attempt, [sink], tables=checkpoint.tables, partly=True) is not None
         ):
             continue
         newest = checkpoint.attempts.latest_epoch(key)

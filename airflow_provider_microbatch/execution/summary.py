@@ -25,7 +25,8 @@ class BatchSummary:
     :param epoch: the attempt that is published, after a replay its attempt; else the newest; 0 if there was none.
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
-    :param rows_out: rows published.
+    :param rows_out: rows published, in all tables.
+    :param rows_by_sink: of several sinks those of each, by name; empty for a single one.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
     :param files_out: data files published.
     :param bytes_out: bytes published.
@@ -44,6 +45,7 @@ class BatchSummary:
     offsets: Mapping[str, Mapping[str, Offset | None]]
     rows_in: Mapping[str, int | None]
     rows_out: int | None
+    rows_by_sink: Mapping[str, int | None]
     read: Mapping[str, Mapping[str, int]]
     files_out: int | None
     bytes_out: int | None
@@ -147,6 +149,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         offsets={name: {"start": starts.get(name), "end": offset} for name, offset in entry.ends.items()},
         rows_in=progress.get("numInputRows", {}),
         rows_out=progress.get("numOutputRows"),
+        rows_by_sink=progress.get("numOutputRowsBySink", {}),
         read=progress.get("sources", {}),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),

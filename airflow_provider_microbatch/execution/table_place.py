@@ -7,6 +7,7 @@ to it gives it what is known. Here is what is looked at as long as no id is on r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
@@ -26,10 +27,11 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
 
     :raises SinkError: if it seems so.
     """
-    away = sink.seems_away(checkpoint.tables)
-    key = None if away is None else next(_newest(checkpoint, sink), None)
-    if key is not None:
-        raise SinkError(f"batch {key} is committed, and {away}")
+    for table in sink.tables:
+        away = table.seems_away(checkpoint.tables)
+        key = None if away is None else next(_newest(checkpoint, table), None)
+        if key is not None:
+            raise SinkError(f"batch {key} is committed, and {away}")
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -43,23 +45,24 @@ def make_ready(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     check_there(checkpoint, sink)
     check_not_elsewhere(checkpoint, sink, key)
     check_shape(checkpoint, sink, lane=key.lane)
-    sink.make_ready(checkpoint.tables, is_there=lambda: _is_there(checkpoint, sink))
+    for table in sink.tables:
+        table.make_ready(checkpoint.tables, is_there=partial(_is_there, checkpoint, table))
 
 
-def _is_there(checkpoint: Checkpoint, sink: OpenSink) -> bool:
-    newest = list(_newest(checkpoint, sink))
+def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
+    newest = list(_newest(checkpoint, table))
     try:
-        return not newest or any(_contains(checkpoint, sink, key) for key in newest)
+        return not newest or any(_contains(checkpoint, table, key) for key in newest)
     except SinkError:
         return False
 
 
-def _newest(checkpoint: Checkpoint, sink: OpenSink) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was where the sink writes."""
+def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
+    """The newest batch of each lane that was published, if it was in this table."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        wrote = () if newest is None else _sinks(checkpoint, newest[0])
-        if newest is not None and any(sink.definition.is_same_place(other.definition) for other in wrote):
+        wrote = () if newest is None else _tables(checkpoint, newest[0])
+        if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]
 
 
@@ -70,12 +73,14 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         away: its rows would be in both. A table that was moved to the sink's address is no other one.
     """
     planned = planned_identity(checkpoint, key)
-    for other in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
-        if sink.definition.is_same_place(other.definition) or not other.definition.is_cheap_to_ask:
+    for other in _tables(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
+        is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
+        if is_ours or not other.definition.is_cheap_to_ask:
             continue
         away = other.seems_away(checkpoint.tables)
         if away is not None:
-            if sink.is_table_of(other.definition, checkpoint.tables) or _contains(checkpoint, sink, key):
+            was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
+            if was_moved or _contains(checkpoint, sink, key):
                 continue
             raise SinkError(
                 f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
@@ -108,10 +113,11 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
     return end is None or end.state != "failed" or end.cause != JOB
 
 
-def _sinks(
+def _tables(
     checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
 ) -> Iterator[OpenSink]:
-    """The sinks that attempts of the batch wrote to, each once; those that cannot be loaded here are left out."""
+    """The tables that attempts of the batch wrote to, by each of their definitions; of those that cannot be loaded here
+    none."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:
@@ -122,6 +128,6 @@ def _sinks(
             seen.add(name)
             recorded = checkpoint.definitions.sink(name)
             if recorded is not None:
-                yield Sink.from_dict(recorded).open(SinkContext())
+                yield from Sink.from_dict(recorded).open(SinkContext()).tables
         except (CheckpointError, DefinitionError):
             continue

@@ -21,21 +21,27 @@ def check_shape(checkpoint: Checkpoint, sink: OpenSink, *, lane: str) -> None:
 
     :raises SinkError: if they could not.
     """
-    for name in _lanes(checkpoint, sink, lane):
-        before = _newest_sink(checkpoint, name)
-        if before is None or not _is_one_table(checkpoint, sink, before):
+    for table in sink.tables:
+        _check_table(checkpoint, table, lane=lane)
+
+
+def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str) -> None:
+    for name in _lanes(checkpoint, table, lane):
+        wrote = _newest_sink(checkpoint, name)
+        before = None if wrote is None else _as_written(checkpoint, table, wrote)
+        if before is None:
             continue
-        why = sink.definition.unlike(before)
+        why = table.definition.unlike(before)
         if why is not None:
             rewind = command(checkpoint.lane(name), "rewind --to -1 --drop-output")
             raise SinkError(
-                f"{why} Readers of {sink.location()} could not read both. Go on as before; or write to another table; "
+                f"{why} Readers of {table.location()} could not read both. Go on as before; or write to another table; "
                 f"or have {rewind} take all batches out, to run them again in the new form."
             )
         return
 
 
-def _lanes(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> Iterator[str]:
+def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
     """Where the newest batch is looked for. A lane that has published costs no listing of the others. All of them are
     looked at where the newest ones have published nothing, and the form was another one once."""
     yield lane
@@ -43,16 +49,16 @@ def _lanes(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> Iterator[str]:
         yield LIVE
     others = [name for name in reversed(checkpoint.lanes()) if name not in (lane, LIVE)]
     yield from others[:OTHERS]
-    if len(others) > OTHERS and _was_ever_unlike(checkpoint, sink):
+    if len(others) > OTHERS and _was_ever_unlike(checkpoint, table):
         yield from others[OTHERS:]
 
 
-def _was_ever_unlike(checkpoint: Checkpoint, sink: OpenSink) -> bool:
+def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
     """Whether any pipeline on record writes the table in another form: if none does, no batch of any lane has one."""
     sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
-    of_table = (one for one in sinks if one is not None and _is_one_table(checkpoint, sink, one))
+    written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
     try:
-        return any(sink.definition.unlike(one) for one in of_table)
+        return any(table.definition.unlike(before) for before in written if before is not None)
     except CheckpointError:
         return True  # one that cannot be read may be it
 
@@ -73,5 +79,13 @@ def _sink(checkpoint: Checkpoint, name: str) -> Sink | None:
         return None
 
 
-def _is_one_table(checkpoint: Checkpoint, sink: OpenSink, before: Sink) -> bool:
-    return sink.definition.is_same_place(before) or sink.is_table_of(before, checkpoint.tables)
+def _as_written(checkpoint: Checkpoint, table: OpenSink, wrote: Sink) -> Sink | None:
+    """The table as a sink of before has written it; None if that wrote to others."""
+    return next(
+        (
+            one
+            for one in wrote.tables
+            if table.definition.is_same_place(one) or table.is_table_of(one, checkpoint.tables)
+        ),
+        None,
+    )

@@ -49,11 +49,16 @@ def check_pipeline(pipeline: object, *, operator: str) -> Pipeline:
 
 
 def check_runnable(pipeline: object, *, operator: str) -> Pipeline:
-    """:raises DefinitionError: if it is no pipeline, or one that says not how its sources become one table."""
+    """:raises DefinitionError: if it is no pipeline, or one that says not how its sources become its tables."""
     checked = check_pipeline(pipeline, operator=operator)
     if checked.transform is None and len(checked.sources) > 1:
         raise DefinitionError(
             f"{operator}: pipeline {checked.name!r} has several sources, so it needs a transform that combines them."
+        )
+    if checked.transform is None and checked.sink.names:
+        raise DefinitionError(
+            f"{operator}: pipeline {checked.name!r} has several sinks, so it needs a transform that returns a dict of "
+            f"DataFrames by their names: {', '.join(map(repr, checked.sink.names))}."
         )
     return checked
 

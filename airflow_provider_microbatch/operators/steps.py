@@ -191,7 +191,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """:return: which attempt it was and where its stage is."""
+        """:return: which attempt it was and where its stage is; of several sinks, where each one's is, by name."""
         listen()
         key = BatchKey.parse(_handed_on(self.key, by="plan"))
         code, transform = code_of(self.pipeline, context)
@@ -218,13 +218,13 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
                 with alarming(context):
                     execution.alarm_if_due(attempt, engine=engine, error=error)
             raise
-        stage = sink.stage(attempt.batch, attempt.epoch).arguments
-        return {
-            "key": str(key),
-            "epoch": attempt.epoch,
-            "stage": stage.get("path"),
-            "format": stage.get("format"),
-        }
+        stages = {name: stage.arguments for name, stage in job.stages.items()}
+        first = next(iter(stages.values()))
+        handed_on = {"key": str(key), "epoch": attempt.epoch, "stage": first.get("path"), "format": first.get("format")}
+        if not sink.definition.names:
+            return handed_on
+        by_name = {name: {"stage": found.get("path"), "format": found.get("format")} for name, found in stages.items()}
+        return {**handed_on, "stages": by_name}
 
     def _open(self, execution: Execution, key: BatchKey, context: Context, *, code: Code, engine: Engine) -> Attempt:
         while True:

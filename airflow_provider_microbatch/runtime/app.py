@@ -95,25 +95,26 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             sources=frames,
             spark=spark,
         )
-        listing: DataFrame | list[str] | None = None
-        written: int | None = 0
+        listings: dict[str, DataFrame | list[str] | None] = dict.fromkeys(job.stages)
+        written: dict[str, int | None] = dict.fromkeys(job.stages, 0)
         if job.sources and not frames:
             _check_nothing(job, warnings)
         else:
             with watch.phase("transform"):
-                frame = _transform(job, batch)
+                results = _transform(job, batch)
                 returned = time.monotonic()
-                _check_columns(job, frame)
+                _check_columns(job, results)
             for count in counts.values():
                 count.spoil(since=returned)
-            rows_out = RowCount()
-            with watch.phase("write"), failing_as("write"):
-                log.info("writing the stage %s", job.stage.report)
-                counted = rows_out.on(frame)
-                listing = _load(job.stage.writer)(counted, job.stage.arguments)
-                for count in (rows_out, *counts.values()):
-                    count.written(counted)
-            written = rows_out.get()
+            for name, frame in results.items():
+                stage, rows_out = job.stages[name], RowCount()
+                with watch.phase("write"), failing_as("write", where=f"sink {name!r}" if name else ""):
+                    log.info("writing the stage %s", stage.report)
+                    counted = rows_out.on(frame)
+                    listings[name] = _load(stage.writer)(counted, stage.arguments)
+                    for count in (rows_out, *counts.values()):
+                        count.written(counted)
+                written[name] = rows_out.get()
         for name, tell in ended.items():
             with failing_as("read", where=f"source {name!r}"):
                 told[name] = {**told.get(name, {}), **tell()}
@@ -125,13 +126,16 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             f"source {name}: {rows:,} of {rows_in[name]:,} rows have nothing in any column of its schema: does it fit "
             "the files (names, types, separator, header)?"
         )
+    known = [rows for rows in written.values() if rows is not None]
+    total = sum(known) if len(known) == len(written) else None
     result = {
         "batchId": job.batch_id,
         "epoch": job.epoch,
         "identity": dict(job.identity),
         "numInputRows": rows_in,
         "numEmptyRows": empty,
-        "numOutputRows": written,
+        "numOutputRows": total,
+        **({"numOutputRowsBySink": written} if len(written) > 1 else {}),
         "durationMs": watch.duration_ms,
         "learned": learned,
         "read": told,
@@ -140,11 +144,12 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         "sparkVersion": spark.version,
     }
     fence.check()
-    with failing_as("write"):
-        report.write_manifest(spark, job.stage.report, result, listing)
+    for name, stage in job.stages.items():
+        with failing_as("write"):
+            report.write_manifest(spark, stage.report, result, listings[name])
     seconds = watch.duration_ms["total"] / 1000
-    rate = f", {written / seconds:,.0f} rows a second" if written and seconds else ""
-    log.info("batch %s/%s staged: %s rows in %.1f s%s", job.lane, job.batch_id, written, seconds, rate)
+    rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
+    log.info("batch %s/%s staged: %s rows in %.1f s%s", job.lane, job.batch_id, total, seconds, rate)
     return result
 
 
@@ -173,31 +178,56 @@ def _read(
 
 def _check_nothing(job: Job, warnings: Warnings) -> None:
     """No source has a frame, as if there were no data: the batch has no rows, and the transform nothing to be given."""
-    if job.stage.arguments.get("columns_of_result"):
-        raise BatchFailure(
-            "read",
-            f"table {job.stage.arguments['table']} is made of the result's columns, and the sources' files hold none. "
-            "Give the sink, or the source, a schema",
-        )
+    for stage in job.stages.values():
+        if stage.arguments.get("columns_of_result"):
+            raise BatchFailure(
+                "read",
+                f"table {stage.arguments['table']} is made of the result's columns, and the sources' files hold none. "
+                "Give the sink, or the source, a schema",
+            )
     warnings.add("no source has a frame: the transform is not called, and the batch has no rows")
 
 
-def _transform(job: Job, batch: Batch) -> DataFrame:
-    from pyspark.sql import DataFrame
-
-    name = _name(job)
+def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
+    """What is to be written, by the name of its stage, in the order of the stages."""
     if job.transform is None:
         (source,) = (*job.sources, *job.absent)
         with failing_as("read"):
-            frame = batch.sources[source]
+            returned: object = batch.sources[source]
     else:
-        log.info("calling %s", name)
+        log.info("calling %s", _name(job))
         with failing_as("transform"):
             # Imported only now: with Spark Connect, a module's top level may need the session.
-            frame = _load(f"{job.transform.module}:{job.transform.function}")(batch)
-    if not isinstance(frame, DataFrame):
-        raise BatchFailure("transform", f"{name} returned {_what_it_is(frame)}")
-    return frame
+            returned = _load(f"{job.transform.module}:{job.transform.function}")(batch)
+    return {name: _frame(job, name, value) for name, value in _by_stage(job, returned).items()}
+
+
+def _by_stage(job: Job, returned: object) -> Mapping[str, object]:
+    if list(job.stages) == [""]:
+        return {"": returned}
+    names = ", ".join(map(repr, job.stages))
+    if not isinstance(returned, Mapping):
+        what = f"{type(returned).__name__}, not a dict of DataFrames by the names of the sinks ({names})"
+        raise BatchFailure("transform", f"{_name(job)} returned {what}")
+    unknown = [name for name in returned if name not in job.stages]
+    if unknown:
+        what = f"{', '.join(map(repr, unknown))}, which is no sink of this pipeline; its sinks are: {names}"
+        raise BatchFailure("transform", f"{_name(job)} returned a frame for {what}")
+    missing = [name for name in job.stages if name not in returned]
+    if missing:
+        # Left out by mistake it would be a batch without rows there, for ever.
+        what = f"{', '.join(map(repr, missing))}; return an empty one (frame.limit(0)) if there is nothing to write"
+        raise BatchFailure("transform", f"{_name(job)} returned no frame for sink {what}")
+    return {name: returned[name] for name in job.stages}
+
+
+def _frame(job: Job, name: str, value: object) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(value, DataFrame):
+        where = f" for sink {name!r}" if name else ""
+        raise BatchFailure("transform", f"{_name(job)} returned{where} {_what_it_is(value)}")
+    return value
 
 
 def _what_it_is(value: object) -> str:
@@ -210,16 +240,17 @@ def _what_it_is(value: object) -> str:
     return f"{what}, not a DataFrame of Spark; end it with 'return <the frame to write>'"
 
 
-def _check_columns(job: Job, frame: DataFrame) -> None:
-    ours = {column.casefold() for column in job.stage.reserved_columns}
-    with failing_as("transform"):  # where Spark Connect looks at the query for the first time
-        taken = [column for column in frame.columns if column.casefold() in ours]
-    if taken:
-        raise BatchFailure(
-            "transform",
-            f"{_name(job)} returned the column {', '.join(taken)}, which this package adds by the table's folders; "
-            "rename or drop it",
-        )
+def _check_columns(job: Job, results: Mapping[str, DataFrame]) -> None:
+    for name, frame in results.items():
+        ours = {column.casefold() for column in job.stages[name].reserved_columns}
+        with failing_as("transform"):  # where Spark Connect looks at the query for the first time
+            taken = [column for column in frame.columns if column.casefold() in ours]
+        if taken:
+            raise BatchFailure(
+                "transform",
+                f"{_name(job)} returned the column {', '.join(taken)}, which this package adds by the table's folders; "
+                "rename or drop it",
+            )
 
 
 def _name(job: Job) -> str:

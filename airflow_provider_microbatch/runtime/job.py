@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JOB_VERSION = 3
+JOB_VERSION = 4
 """A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
 
 
@@ -114,7 +114,8 @@ class Job:
     :param conf: pinned SQL settings, set on the session before anything is read.
     :param transform: None passes a single source through as it is.
     :param sources: by name.
-    :param stage: where to write.
+    :param stages: where to write, by the name under which the transform returns what is written there; the only one of
+        a pipeline with a single sink has the empty name.
     :param absent: sources that have no frame in this batch, by name, and why: they have had no data yet, and no schema.
     :param identity: whose batch it is, as JSON values that the manifest repeats.
     """
@@ -126,16 +127,23 @@ class Job:
     batch_timestamp_ms: int
     watermark_ms: int
     sources: Mapping[str, Read]
-    stage: Stage
+    stages: Mapping[str, Stage]
     transform: Transform | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def stage(self) -> Stage:
+        """The first one: there the job says that it failed, and there it looks whether it is fenced."""
+        return next(iter(self.stages.values()))
+
+    @property
     def requires(self) -> Requirements:
-        """What its readers and its writer need."""
-        found = self.stage.requires
+        """What its readers and its writers need."""
+        found = NOTHING
+        for stage in self.stages.values():
+            found |= stage.requires
         for read in self.sources.values():
             found |= read.requires
         return found
@@ -157,12 +165,14 @@ class Job:
                 f"job file of version {version}; this runtime reads version {JOB_VERSION}. If a warm engine runs, stop "
                 "it and start it again with the package that the task has"
             )
-        transform = data.pop("transform")
-        stage = data.pop("stage")
-        stage["reserved_columns"] = tuple(stage["reserved_columns"])
+        transform, sources, stages = (data.pop(name) for name in ("transform", "sources", "stages"))
         return cls(
-            **{**data, "sources": {name: Read(**_revived(read)) for name, read in data["sources"].items()}},
-            stage=Stage(**_revived(stage)),
+            **data,
+            sources={name: Read(**_revived(read)) for name, read in sources.items()},
+            stages={
+                name: Stage(**{**_revived(stage), "reserved_columns": tuple(stage["reserved_columns"])})
+                for name, stage in stages.items()
+            },
             transform=Transform(**transform) if transform else None,
         )
 

@@ -64,6 +64,17 @@ class Sink(Definition, ABC):
         return ()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names under which a transform returns what is written, in the order in which it is published; empty for a
+        sink that takes the one frame that there is."""
+        return ()
+
+    @property
+    def tables(self) -> Sequence[Sink]:
+        """The sinks of one table each that it consists of, in the order in which they are published."""
+        return (self,)
+
+    @property
     def keeps_batches(self) -> bool:
         """Whether a batch stays in the table when the next one is published; False for a table that each replaces."""
         return True
@@ -106,6 +117,11 @@ class OpenSink(ABC):
         """The table's address; see :meth:`Sink.location`."""
         return self.definition.location()
 
+    @property
+    def tables(self) -> Sequence[OpenSink]:
+        """Those of :attr:`Sink.tables`, opened."""
+        return (self,)
+
     @abstractmethod
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
@@ -135,6 +151,10 @@ class OpenSink(ABC):
         """Where and how the runtime writes this attempt. A pure function. Attempts of two checkpoints never share a
         stage, whatever their batches are called."""
 
+    def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
+        """All that the runtime writes for this attempt, by :attr:`Sink.names`; the only one by the empty name."""
+        return {"": self.stage(batch, epoch)}
+
     @abstractmethod
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         """The manifest of a stage that was written to its end; None if it was not."""
@@ -151,6 +171,14 @@ class OpenSink(ABC):
         :raises SinkError: if the table is away: nobody knows then. So do :meth:`publish`, :meth:`replace` and
             :meth:`withdraw`.
         """
+
+    def finish(self, batch: ExpectedBatch) -> Manifest | None:
+        """Is the batch in, once what was cut off between two tables has been brought to its end as far as stages are
+        still there? Asked by who may run the batch, when nobody else is at it. Idempotent.
+
+        :return: as :meth:`contains` does.
+        """
+        return self.contains(batch)
 
     @abstractmethod
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
@@ -244,6 +272,10 @@ class SelfContained(Sink, OpenSink):
     @property
     def definition(self) -> Self:
         return self
+
+    @property
+    def tables(self) -> Sequence[Self]:
+        return (self,)
 
     @property
     def can_withdraw(self) -> bool:

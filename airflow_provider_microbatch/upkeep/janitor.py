@@ -174,7 +174,7 @@ class Janitor:
         self._tell(attempt, end, candidates, report)
 
     def _waits_for_commit(self, attempt: Attempt, sinks: Sequence[OpenSink], report: JanitorReport) -> bool:
-        if self._is_over(attempt.key) or self._published_in(attempt, sinks) is None:
+        if self._is_over(attempt.key) or self._published_in(attempt, sinks, partly=True) is None:
             return False
         what, why = f"{attempt.key} attempt {attempt.epoch}", "published; the next run of the pipeline commits it"
         report.add("waits for its commit", what, why)
@@ -204,8 +204,11 @@ class Janitor:
         report.add("clear answered", f"{key} attempt {attempt.epoch}", "its output is the batch's")
         return self._succeeded()
 
-    def _published_in(self, attempt: Attempt, sinks: Sequence[OpenSink]) -> tuple[OpenSink, Manifest] | None:
-        return published_in(self._checkpoint, attempt, sinks, tables=self._checkpoint.tables.following_moves)
+    def _published_in(
+        self, attempt: Attempt, sinks: Sequence[OpenSink], *, partly: bool = False
+    ) -> tuple[OpenSink, Manifest] | None:
+        tables = self._checkpoint.tables.following_moves
+        return published_in(self._checkpoint, attempt, sinks, tables=tables, partly=partly)
 
     def _is_over(self, key: BatchKey) -> bool:
         """Whether no run will commit the batch: it is committed, or was, and retention has removed it."""

@@ -10,10 +10,10 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
-from airflow_provider_microbatch.execution.identity import expected, expected_next, planned_identity
+from airflow_provider_microbatch.execution.identity import expected, expected_next, found_in, planned_identity
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 SAMPLE = 20
 """So many batches are asked for without being told to ask for all: half of them the newest."""
@@ -102,7 +102,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
         return  # the logs' own findings tell it
     told = next((error for sink, error in failed if sink in wrote), None)
     silent = [sink for sink, _ in failed]
-    tables = " nor in ".join(sink.location() for sink in sinks if sink not in silent)
+    asked_for = tables_of([sink for sink in sinks if sink not in silent])
+    tables = " nor in ".join(table.location() for table in asked_for if found_in(table, asked) is None)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)

@@ -31,6 +31,8 @@ from airflow_provider_microbatch.operators.steps import (
     micro_batch_steps,
 )
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.upkeep.commands.site import alive
 from tests.airflow_face.support import InlineSubmit, context, transform_file
@@ -98,6 +100,19 @@ def test_the_steps_make_a_batch_and_audits_find_the_stage(world: World) -> None:
     summary = commit(world, submitted)
     assert world.table() == {0: [1, 2]}
     assert (summary["state"], summary["rows_out"]) == ("committed", 2)
+
+
+def test_audits_find_the_stage_of_each_of_several_sinks(world: World) -> None:
+    names = ("orders", "daily")
+    world.options["sink"] = Sinks({name: FileSink(str(world.root / name), format="json") for name in names})
+    world.land(1, 2)
+    submitted = submit(world, plan(world))
+    assert list(submitted["stages"]) == list(names)
+    assert submitted["stage"] == submitted["stages"]["orders"]["stage"]
+    for handed_on in submitted["stages"].values():
+        assert handed_on["format"] == "json"
+        assert list(Path(handed_on["stage"].removeprefix("file://")).glob("*.json"))
+    assert commit(world, submitted)["rows_by_sink"] == dict.fromkeys(names, 2)
 
 
 def test_nothing_new_skips_all_steps_at_plan(world: World) -> None:

@@ -14,10 +14,12 @@ from tests.support.hooks import lines
 from tests.support.whose import stages_of
 
 
-def published(setting: Setting) -> dict[int, list[tuple[int, int]]]:
-    """Ids and code versions by batch, as a reader of the table finds them."""
-    found = setting.where.published()
-    return {key.id: [(row["id"], row["version"]) for row in rows] for key, rows in found.items()}
+def published(setting: Setting) -> list[dict[int, list[tuple[int, int]]]]:
+    """Ids and code versions by batch, as a reader of each table finds them."""
+    return [
+        {key.id: [(row["id"], row["version"]) for row in rows] for key, rows in table.items()}
+        for table in setting.where.published()
+    ]
 
 
 def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Tally) -> None:
@@ -27,20 +29,20 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
     :param newest: batch → version of the code of its newest replay.
     """
     checkpoint = setting.checkpoint()
-    table = published(setting)
-    seen = Counter(row for rows in table.values() for row, _ in rows)
-    lost = sorted(set(range(landed)) - seen.keys())
-    doubled = sorted(row for row, count in seen.items() if count > 1)
-    tally.blame("rows lost", len(lost), f"{lost[:10]}")
-    tally.blame("rows doubled", len(doubled), f"{doubled[:10]}")
-    for batch, rows in sorted(table.items()):
-        versions = {version for _, version in rows}
-        expected = {newest.get(batch, 0)} if rows else set()
-        tally.blame("wrong states", versions != expected, f"batch {batch} is of code {versions}, not {expected}")
     ids = checkpoint.offset_log.ids()
+    for table in published(setting):
+        seen = Counter(row for rows in table.values() for row, _ in rows)
+        lost = sorted(set(range(landed)) - seen.keys())
+        doubled = sorted(row for row, count in seen.items() if count > 1)
+        tally.blame("rows lost", len(lost), f"{lost[:10]}")
+        tally.blame("rows doubled", len(doubled), f"{doubled[:10]}")
+        for batch, rows in sorted(table.items()):
+            versions = {version for _, version in rows}
+            expected = {newest.get(batch, 0)} if rows else set()
+            tally.blame("wrong states", versions != expected, f"batch {batch} is of code {versions}, not {expected}")
+        tally.blame("wrong states", sorted(table) != ids, f"the table has {sorted(table)} of {ids}")
     tally.blame("wrong states", ids != list(range(len(ids))), f"offset ids {ids}")
     tally.blame("wrong states", checkpoint.commit_log.ids() != ids, f"commits {checkpoint.commit_log.ids()} of {ids}")
-    tally.blame("wrong states", sorted(table) != ids, f"the table has {sorted(table)} of {ids}")
     findings = verify_all(checkpoint)
     tally.blame("wrong states", len(findings), "; ".join(finding.message for finding in findings))
     for batch in ids:

@@ -30,7 +30,7 @@ class Engine:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.job: dict[str, Any] = json.loads(plan["job"])
-        self.stage = local(self.job["stage"]["arguments"]["path"])
+        self.stages = [local(stage["arguments"]["path"]) for stage in self.job["stages"].values()]
 
     def run(self) -> None:
         self.reach("begin")
@@ -48,11 +48,12 @@ class Engine:
         half = len(rows) // 2
         # No two attempts share a file name, as with Spark: a reader that is overtaken by a replay finds its file gone.
         one, other = (f"part-0000{number}-{self.job['epoch']}.json" for number in range(2))
-        self.write(one, rows[:half])
+        for stage in self.stages:
+            self.write(stage / one, rows[:half])
         self.reach("half")
         time.sleep(self.plan["pace"])
-        self.write(other, rows[half:])
-        self.reach("before the manifest")
+        for stage in self.stages:
+            self.write(stage / other, rows[half:])
         result = {
             "numInputRows": counted,
             "numOutputRows": len(rows),
@@ -61,12 +62,14 @@ class Engine:
             "epoch": self.job["epoch"],
             "identity": self.job["identity"],
         }
-        sizes = [{"file": name, "bytes": (self.stage / name).stat().st_size} for name in (one, other)]
-        self.write(f"{MANIFEST}/_temporary/part-00000.txt", [{"result": result}, *sizes])
-        temporary = self.stage / MANIFEST / "_temporary"
-        (temporary / "part-00000.txt").rename(self.stage / MANIFEST / "part-00000.txt")
-        temporary.rmdir()
-        self.reach("after the manifest")
+        for stage in self.stages:
+            self.reach("before the manifest")
+            sizes = [{"file": name, "bytes": (stage / name).stat().st_size} for name in (one, other)]
+            temporary = stage / MANIFEST / "_temporary"
+            self.write(temporary / "part-00000.txt", [{"result": result}, *sizes])
+            (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
+            temporary.rmdir()
+            self.reach("after the manifest")
 
     def reach(self, point: str) -> None:
         if self.plan["point"] != point:
@@ -75,9 +78,9 @@ class Engine:
         pids = {"engine": [os.getpid()], "task": [self.plan["task"]], "both": [self.plan["task"], os.getpid()]}
         kill(Path(self.plan["root"]), f"{victim}, engine at {point}", *pids[victim])
 
-    def write(self, name: str, rows: list[dict[str, Any]]) -> None:
+    @staticmethod
+    def write(path: Path, rows: list[dict[str, Any]]) -> None:
         """As Spark's committers do, folders that somebody removed are made again."""
-        path = self.stage / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -19,6 +19,9 @@ from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.exceptions import EngineError, HandleError
 from airflow_provider_microbatch.execution.engine import Engine, EngineState
 from airflow_provider_microbatch.runtime.job import Read, Requirements
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.contract.registered import registered
 from tests.engines.conftest import World
 from tests.support.waiting import wait_until
@@ -104,6 +107,22 @@ def test_a_transform_that_fails_fails_the_job_and_leaves_its_reason(world: World
     assert failure is not None
     assert "the data is at fault" in failure["error"]
     assert world.sink.manifest(world.batch, 1) is None
+
+
+def test_each_of_several_sinks_gets_its_frame(world: World, tmp_path: Path) -> None:
+    transform = world.transform(
+        "def transform(batch):\n"
+        "    orders = batch.sources['orders']\n"
+        "    return {'notes': orders.where('id = 2').select('note'), 'orders': orders}\n"
+    )
+    notes = FileSink(str(tmp_path / "notes"), format="json")
+    sinks = Sinks({"orders": world.sink, "notes": notes}).open(SinkContext())
+    job, code = world.job(transform, [world.land("a.json", [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}])])
+    world.engine.result(world.start(replace(job, stages=sinks.stages_by_name(world.batch, 1)), code))
+    published = sinks.publish(world.expected, 1)
+    assert published.result["numInputRows"] == {"orders": 2}
+    assert published.result["numOutputRowsBySink"] == {"orders": 2, "notes": 1}
+    assert [path.read_text() for path in notes.root.glob("lane=live/*/*.json")] == ['{"note":"y"}\n']
 
 
 def test_what_a_reader_requires_travels(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from acme_microbatch.database_sink import DatabaseSink
@@ -17,6 +18,7 @@ from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatch
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.contract.registered import registered
@@ -26,8 +28,16 @@ from tests.tables.stages import write_stage_table
 
 @dataclass(frozen=True)
 class Kind:
+    """:param tables: of so many the sink consists."""
+
     make: Callable[[Path], Sink]
     write_stage: Callable[..., object]
+    tables: int = 1
+
+
+def write_stages(sink: OpenSink, epoch: int, **given: Any) -> None:
+    for table in sink.tables:
+        write_stage(table, epoch, **given)
 
 
 SYSTEMS = {
@@ -38,6 +48,17 @@ SYSTEMS = {
     ),
     "acme's database": Kind(
         make=lambda folder: DatabaseSink("acme_rows", stages=str(folder / "stages")), write_stage=write_stage
+    ),
+    "several": Kind(
+        make=lambda folder: Sinks(
+            {
+                "orders": FileSink(str(folder / "orders"), format="json"),
+                "daily": DatabaseSink("acme_rows", stages=str(folder / "stages")),
+                "audit": FileSink(str(folder / "audit"), format="json"),
+            }
+        ),
+        write_stage=write_stages,
+        tables=3,
     ),
 }
 
@@ -173,7 +194,7 @@ def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind,
     sink.withdraw(EXPECTED, 1)
     assert sink.stages(CHECKPOINT) == []
     assert sink.drop_replaced(CHECKPOINT, older_seconds=3600) == []
-    assert len(sink.drop_replaced(CHECKPOINT, older_seconds=0)) == 1
+    assert len(sink.drop_replaced(CHECKPOINT, older_seconds=0)) == kind.tables
     assert sink.drop_replaced(CHECKPOINT, older_seconds=0) == []
 
 
@@ -275,5 +296,5 @@ def test_stages_fence_marks_and_replaced_output_of_another_checkpoint_stay(kind:
     kind.write_stage(sink, 2, batch=another)
     sink.replace(theirs_now, 2)
     assert sink.drop_replaced(CHECKPOINT, older_seconds=0) == []
-    assert len(sink.drop_replaced("another", older_seconds=0)) == 1
+    assert len(sink.drop_replaced("another", older_seconds=0)) == kind.tables
     assert len(sink.drop_fences("another", older_seconds=0)) == 1

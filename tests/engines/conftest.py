@@ -69,7 +69,7 @@ class World:
             sources={
                 "orders": Read(reader="airflow_provider_microbatch.runtime.files:read", arguments=arguments),
             },
-            stage=self.sink.stage(self.batch, epoch),
+            stages=self.sink.stages_by_name(self.batch, epoch),
             transform=called,
             identity=self.batch.to_dict(),
             **changes,  # type: ignore[arg-type]

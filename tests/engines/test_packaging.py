@@ -137,9 +137,12 @@ def test_the_requirements_of_all_readers_and_of_the_writer_are_one(job: Job) -> 
     made = replace(
         job,
         sources={"one": replace(read, requires=one), "other": replace(read, requires=other)},
-        stage=replace(job.stage, requires=Requirements(jars=("y.jar",))),
+        stages={
+            "one": replace(job.stage, requires=Requirements(jars=("y.jar",))),
+            "other": replace(job.stage, requires=Requirements(jars=("z.jar",))),
+        },
     )
-    assert made.requires == Requirements(modules=("a", "b"), packages=("g:a:1",), jars=("y.jar", "x.jar"))
+    assert made.requires == Requirements(modules=("a", "b"), packages=("g:a:1",), jars=("y.jar", "z.jar", "x.jar"))
     assert Job.from_json(made.to_json()) == made
 
 

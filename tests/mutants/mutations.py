@@ -14,6 +14,7 @@ from tests.mutants import (
     of_parts,
     of_renames,
     of_security,
+    of_several_sinks,
     of_sources,
     of_tables,
 )
@@ -26,6 +27,7 @@ MUTATIONS = [
     *of_intervals.MUTATIONS,
     *of_janitor.MUTATIONS,
     *of_late_ends.MUTATIONS,
+    *of_several_sinks.MUTATIONS,
     *of_liveness.MUTATIONS,
     *of_logs.MUTATIONS,
     *of_renames.MUTATIONS,

@@ -413,7 +413,7 @@ MUTATIONS = [
         name="a checkpoint may lie where readers of the table come upon it",
         why="every run is green, and the table cannot be read",
         file="pipeline.py",
-        old="            if self.sink.would_show(location):\n",
+        old="            if shows is not None:\n",
         new="            if False:\n",
         tests=(PIPELINE,),
     ),

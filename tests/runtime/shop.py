@@ -16,6 +16,23 @@ def keep(batch: Batch) -> DataFrame:
     return batch.sources["orders"]
 
 
+def splits(batch: Batch) -> dict[str, DataFrame]:
+    orders = batch.sources["orders"]
+    return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}
+
+
+def leaves_a_sink_out(batch: Batch) -> dict[str, DataFrame]:
+    return {"orders": batch.sources["orders"]}
+
+
+def names_another_sink(batch: Batch) -> dict[str, DataFrame]:
+    return {"orders": batch.sources["orders"], "note": batch.sources["orders"]}
+
+
+def returns_none_for_a_sink(batch: Batch) -> dict[str, Any]:
+    return {"orders": batch.sources["orders"], "notes": None}
+
+
 def raises(batch: Batch) -> DataFrame:
     return broken_helper(batch)
 

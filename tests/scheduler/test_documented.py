@@ -82,14 +82,17 @@ class Watched:
         return set(planned)
 
     def _compared(self) -> str:
-        """What is wrong with the rows in the table, as a reader of the whole lake finds them."""
+        """What is wrong with the rows in its table, or in each of several, as a reader of all of it finds them."""
         if not self.landed:
             return ""
         newest = self.landed[-1:] if self.dag.replaces else self.landed
-        lake = ds.dataset(self.shop.home / "lake", partitioning="hive")
-        found = sorted(lake.to_table(columns=["id"])["id"].to_pylist())
         wanted = [id for ids in newest for id in ids]
-        return "" if found == wanted else f"landed {wanted}, in the table {found}"
+        tables = {}
+        for folder in (self.shop.home / "lake").iterdir():
+            table = ds.dataset(folder, partitioning="hive").to_table(columns=["id"])
+            tables[folder.name] = sorted(table["id"].to_pylist())
+        wrong = {name: found for name, found in tables.items() if found != wanted}
+        return f"landed {wanted}, in the tables {wrong}" if wrong or not tables else ""
 
     def _told(self, run_id: str) -> str:
         """What became of each task of a run, with the logs of those that failed."""

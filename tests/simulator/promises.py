@@ -52,10 +52,10 @@ def look(world: World) -> None:
     world.touched = False
     for subject in world.subjects.values():
         note_jumps(subject)
-        table = subject.table()
-        _look_at_table(subject, table)
-        if subject.kept is None and subject.intrudes_on is None:
-            _look_at_commits(subject, table)
+        for table in subject.tables():
+            _look_at_table(subject, table)
+            if subject.kept is None and subject.intrudes_on is None:
+                _look_at_commits(subject, table)
     _look_at_processes(world)
 
 
@@ -123,7 +123,11 @@ def look_at_rest(world: World) -> None:
 
 
 def _look_at_rows(world: World, subject: Subject) -> None:
-    table = subject.table()
+    for table in subject.tables():
+        _look_at_rows_of(world, subject, table)
+
+
+def _look_at_rows_of(world: World, subject: Subject, table: Table) -> None:
     have = Counter(row["id"] for rows in table.values() for row in rows)
     for unit in subject.units:
         least, top = wanted(world, subject, unit)
@@ -199,14 +203,14 @@ def _look_at_leftovers(world: World, subject: Subject) -> None:
 
 def look_at_replays(world: World, subject: Subject) -> None:
     """What a cleared run has made is of the code that it was cleared for."""
-    checkpoint, table = subject.checkpoint(), subject.table()
+    checkpoint, tables = subject.checkpoint(), subject.tables()
     for run in world.airflow.runs:
         if run.subject is not subject or run.state != SUCCESS or not run.wanted:
             continue
         for key, before in _records(checkpoint):
             # What it came across after its clear was another run's to make.
             if run.identity().relation_to(before) is Relation.LATER:
-                old = [row for row in table.get(key, []) if row["version"] < run.wanted]
+                old = [row for table in tables for row in table.get(key, []) if row["version"] < run.wanted]
                 if old:
                     told = f"{key}: code {old[0]['version']}, {run.name} wants {run.wanted}"
                     raise Broken("a clear did not replay", told)

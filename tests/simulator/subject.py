@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -241,5 +241,9 @@ class Subject:
         self.kept = None if checkpoint is None else there
 
     def table(self) -> Mapping[BatchKey, list[Row]]:
-        """The table, as a reader finds it."""
-        return {} if self.intrudes_on else self.system.published()
+        """The table, as a reader finds it; of several the first."""
+        return self.tables()[0]
+
+    def tables(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        """All of them, each of which gets all rows."""
+        return [{}] if self.intrudes_on else self.system.published()

@@ -32,7 +32,7 @@ def local(path: str) -> Path:
 
 
 class InlineEngine:
-    """:param transform: rows of all sources → rows out.
+    """:param transform: rows of all sources → rows out, to each of several sinks.
     :param before_stage: called with the job before anything is written; raise here to crash before the stage.
     :param after_stage: called with the job when the stage is complete; raise here to crash between stage and publish.
     :param told: what the runtime tells beside, in its result.
@@ -70,19 +70,21 @@ class InlineEngine:
             else:
                 paths = [path for group in read.arguments["groups"] for path in group["paths"]]
                 sources[name], read_as[name] = self._rows(paths), told(read.arguments)
-        stage = local(job.stage.arguments["path"])
+        stages = [local(stage.arguments["path"]) for stage in job.stages.values()]
         try:
             rows = self.transform(sources)
         except Exception as error:
             report = {"origin": "transform", "error": str(error), "traceback": f"Traceback: {error!r}"}
-            self._write(stage / "_error" / "part-0.txt", [report])
+            self._write(stages[0] / "_error" / "part-0.txt", [report])
             self._failures[handle["tag"]] = EngineError("spark-submit ended with 1")
             return
-        self._write(stage / "part-0.json", rows)
+        for stage in stages:
+            self._write(stage / "part-0.json", rows)
         counted = {name: len(found) for name, found in sources.items()}
         result = {
             "numInputRows": counted,
-            "numOutputRows": len(rows),
+            "numOutputRows": len(rows) * len(stages),
+            **({"numOutputRowsBySink": dict.fromkeys(job.stages, len(rows))} if len(stages) > 1 else {}),
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,
@@ -90,8 +92,9 @@ class InlineEngine:
             "identity": dict(job.identity),
             **self.told,
         }
-        size = (stage / "part-0.json").stat().st_size
-        self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, {"file": "part-0.json", "bytes": size}])
+        for stage in stages:
+            listed = {"file": "part-0.json", "bytes": (stage / "part-0.json").stat().st_size}
+            self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, listed])
         self.after_stage(job)
 
     def result(self, handle: Handle) -> None:

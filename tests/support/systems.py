@@ -23,6 +23,7 @@ from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
@@ -92,8 +93,8 @@ class System(Protocol):
     def not_given_up(self, source: str) -> list[str]:
         """Units that a source which cleans has not given up yet."""
 
-    def published(self) -> Mapping[BatchKey, list[Row]]:
-        """What a reader of the table finds, by batch; where it is away, what he will find when it is back."""
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        """What a reader of each table finds, by batch; where it is away, what he will find when it is back."""
 
     def take_away(self) -> bool:
         """The table is away, as where its file system is not mounted: who looks finds nothing, who writes writes
@@ -181,14 +182,8 @@ class FilesOnPosix:
     def not_given_up(self, source: str) -> list[str]:
         return [str(path) for path in self._landing(source).iterdir()]
 
-    def published(self) -> Mapping[BatchKey, list[Row]]:
-        found = {}
-        lake = self._away if self._away.exists() else self._root / "lake"
-        for folder in lake.glob("lane=*/batch_id=*"):
-            lane, number = (part.partition("=")[2] for part in (folder.parent.name, folder.name))
-            lines = [line for path in folder.glob("part-*") for line in path.read_text().splitlines()]
-            found[BatchKey(lane, int(number))] = [json.loads(line) for line in lines]
-        return found
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [_batches(self._away if self._away.exists() else self._root / "lake")]
 
     @property
     def _away(self) -> Path:
@@ -210,12 +205,13 @@ class FilesOnPosix:
         yield "read"
         read = {name: self._rows(source.arguments["groups"]) for name, source in job.sources.items()}
         rows = [{**row, "version": version} for found in read.values() for row in found]
-        stage, middle = self._stage(job), len(rows) // 2
-        sizes = []
-        for number, part in enumerate((rows[:middle], rows[middle:])):
-            yield "write half of the stage"
-            sizes.append({"file": f"part-{number}.json", "bytes": _write_lines(stage / f"part-{number}.json", part)})
-        yield "write the manifest"
+        middle = len(rows) // 2
+        sizes: dict[Path, list[Row]] = {stage: [] for stage in self._stages(job)}
+        for stage, written in sizes.items():
+            for number, part in enumerate((rows[:middle], rows[middle:])):
+                yield "write half of a stage"
+                size = _write_lines(stage / f"part-{number}.json", part)
+                written.append({"file": f"part-{number}.json", "bytes": size})
         result = {
             "numInputRows": {name: len(found) for name, found in read.items()},
             "numOutputRows": len(rows),
@@ -225,21 +221,23 @@ class FilesOnPosix:
             "read": {name: told(source.arguments) for name, source in job.sources.items()},
             "identity": dict(job.identity),
         }
-        _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *sizes])
+        for stage, written in sizes.items():
+            yield "write a manifest"
+            _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *written])
 
     def rows_of(self, job: Job) -> Sequence[Row]:
         return [row for source in job.sources.values() for row in self._rows(source.arguments["groups"])]
 
     def fail(self, job: Job, error: str) -> None:
         report = {"origin": "transform", "error": error, "traceback": f"Traceback: {error}"}
-        _write_lines(self._stage(job) / "_error" / "part-0.txt", [report])
+        _write_lines(self._stages(job)[0] / "_error" / "part-0.txt", [report])
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, FileSink, "sink"), (OpenSource, OpenFileSource, "source"))
 
     @staticmethod
-    def _stage(job: Job) -> Path:
-        return Path(job.stage.arguments["path"].removeprefix("file://"))
+    def _stages(job: Job) -> list[Path]:
+        return [Path(stage.arguments["path"].removeprefix("file://")) for stage in job.stages.values()]
 
     @staticmethod
     def _rows(groups: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -270,17 +268,17 @@ class FilesIntoDatabase(FilesOnPosix):
         connections.find_by(_database_at)
         return DatabaseSink(str(self._root / "table.db"), stages=str(self._root / "lake"))
 
-    def published(self) -> Mapping[BatchKey, list[Row]]:
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         file = self._root / "table.db"
         if not file.exists():
-            return {}
+            return [{}]
         with closing(sqlite3.connect(file)) as database:
             batches = database.execute("SELECT lane, id FROM batches").fetchall()
             rows = database.execute("SELECT lane, id, row FROM rows").fetchall()
         found: dict[BatchKey, list[Row]] = {BatchKey(lane, number): [] for lane, number in batches}
         for lane, number, row in rows:
             found[BatchKey(lane, number)].append(json.loads(row))
-        return found
+        return [found]
 
     def take_away(self) -> bool:
         return False
@@ -300,6 +298,26 @@ class FilesInSqlite(FilesOnPosix):
         return f"sqlite://{self._root}/checkpoint.db"
 
 
+class FilesIntoTwoTables(FilesOnPosix):
+    """The same into two tables, each of which gets all rows."""
+
+    def sink(self) -> Sink:
+        copies = FileSink(str(self._root / "copies"), format="json")
+        return Sinks({"orders": FileSink(str(self._root / "lake"), format="json"), "copies": copies})
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [*super().published(), _batches(self._root / "copies")]
+
+
+def _batches(table: Path) -> dict[BatchKey, list[Row]]:
+    found = {}
+    for folder in table.glob("lane=*/batch_id=*"):
+        lane, number = (part.partition("=")[2] for part in (folder.parent.name, folder.name))
+        lines = [line for path in folder.glob("part-*") for line in path.read_text().splitlines()]
+        found[BatchKey(lane, int(number))] = [json.loads(line) for line in lines]
+    return found
+
+
 def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     """As Spark's committers do, folders that somebody removed are made again. How many bytes the file has."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -310,5 +328,6 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
     "files-into-a-database": FilesIntoDatabase,
+    "files-into-two-tables": FilesIntoTwoTables,
 }
 DEFAULT = "files-on-posix"

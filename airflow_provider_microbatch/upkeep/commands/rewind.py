@@ -43,7 +43,7 @@ class _Rewind:
         self._checkpoint = drafting.checkpoint
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
-        self._lost: dict[int, Published] = {}
+        self._lost: dict[int, list[Published]] = {}
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
         self._damaged: dict[str, OpenSource] = {}
 
@@ -93,28 +93,33 @@ class _Rewind:
             sink, identity = self._recorded.sink_of(attempt), attempt.identity
             if sink is None or identity is None:
                 continue
-            if sink.definition.is_cheap_to_ask and sink.definition.keeps_batches:
-                self._drafting.elsewhere(
-                    DropOutput(
-                        key=str(key),
-                        epoch=attempt.epoch,
-                        identity=identity.to_dict(),
-                        sink=sink.definition.to_dict(),
-                        where=sink.location(),
-                        why=why,
+            for table in sink.tables:
+                if table.definition.is_cheap_to_ask and table.definition.keeps_batches:
+                    self._drafting.elsewhere(
+                        DropOutput(
+                            key=str(key),
+                            epoch=attempt.epoch,
+                            identity=identity.to_dict(),
+                            sink=table.definition.to_dict(),
+                            where=table.location(),
+                            why=why,
+                        )
                     )
-                )
         if not was_committed:
             self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
 
-    def _of_another_life(self) -> dict[int, Published]:
+    def _of_another_life(self) -> dict[int, list[Published]]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
         try:
             numbers = [number for number in self._recorded.batches(self._name) if number > self._to]
         except (MaintenanceError, SinkError):
             return {}  # what is in the logs is asked for by itself
         found = {number: self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers}
-        lost = {number: one for number, one in found.items() if one is not None and one.sink.definition.keeps_batches}
+        lost = {
+            number: kept
+            for number, all_of_it in found.items()
+            if (kept := [one for one in all_of_it if one.sink.definition.keeps_batches])
+        }
         if lost:
             self._check_given_up(sorted(lost))
             self._drafting.note(
@@ -280,18 +285,18 @@ class _Rewind:
 
     def _drop(self, later: list[int]) -> None:
         published = {
-            number: self._lost.get(number) or self._recorded.published(BatchKey(self._name, number)) for number in later
+            number: self._lost.get(number) or self._recorded.everywhere(BatchKey(self._name, number))
+            for number in later
         }
-        present = [number for number, found in published.items() if found is not None]
+        present = [number for number, found in published.items() if found]
         if present and not self._drop_output:
             shown = ", ".join(map(str, present[:10])) + (" …" if len(present) > 10 else "")
             raise MaintenanceError(
                 f"of what is read again, this is in the table, and would be in it twice: batch {shown}. With "
                 "--drop-output it is taken out first, the newest first, one by one."
             )
-        for number in reversed(present):
-            found = published[number]
-            assert found is not None
+        taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
+        for number, found in taken:
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "

@@ -76,30 +76,57 @@ class Recorded:
         self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)
         return None
 
+    def everywhere(self, key: BatchKey) -> list[Published]:
+        """The batch in each table that has it, in the order in which they are published, whether or not the other
+        tables of their sink have it. Empty if it is nowhere; raises as :meth:`published`, which asks for all of it.
+        """
+        whole = self.published(key)
+        sinks = self.usable() if whole is None else [whole.sink, *self.usable()]
+        batch = expected_on_record(self._checkpoint, key, tables=self._tables)
+        found = list[Published]()
+        for sink in sinks:
+            # A table beside those that have it already is another one, or a copy that nobody goes by any more.
+            if found and not any(_is_one(table, one.sink) for table in sink.tables for one in found):
+                continue
+            for table in sink.tables:
+                manifest = None if any(_is_one(table, one.sink) for one in found) else found_in(table, batch)
+                if manifest is not None:
+                    found.append(Published(manifest=manifest, sink=table))
+        return found
+
     def whatever_is_at(self, key: BatchKey) -> list[Published]:
         """What the sinks have under the batch's number, whosever it is.
 
         :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
         """
-        return _at(key, self.sinks(), self._tables)
+        found = list[Published]()
+        # A table may be that of two definitions, as where another one was added to it later: the one of more counts.
+        for one in sorted(_at(key, self.sinks(), self._tables), key=lambda one: -len(one.sink.tables)):
+            known = [table for other in found for table in other.sink.tables]
+            if not all(any(_is_one(table, other) for other in known) for table in one.sink.tables):
+                found.append(one)
+        return found
 
-    def of_another_life(self, key: BatchKey) -> Published | None:
-        """What this checkpoint published under the number by a plan that it does not know any more: it was restored
-        from an older backup. None if there is nothing of the kind."""
+    def of_another_life(self, key: BatchKey) -> list[Published]:
+        """What this checkpoint published under the number by a plan that it does not know any more, in each table: it
+        was restored from an older backup. Empty if there is nothing of the kind."""
         own = self._checkpoint.identity()
         # Attempts may be on record that the logs know nothing of: of a backup's files these alone were put back.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
-        for found in _at(key, self.usable(), self._tables):
-            made = found.manifest.identity
-            if made is not None and own is not None and made.checkpoint == own.query_id:
-                return None if is_planned and self.published(key) is not None else found
-        return None
+        made_here = [
+            found
+            for found in _at(key, tables_of(self.usable()), self._tables)
+            if found.manifest.identity is not None
+            and own is not None
+            and found.manifest.identity.checkpoint == own.query_id
+        ]
+        return [] if made_here and is_planned and self.published(key) is not None else made_here
 
     def of_another_here(self, key: BatchKey) -> Published | None:
         """What another checkpoint published under the number while it lay where this one lies now. It was moved away,
         or removed, and what the table has of it stands in no log. None if there is nothing of the kind."""
         own = self._checkpoint.identity()
-        for found in _at(key, self.usable(), self._tables):
+        for found in _at(key, tables_of(self.usable()), self._tables):
             made = found.manifest.identity
             if made is None or own is None or made.checkpoint == own.query_id:
                 continue
@@ -259,6 +286,16 @@ def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[P
     anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found)
     found = [(sink.contains(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
+
+
+def _is_one(table: OpenSink, other: OpenSink) -> bool:
+    return table.definition.is_same_place(other.definition)
+
+
+def tables_of(sinks: Sequence[OpenSink]) -> list[OpenSink]:
+    """Their tables, each once."""
+    found = {str(table.definition.to_dict()): table for sink in sinks for table in sink.tables}
+    return list(found.values())
 
 
 def alive(checkpoint: Checkpoint, engine_of: EngineOf, *, parked: bool = True) -> list[str]:

@@ -93,7 +93,7 @@ def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int])
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
     keys = [BatchKey(LIVE, number) for number in held]
     _check_reread_of_another(drafting, recorded, keys, allow_reread=allow_reread)
-    own = [key.id for key in keys if recorded.of_another_life(key) is not None]
+    own = [key.id for key in keys if recorded.of_another_life(key)]
     if not own:
         return
     if not allow_reread:

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.stores import Store, check_path
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
     DropOutput,
@@ -77,7 +77,8 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
                 f"the stage of {step.what} is checkpoint {step.checkpoint!r:.100}'s, and not this one's."
             )
         recorded = Recorded(checkpoint)
-        if not any(step.sink == sink.definition.to_dict() for sink in recorded.usable()):
+        sinks = recorded.usable()
+        if not any(step.sink == sink.definition.to_dict() for sink in (*sinks, *tables_of(sinks))):
             raise MaintenanceError(
                 " ".join([f"{step.where!r:.200} is the table of no pipeline that is on record here.",
                           *recorded.unusable()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,16 +61,18 @@ class Watched:
     def is_through(self) -> bool:
         """Whether everything that has landed is in the table, and every replay that was asked for."""
         try:
-            table = published(self.setting)
+            tables = published(self.setting)
         except FileNotFoundError:
             return False  # replaced while it was read
-        rows = {row for batch in table.values() for row, _ in batch}
-        stale = [
-            batch for batch, version in self.newest.items() if {seen for _, seen in table.get(batch, [])} != {version}
-        ]
         checkpoint = self.setting.checkpoint()
         done = checkpoint.offset_log.ids() == checkpoint.commit_log.ids()
-        return done and len(rows) >= self.landed and not stale
+        return done and all(self._is_whole(table) for table in tables)
+
+    def _is_whole(self, table: Mapping[int, list[tuple[int, int]]]) -> bool:
+        rows = {row for batch in table.values() for row, _ in batch}
+        return len(rows) >= self.landed and all(
+            {seen for _, seen in table.get(batch, [])} == {version} for batch, version in self.newest.items()
+        )
 
     def moment(self) -> str:
         """Where the newest attempt that has no end on record stands; without one, the newest batch."""

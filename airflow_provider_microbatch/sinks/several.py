@@ -1,0 +1,261 @@
+"""Several sinks of one batch. All are staged by one job; then they are published one by one in the declared order, and
+the batch is in when all of them contain it.
+
+No two tables change in one step. Until the batch is committed, readers of an earlier sink may see it while a later one
+does not have it yet. What the first sink holds decides which attempt's output the batch is: whoever comes next has the
+others follow, from that attempt's stages or, where those are gone, by replacing all with its own. So each table has the
+batch once, and all have it of one attempt, whatever died between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey, check_name
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.definition import Definition, is_read_back
+from airflow_provider_microbatch.exceptions import (
+    DefinitionError,
+    PartlyRemovedError,
+    PublishConflictError,
+    SinkError,
+)
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
+
+
+@dataclass(frozen=True)
+class Sinks(Sink):
+    """What ``Pipeline(sinks={…})`` makes of its sinks.
+
+    :param sinks: by the name under which the transform returns the frame, in the order in which they are published.
+    :raises DefinitionError: for fewer than two, for something else than a sink, or for two of one table.
+    """
+
+    sinks: Mapping[str, Sink]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sinks, Mapping) or len(self.sinks) < 2:
+            raise DefinitionError("sinks must be a dict of at least two names and sinks; a single one is sink=….")
+        for name, sink in self.sinks.items():
+            check_name(name, what="sink")
+            if not isinstance(sink, Sink) or sink.names:
+                raise DefinitionError(f"sink {name!r} is a {type(sink).__name__}, not a sink of one table.")
+        for (name, one), (second, other) in combinations(() if is_read_back() else self.sinks.items(), 2):
+            shown = one.would_show(other.location()) or other.would_show(one.location())
+            if one.is_same_place(other) or other.is_same_place(one) or shown:
+                raise DefinitionError(
+                    f"sinks {name!r} and {second!r} write to one table, or one within the other's: {one.location()!r} "
+                    f"and {other.location()!r}. Give each a table of its own; rows for one table are one frame (union)."
+                )
+
+    def open(self, context: SinkContext) -> OpenSink:
+        return OpenSinks(self, {name: sink.open(context) for name, sink in self.sinks.items()})
+
+    def location(self) -> str:
+        return " and ".join(sink.location() for sink in self.sinks.values())
+
+    def of_pipeline(self, pipeline: str) -> Sinks:
+        return Sinks({name: sink.of_pipeline(pipeline) for name, sink in self.sinks.items()})
+
+    def hooks(self) -> Sequence[Definition]:
+        return tuple(hook for sink in self.sinks.values() for hook in sink.hooks())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.sinks)
+
+    @property
+    def tables(self) -> Sequence[Sink]:
+        return tuple(self.sinks.values())
+
+    @property
+    def keeps_batches(self) -> bool:
+        return all(sink.keeps_batches for sink in self.sinks.values())
+
+    @property
+    def can_withdraw(self) -> bool:
+        return all(sink.can_withdraw for sink in self.sinks.values())
+
+    @property
+    def is_cheap_to_ask(self) -> bool:
+        return all(sink.is_cheap_to_ask for sink in self.sinks.values())
+
+
+class OpenSinks(OpenSink):
+    """Several sinks, opened. What one of them raises goes on to the caller, and leaves the batch for who comes next.
+
+    :param definition: of all.
+    :param sinks: by name, in the order in which they are published.
+    """
+
+    def __init__(self, definition: Sinks, sinks: Mapping[str, OpenSink]) -> None:
+        self._definition = definition
+        self._sinks = dict(sinks)
+        self._first, *self._rest = self._sinks.values()
+
+    @property
+    def definition(self) -> Sinks:
+        return self._definition
+
+    @property
+    def tables(self) -> Sequence[OpenSink]:
+        return tuple(self._sinks.values())
+
+    def check(self) -> None:
+        for sink in self._sinks.values():
+            sink.check()
+
+    def admits(self, batch: BatchIdentity) -> bool:
+        return all(sink.admits(batch) for sink in self._sinks.values())
+
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        for sink in self._sinks.values():
+            sink.make_ready(tables, is_there=is_there)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        """That of the first sink."""
+        return self._first.stage(batch, epoch)
+
+    def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
+        return {name: sink.stage(batch, epoch) for name, sink in self._sinks.items()}
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        return self._whole({name: sink.manifest(batch, epoch) for name, sink in self._sinks.items()})
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return next(filter(None, (sink.failure(batch, epoch) for sink in self._sinks.values())), None)
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        """All are asked, so that what is somebody else's in any of them is found. Where a replay was cut off the batch
+        counts as the older attempt's: the replay is not over."""
+        return self._whole(self._found(batch))
+
+    def finish(self, batch: ExpectedBatch) -> Manifest | None:
+        found = self._found(batch)
+        first = next(iter(found.values()))
+        if first is not None and all(one is None or one.epoch <= first.epoch for one in found.values()):
+            self._follow(batch, first.epoch)
+        return self.contains(batch)
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        if self._whole(self._found(batch)) is None:
+            # Nothing is published of an attempt that lacks a stage anywhere; of one that is published already in the
+            # first, the others may have gone their way.
+            self._check_complete(batch, epoch)
+        first = self._first.publish(batch, epoch)
+        if not self._follow(batch, first.epoch):
+            if first.epoch == epoch:
+                raise self._no_stage(batch, epoch)
+            # Its attempt died between two tables, and what it had staged for the others is gone.
+            return self.replace(batch, epoch)
+        return self._published(batch)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        self._check_complete(batch, epoch)
+        first = self._first.replace(batch, epoch)
+        if not self._follow(batch, first.epoch):
+            raise self._no_stage(batch, epoch)
+        return self._published(batch)
+
+    def _follow(self, batch: ExpectedBatch, epoch: int) -> bool:
+        """Have the others publish the attempt that the first sink holds.
+
+        :return: False if one of them has no stage of it any more.
+        :raises PublishConflictError: if a later attempt has gone on meanwhile: it finishes what it has begun.
+        """
+        for sink in self._rest:
+            found = sink.contains(batch)
+            if found is None or found.epoch < epoch:
+                if sink.manifest(batch.staged, epoch) is None:
+                    found = sink.contains(batch)  # somebody else may have published it just now
+                    if found is None or found.epoch < epoch:
+                        return False
+                else:
+                    found = sink.publish(batch, epoch)
+                    if found.epoch < epoch:
+                        found = sink.replace(batch, epoch)
+            if found.epoch > epoch:
+                raise PublishConflictError(
+                    f"batch {batch.key}: attempt {found.epoch} is published in {sink.location()}, which is later than "
+                    f"attempt {epoch}. Nothing was replaced there."
+                )
+        return True
+
+    def _check_complete(self, batch: ExpectedBatch, epoch: int) -> None:
+        """See that each sink has a stage of the attempt, or its output."""
+        for sink in self._sinks.values():
+            if sink.manifest(batch.staged, epoch) is None:
+                found = sink.contains(batch)
+                if found is None or found.epoch < epoch:
+                    raise self._no_stage(batch, epoch)
+
+    def _no_stage(self, batch: ExpectedBatch, epoch: int) -> SinkError:
+        return SinkError(
+            f"batch {batch.key} attempt {epoch} has no complete stage for each of {self.location()}. Run the batch "
+            "again."
+        )
+
+    def _published(self, batch: ExpectedBatch) -> Manifest:
+        found = self.contains(batch)
+        if found is None:
+            raise SinkError(f"batch {batch.key} was taken out of {self.location()} while it was published.")
+        return found
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        dropped = [sink.drop_stage(batch, epoch) for sink in self._sinks.values()]
+        return any(dropped)
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        """Beside the first stage, where the job looks for it."""
+        self._first.fence(batch, epoch, by=by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._first.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        """Out of the last one first, as a withdrawal that is cut off has to leave what :meth:`finish` begins with."""
+        withdrawn = [sink.withdraw(batch, epoch) for sink in reversed(self.tables)]
+        return any(withdrawn)
+
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        removed, failed = list[str](), list[PartlyRemovedError]()
+        for sink in self._sinks.values():
+            try:
+                removed += sink.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+            except PartlyRemovedError as error:
+                removed += error.removed
+                failed.append(error)
+        if failed:
+            partly = PartlyRemovedError(str(failed[0]))
+            partly.removed = tuple(removed)
+            raise partly from failed[0]
+        return removed
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        return sorted({stage for sink in self._sinks.values() for stage in sink.stages(checkpoint)})
+
+    def seems_away(self, tables: KnownTables) -> str | None:
+        return next(filter(None, (sink.seems_away(tables) for sink in self._sinks.values())), None)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return sorted({number for sink in self._sinks.values() for number in sink.batches(lane, tables)})
+
+    def _found(self, batch: ExpectedBatch) -> dict[str, Manifest | None]:
+        return {name: sink.contains(batch) for name, sink in self._sinks.items()}
+
+    def _whole(self, found: Mapping[str, Manifest | None]) -> Manifest | None:
+        parts = dict(_known(found))
+        if len(parts) < len(found):
+            return None
+        oldest = min(parts.values(), key=lambda one: one.epoch)
+        files = {f"{name}/{file}": size for name, part in parts.items() for file, size in part.files.items()}
+        return replace(oldest, files=files)
+
+
+def _known(found: Mapping[str, Manifest | None]) -> Iterator[tuple[str, Manifest]]:
+    return ((name, one) for name, one in found.items() if one is not None)

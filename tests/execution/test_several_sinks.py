@@ -1,0 +1,374 @@
+"""A batch that goes to several tables: it is in all of them once, of one attempt, whatever dies between two of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from acme_microbatch.counter import CounterSource
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    DefinitionError,
+    SinkError,
+    SourceError,
+    TransformError,
+)
+from airflow_provider_microbatch.execution.settle import settle
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.world import Killed, World, run_identity
+from tests.sinks.stages import expect, write_stage
+from tests.support.inline_engine import InlineEngine
+
+NAMES = ("orders", "daily")
+Table = dict[int, list[tuple[int, int]]]
+
+
+class Two(World):
+    """Every row goes to both tables, with the version of the code."""
+
+    def __init__(self, root: Path, **pipeline: Any) -> None:
+        super().__init__(root, **{"sink": self.sink_of(root), **pipeline})
+
+    @staticmethod
+    def sink_of(root: Path, *names: str) -> Sinks:
+        return Sinks({name: FileSink(str(root / name), format="json") for name in names or NAMES})
+
+    def tables(self, *names: str) -> list[Table]:
+        return [read(self.root / name) for name in names or NAMES]
+
+
+def read(table: Path) -> Table:
+    found: Table = {}
+    for folder in sorted(table.glob("lane=live/batch_id=*")):
+        rows = [json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()]
+        found[int(folder.name.partition("=")[2])] = sorted((row["id"], row.get("version", 0)) for row in rows)
+    return found
+
+
+def coded(version: int = 1) -> InlineEngine:
+    return InlineEngine(
+        transform=lambda sources: [{**row, "version": version} for rows in sources.values() for row in rows]
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Two:
+    world = Two(tmp_path)
+    world.land(1, 2)
+    return world
+
+
+def dying(moment: int, action: Callable[[], object]) -> bool:
+    """A process dies at the ``moment``-th change: before an entry of the checkpoint is written, or before a table or a
+    stage changes, or right after that. It changes nothing any more. True if it came to that."""
+    chances = itertools.count(1)
+    is_dead = False
+
+    def reach() -> None:
+        nonlocal is_dead
+        is_dead = is_dead or next(chances) == moment
+        if is_dead:
+            raise Killed
+
+    def watched(real: Callable[..., object], *, after: bool) -> Callable[..., object]:
+        def step(*args: object, **kwargs: object) -> object:
+            reach()
+            value = real(*args, **kwargs)
+            if after:
+                reach()
+            return value
+
+        return step
+
+    with ExitStack() as stack:
+        put = watched(PosixStore.put_if_absent, after=False)
+        stack.enter_context(mock.patch.object(PosixStore, "put_if_absent", put))
+        for name in ("publish", "replace", "withdraw", "drop_stage"):
+            stack.enter_context(mock.patch.object(FileSink, name, watched(getattr(FileSink, name), after=True)))
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+def die_between_two_tables(world: Two) -> None:
+    """Attempt 1 is published to the first table, and its process died then."""
+    attempt = world.staged()
+    real = FileSink.publish
+
+    def publish(sink: FileSink, *given: Any) -> object:
+        if sink.path.endswith(NAMES[1]):
+            raise Killed
+        return real(sink, *given)
+
+    with mock.patch.object(FileSink, "publish", publish), pytest.raises(Killed):
+        world.execution.publish(attempt)
+
+
+def is_clean(world: World) -> bool:
+    return not verify_all(world.checkpoint) and not check_table(world.checkpoint, everything=True).findings
+
+
+def test_a_batch_is_committed_when_all_tables_have_it(world: Two) -> None:
+    summary = world.run(0, coded())
+    assert summary is not None
+    assert (summary.rows_out, summary.rows_by_sink, summary.files_out) == (4, {"orders": 2, "daily": 2}, 2)
+    assert world.tables() == [{0: [(1, 1), (2, 1)]}] * 2
+    assert is_clean(world)
+    assert world.run(1, coded()) is None
+
+
+def test_the_pipeline_takes_them_by_name(tmp_path: Path) -> None:
+    world = Two(tmp_path)
+    sinks = {name: FileSink(str(tmp_path / name), format="json") for name in NAMES}
+    made = Pipeline("orders", checkpoint=str(tmp_path / "c"), sources=world.sources, sinks=sinks)
+    assert made.sink == world.sink_of(tmp_path)
+    assert Pipeline.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    with pytest.raises(DefinitionError, match=r"sink=… or sinks=\{…\}, not both"):
+        Pipeline("orders", checkpoint=str(tmp_path / "c"), sources=world.sources, sinks=sinks, sink=sinks["orders"])
+    with pytest.raises(DefinitionError, match="'orders': sinks must be a dict of at least two"):
+        Pipeline("orders", checkpoint=str(tmp_path / "c"), sources=world.sources, sinks={})
+    inside = {**sinks, "daily": FileSink(str(tmp_path))}
+    with pytest.raises(DefinitionError, match="one within the other's"):
+        Pipeline("orders", checkpoint=str(tmp_path / "c"), sources=world.sources, sinks=inside)
+
+
+def test_what_died_between_two_tables_is_finished_without_spark(world: Two) -> None:
+    die_between_two_tables(world)
+    assert world.tables("orders") != world.tables("daily") == [{}]
+    world.expire_leases()
+    world.land(3)
+    engine = coded()
+    summary = world.run(1, engine)
+    assert summary is not None
+    assert str(summary.key) == "live/0"
+    assert engine.jobs == []
+    assert world.tables("orders") == world.tables("daily")
+    world.run(2, coded())
+    assert [sorted(table) for table in world.tables()] == [[0, 1], [0, 1]]
+    assert is_clean(world)
+
+
+@pytest.mark.parametrize("cleaner", ["janitor", "settle", "none"])
+def test_nobody_drops_what_is_left_to_publish_of_it(world: Two, cleaner: str) -> None:
+    die_between_two_tables(world)
+    if cleaner == "settle":
+        ti_id = run_identity(0).ti_id
+        assert ti_id is not None
+        settle(world.execution, ti_id=ti_id, error=OSError("full"), engine_of=lambda name: InlineEngine())
+    world.expire_leases()
+    if cleaner == "janitor":
+        assert world.janitor().of("waits for its commit") == ["live/0 attempt 1"]
+    engine = coded()
+    world.run(1, engine)
+    assert engine.jobs == []
+    assert world.tables("orders") == world.tables("daily")
+
+
+def test_where_its_stage_is_gone_the_next_attempt_takes_the_place_in_all_tables(world: Two) -> None:
+    die_between_two_tables(world)
+    shutil.rmtree(world.root / "daily" / "_staging")
+    world.expire_leases()
+    world.run(1, coded(2))
+    assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    assert is_clean(world)
+
+
+def deaths(root: Path, prepare: Callable[[Two], object], action: Callable[[Two], object]) -> Iterator[Two]:
+    """A world for each moment at which the action can die."""
+    for moment in itertools.count(1):
+        world = Two(root / str(moment))
+        world.land(1, 2)
+        prepare(world)
+        if not dying(moment, partial(action, world)):
+            return
+        world.expire_leases()
+        expire(world)
+        yield world
+
+
+def test_whatever_dies_when_in_a_batch_it_is_in_both_tables_once(tmp_path: Path) -> None:
+    count = 0
+    for world in deaths(tmp_path, lambda world: None, lambda world: world.run(0, coded(1))):
+        for number in (1, 2):
+            world.run(number, coded(number + 1))
+        one, other = world.tables()
+        assert one == other, f"death {count + 1}"
+        assert [row for row, _ in one[0]] == [1, 2]
+        assert is_clean(world)
+        assert world.stages() == []
+        count += 1
+    assert count > 12
+
+
+def test_whatever_dies_when_in_a_replay_both_tables_get_the_new_code(tmp_path: Path) -> None:
+    count = 0
+    for world in deaths(
+        tmp_path, lambda world: world.run(0, coded(1)), lambda world: world.run(0, coded(2), clear_number=1)
+    ):
+        world.run(0, coded(2), clear_number=1, try_number=2)
+        assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2, f"death {count + 1}"
+        assert is_clean(world)
+        count += 1
+    assert count > 12
+
+
+def test_whatever_dies_when_in_a_rewind_nothing_is_left_in_either_table(tmp_path: Path) -> None:
+    count = 0
+    for world in deaths(tmp_path, lambda world: world.run(0, coded(1)), lambda world: applied(world, rewind(-1))):
+        applied(world, rewind(-1))
+        assert world.tables() == [{}, {}], f"death {count + 1}"
+        world.run(1, coded(2))
+        assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+        count += 1
+    assert count > 10
+
+
+def test_a_rewind_takes_out_what_was_published_to_a_part_of_the_tables(world: Two) -> None:
+    die_between_two_tables(world)
+    expire(world)
+    world.land(3)
+    applied(world, rewind(-1))
+    assert world.tables() == [{}, {}]
+    world.run(1, coded(2))
+    assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    world.run(2, coded(2))
+    assert world.tables() == [{0: [(1, 2), (2, 2)], 1: [(3, 2)]}] * 2
+    assert is_clean(world)
+
+
+def test_check_names_the_table_that_lacks_a_batch_and_a_clear_puts_it_back(world: Two) -> None:
+    world.run(0, coded())
+    shutil.rmtree(world.root / "daily" / "lane=live" / "batch_id=0")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "daily" in finding.message
+    assert "/orders" not in finding.message
+    world.run(0, coded(2), clear_number=1)
+    assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    assert is_clean(world)
+
+
+def test_a_batch_that_is_in_a_part_of_the_tables_is_not_set_aside(tmp_path: Path) -> None:
+    world = Two(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land(1)
+    die_between_two_tables(world)
+    shutil.rmtree(world.root / "daily" / "_staging")
+    world.expire_leases()
+    broken = InlineEngine(transform=lambda sources: 1 / 0)  # type: ignore[arg-type, return-value]
+    for number in (1, 2):
+        with pytest.raises(TransformError):
+            world.run(number, broken)
+    world.run(3, coded(2))
+    assert world.tables() == [{0: [(1, 2)]}] * 2
+    world.land(2)
+    with pytest.raises(BatchSetAsideError):
+        world.run(4, broken)
+
+
+def test_a_table_can_be_added_and_taken_away(world: Two) -> None:
+    world.options["sink"] = FileSink(str(world.root / "orders"), format="json")
+    world.run(0, coded())
+    world.options["sink"] = world.sink_of(world.root)
+    world.land(3)
+    world.run(1, coded())
+    assert [sorted(table) for table in world.tables()] == [[0, 1], [1]]
+    assert is_clean(world)
+    world.run(0, coded(2), clear_number=1)
+    assert world.tables() == [{0: [(1, 2), (2, 2)], 1: [(3, 1)]}] * 2, "a replay puts it into both"
+    world.options["sink"] = FileSink(str(world.root / "daily"), format="json")
+    world.land(4)
+    world.run(2, coded())
+    assert [sorted(table) for table in world.tables()] == [[0, 1], [0, 1, 2]]
+    assert is_clean(world)
+    with pytest.raises(SinkError, match="its rows would be in both"):
+        world.run(1, coded(2), clear_number=1)
+
+
+def test_an_added_table_that_has_somebody_elses_batch_is_refused_before_anything_is_published(world: Two) -> None:
+    other = Two(world.root / "other", sink=FileSink(str(world.root / "daily"), format="json"), name="returns")
+    other.land(7)
+    other.run(0, coded())
+    with pytest.raises(SinkError, match="published by pipeline 'returns'"):
+        world.run(0, coded())
+    assert world.tables("orders") == [{}]
+
+
+def test_a_range_whose_end_is_known_only_after_reading_is_not_read_for_several(tmp_path: Path) -> None:
+    world = Two(tmp_path)
+    world.sources = {"numbers": CounterSource(str(tmp_path / "head"), late=True)}  # type: ignore[dict-item]
+    (tmp_path / "head").write_text("3")
+    with pytest.raises(SourceError, match="source numbers has an end that is known only after reading"):
+        world.run(0, coded())
+    assert world.checkpoint.offset_log.ids() == []
+
+
+def test_a_checkpoint_that_was_restored_takes_no_number_that_a_part_is_published_under(world: Two) -> None:
+    planned = world.execution.plan(run_identity(0))
+    assert planned is not None
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+    die_between_two_tables(world)
+    shutil.rmtree(world.root / "daily" / "_staging")
+    shutil.rmtree(world.root / "checkpoint")
+    (world.root / "backup").rename(world.root / "checkpoint")
+    world.expire_leases()
+    world.run(0, coded(2), try_number=2)
+    assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    commit = world.checkpoint.commit_log.get(0)
+    assert commit is not None
+    assert commit.epoch == 2
+
+
+@pytest.mark.parametrize("before", [NAMES, ("daily", "audit"), ("daily",)])
+def test_none_of_the_tables_changes_its_form(tmp_path: Path, before: tuple[str, ...]) -> None:
+    world = Two(tmp_path)
+    world.options["sink"] = FileSink(str(tmp_path / "daily"), format="json")
+    if len(before) > 1:
+        world.options["sink"] = world.sink_of(tmp_path, *before)
+    world.land(1)
+    world.run(0, coded())
+    another = FileSink(str(tmp_path / "daily"), format="json", partition_by=("id",))
+    world.options["sink"] = Sinks({"orders": FileSink(str(tmp_path / "orders"), format="json"), "daily": another})
+    world.land(2)
+    with pytest.raises(SinkError, match=r"/daily has batches that were written with partition_by=\(\)"):
+        world.run(1, coded())
+    assert world.tables("orders", "daily")[1] == {0: [(1, 1)]}
+
+
+def test_output_of_another_checkpoint_is_adopted_in_all_tables_or_not_at_all(tmp_path: Path) -> None:
+    world = Two(tmp_path)
+    world.options["sink"] = FileSink(str(tmp_path / "orders"), format="json")
+    world.land(1)
+    world.run(0, coded())
+    world.options["sink"] = world.sink_of(tmp_path)
+    world.land(2)
+    assert world.execution.plan(run_identity(1)) is not None
+    key = BatchKey(LIVE, 1)
+    theirs = expect(key, checkpoint="another")
+    for table in world.sink_of(tmp_path).open(SinkContext()).tables:
+        write_stage(table, 1, batch=theirs.identity, rows=1)
+        table.publish(theirs, 1)
+    with pytest.raises(SinkError, match="is another one than pipeline 'orders'"):
+        world.run(1, coded())
+    applied(world, lambda drafting: plan_adopt(drafting, key, allow_skip=True))
+    world.run(1, coded())
+    assert [table[1] for table in world.tables()] == [[(0, 0)]] * 2
+    assert is_clean(world)
