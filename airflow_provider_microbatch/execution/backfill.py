@@ -29,12 +29,14 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, longest_of, newest_of
 from airflow_provider_microbatch.execution.labels import names_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import ask_again, check_replayable
 from airflow_provider_microbatch.execution.summary import RunSummary, summarize
@@ -114,10 +116,10 @@ class IntervalWork:
     def should_fire(
         self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
     ) -> FireDecision:
-        """The sensor's question; writes nothing. See :meth:`Planner.should_fire`."""
+        """The sensor's question, as :mod:`~airflow_provider_microbatch.execution.fire` has it for the live lane."""
         self._planner.check_identity()
         self._planner.check_names({})
-        if run is not None and self._own(run, newest_only=self._planner.was_searched(searched_ms)):
+        if run is not None and self._own(run, newest_only=self._planner.own.was_searched(searched_ms)):
             return FireDecision(fire=True, reason="this run has planned a batch")
         if self._lane.offset_log.get(self.key.id) is not None:
             held = known_to_be_held(self._checkpoint, self.key, run, engine_of)
@@ -210,7 +212,7 @@ class IntervalWork:
 
     def _live_keys(self, run: RunIdentity, *, newest_only: bool) -> Iterator[BatchKey]:
         ids = self._checkpoint.offset_log.ids()
-        # A run that was never cleared can have planned a live batch only in a try just before, see Planner.planned_by;
+        # A run that was never cleared can have planned a live batch only in a try just before, see OwnBatches.of;
         # runs of a partition are others each time.
         may_be_old = run.partition_date is not None or run.was_cleared
         recent = ids if may_be_old and not newest_only else ids[-2:]

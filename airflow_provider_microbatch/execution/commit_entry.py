@@ -7,7 +7,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, MaintenanceError
 from airflow_provider_microbatch.execution.identity import check_still_planned
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 
 
 def add_commit(

@@ -25,13 +25,19 @@ from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.ending import Ending, check_not_fenced
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
-from airflow_provider_microbatch.execution.guard import GoesOn, Look, known_to_be_held, look, named, no_run_goes_on
+from airflow_provider_microbatch.execution.fire import FireDecision, should_fire
+from airflow_provider_microbatch.execution.guard import GoesOn, Look, look, named, no_run_goes_on
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
 from airflow_provider_microbatch.execution.late_ends import resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
-from airflow_provider_microbatch.execution.plan import FireDecision, PlannedBatch, Planner
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
-from airflow_provider_microbatch.execution.read_again import replace_published, say_warnings, say_what_changed
+from airflow_provider_microbatch.execution.read_again import (
+    replace_published,
+    say_warnings,
+    say_what_changed,
+)
 from airflow_provider_microbatch.execution.replay import (
     answer_replays,
     committer,
@@ -90,21 +96,17 @@ class Execution:
     def should_fire(
         self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
     ) -> FireDecision:
-        """The sensor's question; see :meth:`Planner.should_fire`. A batch that another run is alive at does not fire:
-        the operator behind the sensor would skip, and the next run's sensor fire again, as fast as Airflow makes runs.
-
-        :param engine_of: asked whether an attempt whose lease has run out still runs. Where it cannot be asked the
-            sensor fires: the operator is on a host where it can, and only the operator can recover.
-        :param searched_ms: when the run has asked before; see :meth:`Planner.should_fire`.
-        """
-        return self.planner.should_fire(
-            run, held=lambda key: known_to_be_held(self.checkpoint, key, run, engine_of), searched_ms=searched_ms
-        )
+        """The sensor's question; see :func:`~airflow_provider_microbatch.execution.fire.should_fire`."""
+        return should_fire(self.planner, run, engine_of=engine_of, searched_ms=searched_ms)
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
         self.sink.check()
         return self.planner.plan(run)
+
+    def own_before(self, run: RunIdentity) -> list[int]:
+        """Batches of a cleared run before the one that :meth:`plan` gives it."""
+        return self.planner.own.before(run, self.planner.position()) if run.was_cleared else []
 
     def load(self, key: BatchKey) -> PlannedBatch:
         """A planned batch by its key. :raises BrokenLogError: if it was never planned."""
@@ -382,7 +384,7 @@ class Execution:
                 planned, run=run, engine=engine, code=code, transform=transform, should_stop=should_stop
             )
 
-        before = [run_one(self.planner.load(batch_id)) for batch_id in self.planner.own_before(run)]
+        before = [run_one(self.planner.load(batch_id)) for batch_id in self.own_before(run)]
         while (planned := self.plan(run)) is not None:
             summary = run_one(planned)
             if summary is not None:

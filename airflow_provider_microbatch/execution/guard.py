@@ -15,7 +15,8 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInPr
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
-from airflow_provider_microbatch.execution.plan import PlannedBatch, Planner
+from airflow_provider_microbatch.execution.plan import Planner
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import check_not_taken_back
 from airflow_provider_microbatch.execution.replay import request_replay, withdraw_those_of_before
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside

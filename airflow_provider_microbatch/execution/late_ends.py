@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.resolutions import Resolution
 from airflow_provider_microbatch.exceptions import AttemptFencedError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.sinks import Manifest
 

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source

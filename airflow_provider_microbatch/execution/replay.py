@@ -15,7 +15,7 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceErr
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
 from airflow_provider_microbatch.sinks import Manifest, OpenSink

@@ -31,7 +31,7 @@ from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.newest import SINCE, first_in_a_row
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import render
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import OpenSink

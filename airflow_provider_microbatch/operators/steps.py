@@ -34,7 +34,7 @@ from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.labels import attempt_label, batch_label, names_of
-from airflow_provider_microbatch.execution.plan import PlannedBatch
+from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.lifetime import lifetime
@@ -110,7 +110,7 @@ class PlanMicroBatchOperator(BaseOperator):
             if work is None:
                 execution = open_execution(self.pipeline)
                 found = execution.plan(run)
-                self._warn_of_others(execution.planner.own_before(run), found)
+                self._warn_of_others(execution.own_before(run), found)
                 return found
             planned, *more = work.plan(run, code=code)
         except (BatchInProgressError, BatchPurgedError, NothingInIntervalError) as nothing:

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError,
 from airflow_provider_microbatch.execution.identity import published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.plan import load_batch
+from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.replay import finish_replay
 from airflow_provider_microbatch.execution.retention import (
     apply_retention,

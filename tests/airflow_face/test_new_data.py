@@ -22,7 +22,7 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.plan import FireDecision
+from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.sinks.table import TableSink

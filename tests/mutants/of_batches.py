@@ -129,7 +129,7 @@ MUTATIONS = [
         name="the place of the next batch is not looked at before it is planned",
         why="a range is planned, and Spark runs it, for a batch that cannot be published",
         file="execution/plan.py",
-        old="        self.check_place(BatchKey(self._lane.name, position.batch_id))\n",
+        old="        self.check_place(BatchKey(self.lane.name, position.batch_id))\n",
         new="",
         tests=(WHOSE, BEHIND),
     ),
@@ -161,8 +161,8 @@ MUTATIONS = [
             "                    for name, end in position.planned.ends.items()\n"
             "                }\n"
             "            )\n"
-            "            self._lane.offset_log._store.delete(str(position.batch_id))\n"
-            "            self._lane.offset_log.add(position.batch_id, position.planned)\n"
+            "            self.lane.offset_log._store.delete(str(position.batch_id))\n"
+            "            self.lane.offset_log.add(position.batch_id, position.planned)\n"
             "            return replace(self._resume(position.batch_id), committed=False, set_aside=False)\n"
         ),
         tests=(RUN,),
@@ -216,7 +216,7 @@ MUTATIONS = [
             "        if assigned is not None:\n"
             "            old = self.load(assigned)\n"
             "            if run.clear_number and old.committed:\n"
-            "                self._lane.offset_log.add(position.batch_id, old.entry)\n"
+            "                self.lane.offset_log.add(position.batch_id, old.entry)\n"
             "                return self.load(position.batch_id)\n"
             "            return old\n"
         ),
@@ -242,8 +242,8 @@ MUTATIONS = [
         name="a plan that lost its put goes on",
         why="two runs read two ranges under one batch id",
         file="execution/plan.py",
-        old="        if not self._lane.offset_log.add(position.batch_id, entry):",
-        new="        if self._lane.offset_log.add(position.batch_id, entry) is None:",
+        old="        if not self.lane.offset_log.add(position.batch_id, entry):",
+        new="        if self.lane.offset_log.add(position.batch_id, entry) is None:",
         tests=(RUN,),
     ),
     Mutation(

@@ -301,7 +301,7 @@ MUTATIONS = [
     Mutation(
         name="a cleared sensor searches the log at each poll",
         why="half a second of CPU every ten seconds, growing with the log",
-        file="execution/plan.py",
+        file="execution/own_batches.py",
         old="        if newest_only or not run.was_cleared:\n",
         new="        if not run.was_cleared:\n",
         tests=(NEW_DATA,),
@@ -309,7 +309,7 @@ MUTATIONS = [
     Mutation(
         name="what a command has changed is not searched again",
         why="a cleared run whose sensor began during a command never finds its batch",
-        file="execution/plan.py",
+        file="execution/own_batches.py",
         old="        return changed_ms is None or changed_ms < searched_ms - SKEW_MS",
         new="        return True",
         tests=(NEW_DATA,),

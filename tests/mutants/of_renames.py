@@ -117,7 +117,7 @@ MUTATIONS = [
         name="an attempt begins at a rename that was given up half way",
         why="its job reads without what its source has noted: it infers another schema, which then contradicts that",
         file="execution/plan.py",
-        old="        check_no_half_rename(self._checkpoint, again=newest != self._newest_command)\n",
+        old="        check_no_half_rename(self.checkpoint, again=newest != self._newest_command)\n",
         new="        _ = newest\n",
         tests=(RENAME_GIVEN_UP,),
     ),

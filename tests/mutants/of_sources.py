@@ -164,7 +164,7 @@ MUTATIONS = [
         name="a table is written in another form",
         why="no reader can read it any more, and check says that nothing is wrong",
         file="execution/plan.py",
-        old="        check_shape(self._checkpoint, self.sink, lane=self._lane.name)\n",
+        old="        check_shape(self.checkpoint, self.sink, lane=self.lane.name)\n",
         new="",
         tests=("tests/execution/test_table_shape.py",),
     ),

@@ -46,7 +46,7 @@ MUTATIONS = [
         name="a table that is away is planned for",
         why="what is written in its place is hidden as soon as it is back",
         file="execution/plan.py",
-        old="        check_there(self._checkpoint, self.sink)\n",
+        old="        check_there(self.checkpoint, self.sink)\n",
         new="",
         tests=(PLACE,),
     ),
