@@ -37,6 +37,7 @@ from airflow_provider_microbatch.execution.read_again import (
     replace_published,
     say_warnings,
     say_what_changed,
+    say_where_from,
 )
 from airflow_provider_microbatch.execution.replay import (
     answer_replays,
@@ -102,7 +103,12 @@ class Execution:
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
         self.sink.check()
-        return self.planner.plan(run)
+        planned = self.planner.plan(run)
+        before = None if planned is None or planned.resumed else self._lane.commit_of(planned.key.id - 1)
+        if planned is not None and before is not None and before.epoch is not None:
+            key = BatchKey(self._lane.name, planned.key.id - 1)
+            say_where_from(self.checkpoint, self.planner.sources, before=(key, before.epoch))
+        return planned
 
     def own_before(self, run: RunIdentity) -> list[int]:
         """Batches of a cleared run before the one that :meth:`plan` gives it."""
@@ -224,6 +230,8 @@ class Execution:
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
         reads, absent = self.planner.sources.reads(planned.ranges)
+        for gone in self.planner.sources.left_out(planned.ranges):
+            log.warning("Batch %s: %s", attempt.key, gone)
         return Job(
             pipeline=self.pipeline.name,
             lane=attempt.key.lane,

@@ -89,6 +89,10 @@ class OpenedSources:
         names = [name for name in self.names if len({*ranges.of(name)}) > 1]
         return {name: self._sources[name].reads_as() for name in names}
 
+    def locations(self) -> dict[str, str]:
+        """Where each is, for people."""
+        return {name: source.location() for name, source in self._sources.items()}
+
     def open(self, name: str) -> OpenSource:
         """The named source beside the checkpoint."""
         context = SourceContext(
@@ -181,6 +185,18 @@ class OpenedSources:
             else:
                 absent[name] = why
         return reads, absent
+
+    def left_out(self, ranges: Ranges, *, told: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
+        """What of the ranges is not there any more and is left out when they are read, in words.
+
+        :param told: by source, what a reader told of a read of before: what that had left out does not count.
+        """
+        found = []
+        for name, source in self._each():
+            start, end = ranges.of(name)
+            gone = None if start == end else source.left_out(start, end, told=(told or {}).get(name))
+            found += [] if gone is None else [f"source {name!r}: {gone}"]
+        return found
 
     def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.

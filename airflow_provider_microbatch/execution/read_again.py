@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -37,6 +38,22 @@ def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: Pl
         )
 
 
+def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, *, before: tuple[BatchKey, int]) -> None:
+    """Warn if a source reads from another place than it did for an attempt of before: what is there is new to it, also
+    where it is the same data that was moved.
+
+    :param before: the batch and the attempt.
+    """
+    then = {name: source.location() for name, source in _recorded(checkpoint, *before, sources.classes).items()}
+    for name, place in sources.locations().items():
+        if then.get(name, place) != place:
+            log.warning(
+                "Source %r was at %s for batch %s, and is at %s now: all that is there is new to it. Where it is what "
+                "was read there already, moved or read by another source, it is read again and in the table twice",
+                name, then[name], before[0], place,
+            )  # fmt: skip
+
+
 def say_warnings(staged: Manifest) -> None:
     """The runtime's warnings as the task's own: what comes from Spark through a pipe is all of one level there."""
     found = staged.result.get("warnings")
@@ -59,9 +76,17 @@ def replace_published(
     :param batch: as the sink is asked for it.
     :param staged: what the attempt has made.
     :param published: what is in the sink; None if it is not there any more.
-    :raises SourceError: if nothing is left of the rows of a source, and what is published has some.
+    :raises SourceError: if nothing is left of the rows of a source, and what is published has some; or if something
+        of the range is gone that the published attempt has read.
     :raises PublishConflictError: if a later attempt was faster.
     """
+    gone = [] if published is None else sources.left_out(planned.ranges, told=_told(checkpoint, published))
+    if published is not None and gone:
+        raise SourceError(
+            f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {published.epoch}, which "
+            f"is published, has more. {'; '.join(gone)}. Put that back and run this task again; or leave the batch as "
+            f"it is: `microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+        )
     emptied = [] if published is None else _emptied(checkpoint, staged, published)
     if published is not None and emptied:
         changed = _changes(checkpoint, sources, planned, published.epoch)
@@ -78,6 +103,13 @@ def replace_published(
         winner = sink.contains(batch)
         who = named(checkpoint.attempts.get(batch.key, winner.epoch) if winner else None)
         raise PublishConflictError(f"{conflict} The winner is {who}.") from None
+
+
+def _told(checkpoint: Checkpoint, published: Manifest) -> Mapping[str, Mapping[str, Any]]:
+    """What the readers told of the published attempt, by the names that its sources have now."""
+    told = published.result.get("read")
+    found = told.items() if isinstance(told, Mapping) else ()
+    return {checkpoint.names.of(name): one for name, one in found if isinstance(one, Mapping)}
 
 
 def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | None:
@@ -107,6 +139,11 @@ def _read_as(
     checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]
 ) -> Mapping[str, Mapping[str, str | None]]:
     """How an attempt has read its sources, by the names that they have now."""
+    return {name: source.reads_as() for name, source in _recorded(checkpoint, key, epoch, known).items()}
+
+
+def _recorded(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]) -> Mapping[str, Source]:
+    """The sources of an attempt, by the names that they have now; of those that cannot be loaded here none."""
     attempt = checkpoint.attempts.get(key, epoch)
     name = None if attempt is None else attempt.definition
     recorded = None if name is None else checkpoint.definitions.get(name)
@@ -114,7 +151,7 @@ def _read_as(
     found = {}
     for source, definition in sources.items() if isinstance(sources, Mapping) else ():
         try:
-            found[checkpoint.names.of(source)] = Source.from_dict(definition, known=known).reads_as()
+            found[checkpoint.names.of(source)] = Source.from_dict(definition, known=known)
         except DefinitionError as error:
             log.debug("how batch %s attempt %s has read source %s is not known: %s", key, epoch, source, error)
     return found

@@ -244,6 +244,16 @@ class OpenSource(ABC):
             return str(error)
         return reason
 
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """What of the range is not there any more, and is left out when it is read since the source is set to go on
+        without it; in words, with names. None if all of it is there, or if :meth:`read` would refuse.
+
+        :param told: what the reader told of a read of before: what that had left out does not count.
+        """
+        return None
+
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """None if the committed range can be read again, else the reason why not."""
         return None

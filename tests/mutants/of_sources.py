@@ -14,6 +14,8 @@ CLEAN_RUNS = "tests/execution/test_clean_source.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 TABLES = "tests/sources/test_file_tables.py"
+GONE = "tests/execution/test_gone_files.py"
+
 
 MUTATIONS = [
     Mutation(
@@ -283,9 +285,9 @@ MUTATIONS = [
     Mutation(
         name="who deletes is forgotten when clean_source is switched off",
         why="what is planned again while a cleaner sleeps is deleted, and its rows are in no table",
-        file="sources/file/open.py",
-        old="            if is_taking or file.log_id in cleaned.deleting:\n",
-        new="            if is_taking:\n",
+        file="sources/file/present.py",
+        old="        if (deletes and cleaned.is_taking(number)) or number in cleaned.deleting:\n",
+        new="        if deletes and cleaned.is_taking(number):\n",
         tests=(CLEAN_LATE,),
     ),
     Mutation(
@@ -407,5 +409,37 @@ MUTATIONS = [
         old="        for late in (CleaningRecord(state).read() for state in self._before()):\n",
         new="        for late in ():\n",
         tests=("tests/execution/test_replay_of_cleaned.py",),
+    ),
+    Mutation(
+        name="a replay puts what is left of a batch in the place of all of it",
+        why="rows that are published are gone, and the run is green",
+        file="execution/read_again.py",
+        old="    if published is not None and gone:\n",
+        new="    if False:\n",
+        tests=(GONE,),
+    ),
+    Mutation(
+        name="what was left out of a batch from the beginning is in the way of its replay",
+        why="it can never be replayed",
+        file="sources/file/left_out.py",
+        old="    new = [path for path in paths if path not in before]\n",
+        new="    new = list(paths)\n",
+        tests=(GONE,),
+    ),
+    Mutation(
+        name="a rewind takes out rows that nothing reads again",
+        why="on_missing='skip' goes on without the files, and nobody is told",
+        file="upkeep/commands/rewind.py",
+        old="                if gone is not None and not self._allow_skip:\n",
+        new="                if False:\n",
+        tests=(GONE,),
+    ),
+    Mutation(
+        name="nobody says that a source is at another place",
+        why="what was moved there is read twice, and nobody knows why",
+        file="execution/read_again.py",
+        old="        if then.get(name, place) != place:\n",
+        new="        if False:\n",
+        tests=(GONE,),
     ),
 ]

@@ -1,8 +1,9 @@
-"""What a plan leaves out of what it has listed: said in the task's log, since nothing else of it is on record."""
+"""What a plan leaves out of what it has listed, and a read of what was planned, in words."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
@@ -58,3 +59,13 @@ class LeftOut:
                 "source %r: %s file(s) are older than max_file_age allows and are never read: %s",
                 self._source, self._old.count, self._old,
             )  # fmt: skip
+
+
+def gone(paths: Sequence[str], *, before: Collection[str]) -> str | None:
+    """What ``on_missing="skip"`` leaves out of what was planned; None if it is nothing.
+
+    :param before: what an earlier read had left out already.
+    """
+    new = [path for path in paths if path not in before]
+    named = ", ".join(map(repr, new[:_NAMED])) + (" …" if len(new) > _NAMED else "")
+    return f"{len(new)} planned file(s) are gone and left out, as on_missing='skip' says: {named}" if new else None

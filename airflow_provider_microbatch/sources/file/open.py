@@ -19,12 +19,12 @@ from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatc
 from airflow_provider_microbatch.sources.file.clean import Cleaner, is_listed
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
-from airflow_provider_microbatch.sources.file.left_out import LeftOut
+from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.path import check_readable
-from airflow_provider_microbatch.sources.file.present import Located, Presence, locate, partition_groups, usable
+from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, partition_groups, usable
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
@@ -176,6 +176,14 @@ class OpenFileSource(OpenSource):
             },
         )
 
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Planned files that ``on_missing="skip"`` goes on without."""
+        if self._source.on_missing == "fail":
+            return None
+        return gone(self._left_out(start, end, self._usable(start, end)), before=(told or {}).get("left_out", ()))
+
     def _left_out(self, start: Offset | None, end: Offset | None, files: list[Located]) -> list[str]:
         there = {one.planned.path for one in files}
         return [file.path for file in self._range(log_id(start), log_id(end)) if file.path not in there]
@@ -256,18 +264,10 @@ class OpenFileSource(OpenSource):
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """Files that ``clean_source`` has deleted cannot be read again."""
         cleaned = self._cleaning.read()
-        for file in self._range(log_id(start), log_id(end)) if cleaned.done.runs else ():
-            if file.log_id not in cleaned.done:
-                continue
-            if self._locate(file, cleaned).presence is Presence.GONE:
-                return f"source {self._name!r}: {file.path!r} was deleted by clean_source"
-            is_taking = self._source.clean_source == "delete" and cleaned.is_taking(file.log_id)
-            if is_taking or file.log_id in cleaned.deleting:
-                return (
-                    f"source {self._name!r}: {file.path!r} is being deleted by clean_source at this moment (if it was "
-                    "killed: a run with clean_source finishes it)"
-                )
-        return None
+        files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
+        found = (self._locate(file, cleaned) for file in files if file.log_id in cleaned.done)
+        why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
+        return None if why is None else f"source {self._name!r}: {why}"
 
     def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:
         """Entries of the source log that are missing or torn."""

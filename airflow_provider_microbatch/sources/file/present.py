@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.sources.file.cleaning import Entries
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
 from airflow_provider_microbatch.sources.file.listing import is_partition
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 
@@ -205,3 +205,21 @@ def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
         keys.append(name.partition("=")[0])
         folder = parent
     return folder, tuple(reversed(keys))
+
+
+def deleted(files: Iterable[Located], cleaned: Cleaning, *, deletes: bool) -> str | None:
+    """Why files that ``clean_source`` had to take cannot be read again; None if all of them are somewhere.
+
+    :param cleaned: what it has taken, and is about to.
+    :param deletes: whether it deletes what it takes now.
+    """
+    for one in files:
+        path, number = one.planned.path, one.planned.log_id
+        if one.presence is Presence.GONE:
+            return f"{path!r} was deleted by clean_source"
+        if (deletes and cleaned.is_taking(number)) or number in cleaned.deleting:
+            return (
+                f"{path!r} is being deleted by clean_source at this moment (if it was killed: a run with clean_source "
+                "finishes it)"
+            )
+    return None

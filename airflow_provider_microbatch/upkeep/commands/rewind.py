@@ -26,7 +26,8 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param lane: the lane.
     :param to: the batch; -1 for none at all.
     :param drop_output: take the later batches out of the table.
-    :param allow_skip: where a source's own log is damaged, read again what is there, and lose what is there no more.
+    :param allow_skip: read again what is there, and lose what is there no more: where a source's own log is damaged, or
+        where the source is set to go on without what is gone.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -219,6 +220,14 @@ class _Rewind:
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."
                     )
+                gone = source.left_out(start, end)
+                if gone is not None and not self._allow_skip:
+                    raise MaintenanceError(
+                        f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "
+                        f"{gone}. Nothing was done. Put it back; or go on without it: --allow-skip."
+                    )
+                if gone is not None:
+                    self._drafting.note(f"of what batch {key} read in source {name!r}, {gone}.")
 
     def _kept_end(self, name: str) -> Offset | None:
         """Where the source is, once the lane has been rewound."""
