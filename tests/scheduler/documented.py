@@ -34,15 +34,19 @@ class Documented:
     @property
     def landing(self) -> str | None:
         """The folder below ``landing`` in which its source looks; None if it makes no batches."""
-        found = re.search(r"/landing/(\w+)", self.text)
-        return found[1] if found else None
+        return self._named("landing")
 
     @property
     def checkpoint(self) -> str:
         """Its pipeline's, below ``checkpoints``."""
-        found = re.search(r"/checkpoints/(\w+)", self.text)
+        found = self._named("checkpoints")
         assert found is not None, self.text
-        return found[1]
+        return found
+
+    def _named(self, folder: str) -> str | None:
+        """What lies below a folder; an example that has a pipeline of its own names that last."""
+        found = re.findall(rf"/{folder}/(\w+)", self.text)
+        return found[-1] if found else None
 
     @property
     def replaces(self) -> bool:
