@@ -172,7 +172,8 @@ def set_aside(
         raise OutrunError(f"batch {key}: attempt {epoch} was opened at the same moment.")
     end_earlier(fencing)
     attempts.end(key, epoch, AttemptEnd(state="canceled", error="sets the batch aside", ended_ms=now_ms))
-    if latest_in(sink, expected(checkpoint, planned.identity)) is not None:
+    batch = expected(checkpoint, planned.identity)
+    if (sink.contains(batch) or latest_in(sink, batch)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
     sources.keep(planned.ranges)
     entry = CommitEntry(
