@@ -35,6 +35,7 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.sinks.table.spark_kinds import MADE
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, StatementError
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
@@ -333,6 +334,29 @@ def test_a_continuous_table_has_each_batch_once_and_a_replay_replaces_its_own(sh
     with pytest.raises(BatchFailure, match="Drop it in the transform"):
         made.run(2, function="with_everything")
     assert made.tables() == []
+
+
+def test_a_continuous_table_that_is_gone_from_the_catalog_is_not_made_anew(
+    shop: Make, server: ConnectStatements
+) -> None:
+    made = shop("append")
+    made.run(0)
+    made.world.land(3)
+    server.run([f"ALTER TABLE {made.name} RENAME TO {made.name}_kept"])
+    with pytest.raises(SinkError, match=r"not in the catalog any more.*remove .*_made\.json"):
+        made.run(1)
+    assert made.world.checkpoint.offset_log.ids() == [0], "nothing is planned"
+    with pytest.raises(HookError, match="not in the catalog any more"):
+        made.run(0, clear_number=1)
+    assert made.ids() is None
+    server.run([f"ALTER TABLE {made.name}_kept RENAME TO {made.name}"])
+    made.run(1)
+    assert made.ids() == [1, 2, 3]
+    server.run([f"DROP TABLE {made.name}"])
+    (made.world.root / "lake").joinpath(*made.name.split("."), MADE).unlink()
+    made.world.land(4)
+    made.run(2)
+    assert made.ids() == [4]
 
 
 def test_what_somebody_else_has_made_stays(shop: Make, server: ConnectStatements) -> None:

@@ -21,6 +21,9 @@ from airflow_provider_microbatch.sinks.table.metastore import OWNER, PIPELINE, M
 from airflow_provider_microbatch.sinks.table.stage_table import REPLACE, Owner, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statements import quoted
 
+MADE = "_made.json"
+"""A mark in the folder of a table that grows by partitions: it has been in the catalog."""
+
 
 @dataclass(frozen=True)
 class Names:
@@ -65,11 +68,15 @@ class TableOfPartitions:
     def admits(self, batch: BatchIdentity) -> bool:
         """:raises SinkError: if it is somebody else's table."""
         info = self.store.table(self.table.base_name)
+        if info is None:
+            self._check_never_made()
         return info is None or self._is_own(info)
 
     def prepare(self, stage: StageTable) -> None:
-        """Make the table before its first batch runs. :raises SinkError: if it is somebody else's."""
+        """Make the table before its first batch runs. :raises SinkError: if it is somebody else's, or was made before
+        and is gone."""
         if self.store.table(self.table.base_name) is None:
+            self._check_never_made()
             self.store.create(
                 self.table.base_name,
                 f"{self.table.schema}, lane STRING, batch_id BIGINT",
@@ -81,6 +88,8 @@ class TableOfPartitions:
                 if_not_exists=True,
             )
         self.admits(stage.batch)
+        if not self._mark.exists():
+            put_mark(self._mark, {"table": self.table.name, "pipeline": self.table.pipeline})
 
     def folder(self, key: BatchKey) -> Path | None:
         """Where the batch's published files are."""
@@ -112,6 +121,20 @@ class TableOfPartitions:
 
     def heal(self, names: Names) -> None:
         """A partition is never half published."""
+
+    @property
+    def _mark(self) -> Path:
+        return self.files.root / MADE
+
+    def _check_never_made(self) -> None:
+        """Which batches the table has the catalog alone knows: one that is made again has none of them."""
+        if self._mark.exists():
+            raise SinkError(
+                f"table {self.table.name} was made for its batches and is not in the catalog any more: somebody has "
+                "dropped or renamed it, or the server has another metastore now. A new table would show none of the "
+                f"batches that it had, whose files are below {self.files.root} still. Bring it back under its name. If "
+                f"it is to begin anew, remove {self._mark}: batches are added to a new table from the next one on."
+            )
 
     def _is_own(self, info: TableInfo) -> bool:
         pipeline = info.properties.get(PIPELINE)

@@ -152,7 +152,9 @@ class _Rewind:
             return
         if self._to not in offset_ids:
             kept = f"it has {offset_ids[0]} to {offset_ids[-1]}" if offset_ids else "it is empty"
-            raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.")
+            older = offset_ids and self._to < offset_ids[0]
+            why = f" Retention has removed it; the furthest back is --to {offset_ids[0]}." if older else ""
+            raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.{why}")
         self._lane.offset_log.get(self._to)
         if self._to == offset_ids[0] and self._to > 0 and offset_ids[-1] > self._to:
             raise MaintenanceError(
