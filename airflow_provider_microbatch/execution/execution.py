@@ -26,7 +26,7 @@ from airflow_provider_microbatch.execution.ending import Ending, check_not_fence
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.fire import FireDecision, should_fire
-from airflow_provider_microbatch.execution.guard import GoesOn, Look, look, named, no_run_goes_on
+from airflow_provider_microbatch.execution.guard import GoesOn, Look, look, named, no_run_goes_on, published_for
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
 from airflow_provider_microbatch.execution.late_ends import resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
@@ -104,10 +104,8 @@ class Execution:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
         self.sink.check()
         planned = self.planner.plan(run)
-        before = None if planned is None or planned.resumed else self._lane.commit_of(planned.key.id - 1)
-        if planned is not None and before is not None and before.epoch is not None:
-            key = BatchKey(self._lane.name, planned.key.id - 1)
-            say_where_from(self.checkpoint, self.planner.sources, before=(key, before.epoch))
+        if planned is not None and not planned.resumed:
+            say_where_from(self.checkpoint, self.planner.sources, planned.key)
         return planned
 
     def own_before(self, run: RunIdentity) -> list[int]:
@@ -277,7 +275,7 @@ class Execution:
         planned = self.load(key)
         check_plan(attempt, planned.identity)
         batch = expected(self.checkpoint, planned.identity, attempt)
-        published = sink.finish(batch)
+        published = self.planner.finished(batch, committed=planned.committed)
         asked = is_asked_for(self.checkpoint, attempt, planned)
         if published is None and planned.set_aside and not asked:
             raise AttemptFencedError(
@@ -422,7 +420,7 @@ class Execution:
                     return None
                 log.info("Batch %s is committed by this run already", key)
                 return summarize(self.checkpoint, key)
-            published = self._published(found)
+            published = published_for(found, checkpoint=self.checkpoint, planner=self.planner)
             if published is not None:
                 log.info("Batch %s is in the sink by attempt %s; only the commit is missing", key, published.epoch)
                 entry = self.commit(key=key, manifest=published, run=run)
@@ -493,15 +491,3 @@ class Execution:
             engine=engine,
             end_earlier=lambda fence: self._ending.end_earlier(fence, engine),
         )
-
-    def _published(self, look: Look) -> Manifest | None:
-        """What is in the sink, and in all of its tables, and only waits for its commit entry, or for the answer to the
-        replay it was made for."""
-        planned, key = look.planned, look.planned.key
-        published = self.planner.finished(expected(self.checkpoint, planned.identity))
-        if published is None or look.request is None:
-            return published
-        attempt = self.checkpoint.attempts.get(key, published.epoch)
-        if attempt is None or attempt.request is None or attempt.request < look.request:
-            return None
-        return complete_replace(self.checkpoint, self.sink, planned.identity, published)

@@ -13,13 +13,14 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import expected, latest_in
+from airflow_provider_microbatch.execution.identity import complete_replace, expected, latest_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import check_not_taken_back
 from airflow_provider_microbatch.execution.replay import request_replay, withdraw_those_of_before
 from airflow_provider_microbatch.execution.set_aside import aside_error, is_aside
+from airflow_provider_microbatch.sinks import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +173,19 @@ def look(
     if published is None or published.epoch <= newest:
         return found
     return replace(found, newest=_take_what_is_published(checkpoint, key, newest, published.epoch, now_ms=now_ms))
+
+
+def published_for(found: Look, *, checkpoint: Checkpoint, planner: Planner) -> Manifest | None:
+    """What is in the sink, and in all of its tables, and only waits for its commit entry, or for the answer to the
+    replay it was made for."""
+    planned = found.planned
+    published = planner.finished(expected(checkpoint, planned.identity), committed=planned.committed)
+    if published is None or found.request is None:
+        return published
+    attempt = checkpoint.attempts.get(planned.key, published.epoch)
+    if attempt is None or attempt.request is None or attempt.request < found.request:
+        return None
+    return complete_replace(checkpoint, planner.sink, planned.identity, published)
 
 
 def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, published: int, *, now_ms: int) -> int:

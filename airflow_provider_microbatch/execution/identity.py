@@ -137,6 +137,12 @@ def latest_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
     return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 
 
+def is_of_one_attempt(sink: OpenSink, batch: ExpectedBatch, published: Manifest) -> bool:
+    """Whether all tables hold the batch of the attempt that ``published`` tells of."""
+    latest = latest_in(sink, batch) if sink.definition.names else published
+    return latest is not None and latest.epoch == published.epoch
+
+
 def _adopted(checkpoint: Checkpoint, found: Manifest) -> Manifest | None:
     adoption = checkpoint.adoptions.get(found.key)
     own = adoption is not None and (adoption.identity, adoption.epoch) == (found.identity, found.epoch)

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
 )
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
-from airflow_provider_microbatch.execution.identity import expected_next
+from airflow_provider_microbatch.execution.identity import expected_next, is_of_one_attempt
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.own_batches import OwnBatches, ms_of
 from airflow_provider_microbatch.execution.pace import limits
@@ -215,9 +215,14 @@ class Planner:
         """
         return self._asked(self.sink.contains, batch)
 
-    def finished(self, batch: ExpectedBatch) -> Manifest | None:
-        """The same, after what was cut off between two tables has been finished; see :meth:`OpenSink.finish`."""
-        return self._asked(self.sink.finish, batch)
+    def finished(self, batch: ExpectedBatch, *, committed: bool) -> Manifest | None:
+        """The same, after what was cut off between two tables has been finished; see :meth:`OpenSink.finish`.
+
+        :param committed: what a replay has begun and not ended is then what the batch is; else of two attempts' output,
+            neither of which can be brought to its end, none counts.
+        """
+        found = self._asked(self.sink.finish, batch)
+        return found if found is None or committed or is_of_one_attempt(self.sink, batch, found) else None
 
     def _asked(self, question: Callable[[ExpectedBatch], Manifest | None], batch: ExpectedBatch) -> Manifest | None:
         try:

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
 from airflow_provider_microbatch.execution.guard import named
+from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
@@ -38,19 +39,21 @@ def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: Pl
         )
 
 
-def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, *, before: tuple[BatchKey, int]) -> None:
-    """Warn if a source reads from another place than it did for an attempt of before: what is there is new to it, also
-    where it is the same data that was moved.
-
-    :param before: the batch and the attempt.
-    """
-    then = {name: source.location() for name, source in _recorded(checkpoint, *before, sources.classes).items()}
+def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, key: BatchKey) -> None:
+    """Warn if a source reads from another place than it did for the batch before ``key``: what is there is new to it,
+    also where it is the same data that was moved."""
+    commit = checkpoint.lane(key.lane).commit_of(key.id - 1)
+    if commit is None or commit.epoch is None:
+        return
+    before = BatchKey(key.lane, key.id - 1)
+    recorded = _recorded(checkpoint, before, commit.epoch, sources.classes)
+    then = {name: source.location() for name, source in recorded.items()}
     for name, place in sources.locations().items():
         if then.get(name, place) != place:
             log.warning(
                 "Source %r was at %s for batch %s, and is at %s now: all that is there is new to it. Where it is what "
                 "was read there already, moved or read by another source, it is read again and in the table twice",
-                name, then[name], before[0], place,
+                name, then[name], before, place,
             )  # fmt: skip
 
 
@@ -80,20 +83,22 @@ def replace_published(
         of the range is gone that the published attempt has read.
     :raises PublishConflictError: if a later attempt was faster.
     """
-    gone = [] if published is None else sources.left_out(planned.ranges, told=_told(checkpoint, published))
-    if published is not None and gone:
+    # Also where a table lacks the batch, and what another one has of it would be replaced.
+    before = latest_in(sink, batch) if published is None else published
+    gone = [] if before is None else sources.left_out(planned.ranges, told=_told(checkpoint, before))
+    if before is not None and gone:
         raise SourceError(
-            f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {published.epoch}, which "
+            f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has more. {'; '.join(gone)}. Put that back and run this task again; or leave the batch as "
             f"it is: `microbatch withdraw-clear {checkpoint.location} {batch.key}`."
         )
-    emptied = [] if published is None else _emptied(checkpoint, staged, published)
-    if published is not None and emptied:
-        changed = _changes(checkpoint, sources, planned, published.epoch)
+    emptied = [] if before is None else _emptied(checkpoint, staged, before)
+    if before is not None and emptied:
+        changed = _changes(checkpoint, sources, planned, before.epoch)
         why = f"It is not read as it was then: {'; '.join(changed)}." if changed else "It is read as it was then."
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced. {' and '.join(emptied)} have nothing in "
-            f"any column of its schema, and attempt {published.epoch}, which is published, has rows of it. {why} Mend "
+            f"any column of its schema, and attempt {before.epoch}, which is published, has rows of it. {why} Mend "
             "the source, or its files, and run this task again; or leave the batch as it is: "
             f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
         )

@@ -61,9 +61,16 @@ def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was in this table."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        wrote = () if newest is None else _tables(checkpoint, newest[0])
+        wrote = () if newest is None else _published_to(checkpoint, *newest)
         if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]
+
+
+def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Iterator[OpenSink]:
+    """The tables of the published attempt: others of the batch, as a replay that is about to begin, may be for more. Of
+    one that is not on record, those of all."""
+    known = checkpoint.attempts.get(key, epoch) is not None
+    return _tables(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch)
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:

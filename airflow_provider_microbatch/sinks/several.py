@@ -143,7 +143,11 @@ class OpenSinks(OpenSink):
         return self.contains(batch)
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        if self._whole(self._found(batch)) is None:
+        found = [one.epoch for one in self._found(batch).values() if one is not None]
+        if len(set(found)) > 1 and epoch > max(found):
+            # Of two attempts, neither of which can be brought to its end any more: this one takes the place of both.
+            return self.replace(batch, epoch)
+        if len(found) < len(self._sinks):
             # Nothing is published of an attempt that lacks a stage anywhere; of one that is published already in the
             # first, the others may have gone their way.
             self._check_complete(batch, epoch)

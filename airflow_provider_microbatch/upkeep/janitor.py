@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, PartlyRemovedError, UntrustedError
-from airflow_provider_microbatch.execution.identity import published_in
+from airflow_provider_microbatch.execution.identity import expected_on_record, published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import load_batch
@@ -184,7 +184,11 @@ class Janitor:
         """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
         answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
         checkpoint, key = self._checkpoint, attempt.key
-        found = self._published_in(attempt, sinks) if self._is_over(key) else None
+        found = self._published_in(attempt, sinks, partly=True) if self._is_over(key) else None
+        if found is not None and not self._dry_run:
+            # Died between two tables: nobody else has to go on with a replay, and its stage is dropped after this.
+            found[0].finish(expected_on_record(checkpoint, key, tables=checkpoint.tables.following_moves))
+            found = self._published_in(attempt, sinks)
         if found is None:
             return None
         sink, published = found

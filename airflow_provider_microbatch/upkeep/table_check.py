@@ -10,9 +10,15 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
-from airflow_provider_microbatch.execution.identity import expected, expected_next, found_in, planned_identity
+from airflow_provider_microbatch.execution.identity import (
+    expected,
+    expected_next,
+    found_in,
+    is_of_one_attempt,
+    planned_identity,
+)
 from airflow_provider_microbatch.execution.set_aside import is_aside
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 SAMPLE = 20
@@ -92,7 +98,10 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
             try:
-                if sink.contains(asked) is not None:
+                found = sink.contains(asked)
+                if found is not None and not recorded.is_part(sink, found):
+                    if not is_of_one_attempt(sink, asked, found):
+                        yield _of_two_attempts(checkpoint, sink, asked)
                     return
             except SinkError as error:
                 failed.append((sink, error))  # it may be in another one
@@ -112,6 +121,19 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
+
+
+def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch) -> Finding:
+    key = asked.identity.key
+    parts = ((table, found_in(table, asked)) for table in sink.tables)
+    told = " and ".join(f"{table.location()} has it of attempt {one.epoch}" for table, one in parts if one is not None)
+    return Finding(
+        kind="table",
+        where=checkpoint.lane(key.lane).commit_log.where(key.id),
+        message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
+        repair=f"`microbatch janitor {checkpoint.location}` finishes it while its stage is there. "
+        f"Else: {_back(checkpoint, key)}",
+    )
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:

@@ -6,17 +6,15 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 from acme_microbatch.counter import CounterSource
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
     DefinitionError,
@@ -29,44 +27,13 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
-from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, expire, rewind
-from tests.execution.world import Killed, World, run_identity
+from tests.execution.two_tables import NAMES, Two, coded, die_between_two_tables, dying, is_clean
+from tests.execution.world import run_identity
 from tests.sinks.stages import expect, write_stage
 from tests.support.inline_engine import InlineEngine
-
-NAMES = ("orders", "daily")
-Table = dict[int, list[tuple[int, int]]]
-
-
-class Two(World):
-    """Every row goes to both tables, with the version of the code."""
-
-    def __init__(self, root: Path, **pipeline: Any) -> None:
-        super().__init__(root, **{"sink": self.sink_of(root), **pipeline})
-
-    @staticmethod
-    def sink_of(root: Path, *names: str) -> Sinks:
-        return Sinks({name: FileSink(str(root / name), format="json") for name in names or NAMES})
-
-    def tables(self, *names: str) -> list[Table]:
-        return [read(self.root / name) for name in names or NAMES]
-
-
-def read(table: Path) -> Table:
-    found: Table = {}
-    for folder in sorted(table.glob("lane=live/batch_id=*")):
-        rows = [json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()]
-        found[int(folder.name.partition("=")[2])] = sorted((row["id"], row.get("version", 0)) for row in rows)
-    return found
-
-
-def coded(version: int = 1) -> InlineEngine:
-    return InlineEngine(
-        transform=lambda sources: [{**row, "version": version} for rows in sources.values() for row in rows]
-    )
 
 
 @pytest.fixture
@@ -74,58 +41,6 @@ def world(tmp_path: Path) -> Two:
     world = Two(tmp_path)
     world.land(1, 2)
     return world
-
-
-def dying(moment: int, action: Callable[[], object]) -> bool:
-    """A process dies at the ``moment``-th change: before an entry of the checkpoint is written, or before a table or a
-    stage changes, or right after that. It changes nothing any more. True if it came to that."""
-    chances = itertools.count(1)
-    is_dead = False
-
-    def reach() -> None:
-        nonlocal is_dead
-        is_dead = is_dead or next(chances) == moment
-        if is_dead:
-            raise Killed
-
-    def watched(real: Callable[..., object], *, after: bool) -> Callable[..., object]:
-        def step(*args: object, **kwargs: object) -> object:
-            reach()
-            value = real(*args, **kwargs)
-            if after:
-                reach()
-            return value
-
-        return step
-
-    with ExitStack() as stack:
-        put = watched(PosixStore.put_if_absent, after=False)
-        stack.enter_context(mock.patch.object(PosixStore, "put_if_absent", put))
-        for name in ("publish", "replace", "withdraw", "drop_stage"):
-            stack.enter_context(mock.patch.object(FileSink, name, watched(getattr(FileSink, name), after=True)))
-        try:
-            action()
-        except Killed:
-            return True
-    return False
-
-
-def die_between_two_tables(world: Two) -> None:
-    """Attempt 1 is published to the first table, and its process died then."""
-    attempt = world.staged()
-    real = FileSink.publish
-
-    def publish(sink: FileSink, *given: Any) -> object:
-        if sink.path.endswith(NAMES[1]):
-            raise Killed
-        return real(sink, *given)
-
-    with mock.patch.object(FileSink, "publish", publish), pytest.raises(Killed):
-        world.execution.publish(attempt)
-
-
-def is_clean(world: World) -> bool:
-    return not verify_all(world.checkpoint) and not check_table(world.checkpoint, everything=True).findings
 
 
 def test_a_batch_is_committed_when_all_tables_have_it(world: Two) -> None:
@@ -371,4 +286,43 @@ def test_output_of_another_checkpoint_is_adopted_in_all_tables_or_not_at_all(tmp
     applied(world, lambda drafting: plan_adopt(drafting, key, allow_skip=True))
     world.run(1, coded())
     assert [table[1] for table in world.tables()] == [[(0, 0)]] * 2
+    assert is_clean(world)
+
+
+def test_a_table_that_lacks_the_batch_opens_no_way_round_what_a_replay_must_not_do(world: Two) -> None:
+    gone = world.land(3)
+    source = world.sources["orders"]
+    world.sources["orders"] = replace(source, on_missing="skip")
+    world.options["sink"] = FileSink(str(world.root / "orders"), format="json")
+    world.run(0, coded())
+    world.options["sink"] = world.sink_of(world.root)
+    gone.unlink()
+    with pytest.raises(SourceError, match=r"nothing was replaced.*1 planned file\(s\) are gone"):
+        world.run(0, coded(2), clear_number=1)
+    assert world.tables() == [{0: [(1, 1), (2, 1), (3, 1)]}, {}]
+
+
+def test_tables_of_two_attempts_are_not_committed(world: Two) -> None:
+    die_between_two_tables(world)
+    shutil.rmtree(world.root / "daily" / "_staging")
+    world.expire_leases()
+    # The other order from now on: attempt 2 is published to daily, and then the disk of orders is full.
+    world.options["sink"] = world.sink_of(world.root, "daily", "orders")
+    with mock.patch.object(FileSink, "replace", side_effect=SinkError("the disk is full")), pytest.raises(SinkError):
+        world.run(1, coded(2))
+    assert world.tables() == [{0: [(1, 0), (2, 0)]}, {0: [(1, 2), (2, 2)]}]
+    world.run(1, coded(3), try_number=2)
+    assert world.tables() == [{0: [(1, 3), (2, 3)]}] * 2
+    assert is_clean(world)
+
+
+def test_a_table_that_was_added_can_begin_with_a_cleared_batch(world: Two) -> None:
+    world.options["sink"] = FileSink(str(world.root / "orders"), format="json")
+    world.run(0, coded())
+    world.options["sink"] = world.sink_of(world.root)
+    world.run(0, coded(2), clear_number=1)
+    assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    world.land(3)
+    world.run(1, coded(2))
+    assert world.tables() == [{0: [(1, 2), (2, 2)], 1: [(3, 2)]}] * 2
     assert is_clean(world)

@@ -41,7 +41,7 @@ MUTATIONS = [
         name="a replay replaces rows by nothing",
         why="the rows of a batch are gone, and its square is green",
         file="execution/read_again.py",
-        old="    emptied = [] if published is None else",
+        old="    emptied = [] if before is None else",
         new="    emptied = [] if True else",
         tests=(READ_AGAIN,),
     ),

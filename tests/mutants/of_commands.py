@@ -385,8 +385,8 @@ MUTATIONS = [
         name="output that the restored logs do not know is this batch",
         why="the rewind that the error names has nothing to do, for ever",
         file="upkeep/commands/site.py",
-        old="return [] if made_here and is_planned and self.published(key)",
-        new="return [] if made_here and self.published(key)",
+        old="return [] if made_here and is_planned and self.everywhere(key)",
+        new="return [] if made_here and self.everywhere(key)",
         tests=(WHOSE, BEHIND),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINKS, DEATHS = "tests/sinks/test_several.py", "tests/execution/test_several_sinks.py"
+COMMANDS = "tests/execution/test_two_tables.py"
 
 MUTATIONS = [
     Mutation(
@@ -27,8 +28,8 @@ MUTATIONS = [
         name="the next attempt publishes beside what the first table holds",
         why="one batch is of two attempts: tables that were to agree do not",
         file="sinks/several.py",
-        old="            return self.replace(batch, epoch)\n",
-        new="            self._follow(batch, epoch)\n",
+        old="gone.\n            return self.replace(batch, epoch)\n",
+        new="gone.\n            self._follow(batch, epoch)\n",
         tests=(SINKS, DEATHS),
     ),
     Mutation(
@@ -86,5 +87,77 @@ MUTATIONS = [
         old="        return {name: sink.contains(batch) for name, sink in self._sinks.items()}\n",
         new="        return {name: sink.contains(batch) for name, sink in list(self._sinks.items())[:1]}\n",
         tests=(DEATHS,),
+    ),
+    Mutation(
+        name="tables of two attempts are committed",
+        why="one has the rows of other code than the other, for good",
+        file="execution/plan.py",
+        old=" if found is None or committed or is_of_one_attempt(self.sink, batch, found) else None\n",
+        new="\n",
+        tests=(DEATHS,),
+    ),
+    Mutation(
+        name="a table that lacks a batch lets a replay take rows out of the other",
+        why="they are nowhere else, and the run is green",
+        file="execution/read_again.py",
+        old="    before = latest_in(sink, batch) if published is None else published\n",
+        new="    before = published\n",
+        tests=(DEATHS,),
+    ),
+    Mutation(
+        name="what a replay is about to write to passes for a table of the published attempt",
+        why="a table that was added is taken for one that is away, for good",
+        file="execution/table_place.py",
+        old="where=lambda attempt: not known or attempt.epoch == epoch)",
+        new="where=lambda attempt: True)",
+        tests=(DEATHS,),
+    ),
+    Mutation(
+        name="a table of an older definition that has the batch answers for all of it",
+        why="check says that all is well, and repair commits what another table lacks",
+        file="upkeep/commands/site.py",
+        old="        return wrote is not None and len(sink.tables) < len(wrote.tables)\n",
+        new="        return False\n",
+        tests=(COMMANDS,),
+    ),
+    Mutation(
+        name="check is content with tables of two attempts",
+        why="a replay that was cut off between two of them, and was withdrawn, is seen by nobody",
+        file="upkeep/table_check.py",
+        old="                    if not is_of_one_attempt(sink, asked, found):\n",
+        new="                    if False:\n",
+        tests=(COMMANDS,),
+    ),
+    Mutation(
+        name="repair commits tables of two attempts",
+        why="one has the rows of other code than the other, and no clear waits any more",
+        file="upkeep/commands/repair_lane.py",
+        old="        return None if found is None or not self._recorded.is_of_one_attempt(found) else found\n",
+        new="        return found\n",
+        tests=(COMMANDS,),
+    ),
+    Mutation(
+        name="repair plans a batch again that one of the tables has",
+        why="its next attempt finds another batch at its place there, or its rows are twice in it",
+        file="upkeep/commands/repair_lane.py",
+        old='            tables = "" if committed else self._is_in(newest)\n',
+        new='            tables = "" if committed or self._published(newest) is None else self._is_in(newest)\n',
+        tests=(COMMANDS,),
+    ),
+    Mutation(
+        name="the janitor drops what is left of a replay that died between two tables",
+        why="the tables differ for good where the run that was cleared is gone",
+        file="upkeep/janitor.py",
+        old="            found[0].finish(",
+        new="            str(",
+        tests=(COMMANDS,),
+    ),
+    Mutation(
+        name="a rewind drops no stage if one of the tables cannot be reached",
+        why="an attempt that sleeps publishes to the others what the rewind took out",
+        file="upkeep/commands/rewind.py",
+        old="            tables = () if sink is None else sink.tables\n",
+        new="            tables = () if sink is None or not sink.definition.is_cheap_to_ask else sink.tables\n",
+        tests=(COMMANDS,),
     ),
 ]

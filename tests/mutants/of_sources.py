@@ -414,7 +414,7 @@ MUTATIONS = [
         name="a replay puts what is left of a batch in the place of all of it",
         why="rows that are published are gone, and the run is green",
         file="execution/read_again.py",
-        old="    if published is not None and gone:\n",
+        old="    if before is not None and gone:\n",
         new="    if False:\n",
         tests=(GONE,),
     ),

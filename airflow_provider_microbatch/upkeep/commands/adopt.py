@@ -36,7 +36,7 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
             f"batch {key} was planned without an end in source {', '.join(entry.unresolved)}: nobody knows which rows "
             "of it the adopted output holds, and the next batch would read them again. Nothing was done."
         )
-    if recorded.published(key) is not None:
+    if recorded.everywhere(key):
         drafting.note(f"what is in the table under batch {key} is this checkpoint's own.")
         return drafting.plan()
     found = recorded.whatever_is_at(key)

@@ -81,7 +81,13 @@ class LaneRepair:
         return BatchKey(self._name, number)
 
     def _published(self, number: int) -> Published | None:
-        return self._recorded.published(self._key(number))
+        """The batch where it can be committed: in all of its tables, and of one attempt."""
+        found = self._recorded.published(self._key(number))
+        return None if found is None or not self._recorded.is_of_one_attempt(found) else found
+
+    def _is_in(self, number: int) -> str:
+        """The tables that have the batch, or what was published of it; empty if none has."""
+        return " and ".join(one.sink.location() for one in self._recorded.everywhere(self._key(number)))
 
     def _mend_newest_offsets(self) -> None:
         """An entry at the end that is torn, or that nothing leads to, is planned again if its batch got nowhere."""
@@ -97,9 +103,9 @@ class LaneRepair:
             if torn is None and not apart:
                 break
             committed = newest in self._lane.commit_log.ids()
-            published = self._published(newest) if not committed else None
-            if committed or published is not None:
-                state = "committed" if committed else f"in {published.sink.location()}" if published else ""
+            tables = "" if committed else self._is_in(newest)
+            if committed or tables:
+                state = "committed" if committed else f"in {tables}"
                 what = torn or f"the entries between {ids[-2]} and {newest} are missing"
                 self._drafting.problem(
                     log.where(newest),
@@ -205,7 +211,7 @@ class LaneRepair:
             return
         newest = offset_ids[-1]
         ahead = [number for number in reversed(commit_ids) if number > newest]
-        published = [number for number in ahead if self._published(number) is not None]
+        published = [number for number in ahead if self._is_in(number)]
         if published:
             self._drafting.problem(
                 self._lane.commit_log.where(ahead[-1]),
@@ -278,7 +284,7 @@ class LaneRepair:
             return
         first = open_ids[0]
         later = [number for number in offset_ids if number > first]
-        done = [number for number in later if number in commit_ids or self._published(number) is not None]
+        done = [number for number in later if number in commit_ids or self._is_in(number)]
         if done:
             self._drafting.problem(
                 self._lane.commit_log.where(first),
@@ -306,7 +312,7 @@ class LaneRepair:
         what = self._lane.break_before(newest)
         if what is None:
             return
-        if self._published(newest) is not None:
+        if self._is_in(newest):
             self._drafting.problem(
                 self._lane.offset_log.where(newest),
                 f"{what} It is in the table, with rows that are in it twice, or without rows that it should have.",

@@ -345,14 +345,16 @@ class _Rewind:
         the batch's place would be taken by what no log knows, and no batch of this number could ever be published."""
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
-            if sink is not None and sink.definition.is_cheap_to_ask:
-                self._drafting.elsewhere(
-                    DropStage(
-                        key=str(attempt.key),
-                        epoch=attempt.epoch,
-                        checkpoint=attempt.batch.checkpoint,
-                        sink=sink.definition.to_dict(),
-                        where=sink.location(),
-                        why="a publish that comes late finds nothing",
+            tables = () if sink is None else sink.tables
+            for table in tables:
+                if table.definition.is_cheap_to_ask:
+                    self._drafting.elsewhere(
+                        DropStage(
+                            key=str(attempt.key),
+                            epoch=attempt.epoch,
+                            checkpoint=attempt.batch.checkpoint,
+                            sink=table.definition.to_dict(),
+                            where=table.location(),
+                            why="a publish that comes late finds nothing",
+                        )
                     )
-                )

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     SinkError,
 )
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
@@ -52,8 +52,8 @@ class Recorded:
         self._tables = checkpoint.tables.following_moves
 
     def published(self, key: BatchKey) -> Published | None:
-        """The batch in the table, or None: it is in no sink that any attempt has ever written to. What another
-        checkpoint, or another plan, put at its place is not the batch.
+        """The batch in the table, or None: it is in no sink that any attempt has ever written to, or in some of its
+        tables only. What another checkpoint, or another plan, put at its place is not the batch.
 
         :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink; or if a sink that an
             attempt of the batch wrote to cannot be asked from here.
@@ -68,13 +68,29 @@ class Recorded:
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # it may be in another one
                 continue
-            if manifest is not None:
+            if manifest is not None and not self.is_part(sink, manifest):
                 return Published(manifest=manifest, sink=sink)
         if unknown is not None:
             raise unknown
         may_be_in = self._definitions_of(key)
         self._check_usable(self._unusable if may_be_in is None else self._unusable.keys() & may_be_in)
         return None
+
+    def is_part(self, sink: OpenSink, found: Manifest) -> bool:
+        """Whether the attempt that made what ``sink`` has wrote to more tables than this one is of: to those of a
+        definition of before, or of after it. That all of these have the batch says nothing of the others."""
+        try:
+            attempt = self._checkpoint.attempts.get(found.key, found.epoch)
+        except CheckpointError:
+            return False
+        wrote = None if attempt is None else self._usable.get(attempt.definition or "")
+        return wrote is not None and len(sink.tables) < len(wrote.tables)
+
+    def is_of_one_attempt(self, found: Published) -> bool:
+        """Whether all tables of the sink have the batch of the attempt that was found: a replay may have been cut off
+        between two of them."""
+        batch = expected_on_record(self._checkpoint, found.manifest.key, tables=self._tables)
+        return is_of_one_attempt(found.sink, batch, found.manifest)
 
     def everywhere(self, key: BatchKey) -> list[Published]:
         """The batch in each table that has it, in the order in which they are published, whether or not the other
@@ -120,7 +136,7 @@ class Recorded:
             and own is not None
             and found.manifest.identity.checkpoint == own.query_id
         ]
-        return [] if made_here and is_planned and self.published(key) is not None else made_here
+        return [] if made_here and is_planned and self.everywhere(key) else made_here
 
     def of_another_here(self, key: BatchKey) -> Published | None:
         """What another checkpoint published under the number while it lay where this one lies now. It was moved away,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.replays import withdrawn
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End
 
 
@@ -28,6 +31,14 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
         why = f"{by} asked for the batch again, and does not wait any more"
         end = withdrawn(f"microbatch {drafting.command}, by {drafting.by}")
         drafting.step(End(path=f"replays/{key}/{request.epoch}.end", text=encode_record(end).decode(), why=why))
+    with suppress(MicroBatchError):  # nobody needs the table to withdraw a clear
+        recorded = Recorded(checkpoint)
+        found = recorded.published(key) if waiting else None
+        if found is not None and not recorded.is_of_one_attempt(found):
+            drafting.note(
+                f"{found.sink.location()} have batch {key} of two attempts, since the replay was cut off between them: "
+                "they stay so, unless its stage is there and the janitor finishes it. `microbatch check` names them."
+            )
     if commit.set_aside:
         drafting.note(f"batch {key} is set aside: a clear of its task is still what brings its rows.")
     return drafting.plan()
