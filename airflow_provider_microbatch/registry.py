@@ -58,6 +58,17 @@ class Registry:
         """All entries by name. Imports nothing; a name of this package stays what it is, whoever else claims it."""
         return {**{name: Entry(path) for name, path in _installed(self.group)}, **self._own}
 
+    def __contains__(self, name: object) -> bool:
+        # Our own are found without a look at the distributions, which takes milliseconds in every task.
+        return name in self._own or name in self.entries()
+
+    def has_path(self, path: str, *, installed: bool) -> bool:
+        """Whether an entry is the class at ``path``.
+
+        :param installed: ask those of other packages too.
+        """
+        return any(path == entry.path for entry in (self.entries() if installed else self._own).values())
+
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing."""
         return sorted(self.entries())
@@ -68,7 +79,6 @@ class Registry:
         :raises DefinitionError: for an unknown name, or a module whose requirements are not installed; the message then
             has the ``pip install`` to run.
         """
-        # Our own are found without a look at the distributions, which takes milliseconds in every task.
         entry = self._own.get(name) or self.entries().get(name)
         if entry is None:
             known = ", ".join(self.names())
@@ -214,7 +224,8 @@ def _checked(path: object) -> str:
     if found is None:
         raise UntrustedError(f"{path!r:.100} is no class path of the form 'module:Class', so nothing was loaded.")
     module = found["module"]
-    if any(found[0] == entry.path for kind in DEFINITIONS for entry in kind.entries().values()):
+    # Our own of all kinds first: to look at the distributions takes milliseconds in every task.
+    if any(kind.has_path(found[0], installed=also) for also in (False, True) for kind in DEFINITIONS):
         return found[0]
     if any(module == trusted or module.startswith(f"{trusted}.") for trusted in settings().trusted_modules):
         return found[0]

@@ -40,7 +40,7 @@ def find_engine(name: str) -> Engine | None:
 
     :raises DefinitionError: if it is known and cannot be imported.
     """
-    if name not in ENGINES.names():
+    if name not in ENGINES:
         return None
     engine: Engine = ENGINES.load(name)()
     return engine
@@ -52,7 +52,7 @@ def engine_for(wanted: Wanted) -> Engine:
     :raises DefinitionError: if its module cannot be imported.
     """
     conn_type = _type_of(wanted.conn_id)
-    found: Any = CONNECTIONS.load(conn_type if conn_type in CONNECTIONS.names() else _ELSE)
+    found: Any = CONNECTIONS.load(conn_type if conn_type in CONNECTIONS else _ELSE)
     by_type: EngineOfConnection = found
     return by_type.of_connection(wanted)
 

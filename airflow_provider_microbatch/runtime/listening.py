@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from airflow_provider_microbatch.runtime.listeners import listeners
 
 PORT = 15002
 """Spark Connect's own default."""
@@ -19,8 +19,6 @@ PORT = 15002
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """The environment variable of the token where the URL has none."""
 
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENS = "0A"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HEARING = {
     ipaddress.ip_address(text).packed
@@ -61,22 +59,5 @@ def stranger_at(port: int) -> int | None:
     """The id of a user who listens at this port of the loopback address and is neither this one nor root; None if there
     is none, or nobody knows."""
     trusted = {_ROOT, os.geteuid()}
-    for table in _TABLES:
-        try:
-            lines = table.read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        for line in lines[1:]:
-            _, local, _, state, _, _, _, owner, *_ = line.split()
-            address, _, number = local.partition(":")
-            if state == _LISTENS and int(number, 16) == port and _packed(address) in _HEARING:
-                uid = int(owner)
-                if uid not in trusted:
-                    return uid
-    return None
-
-
-def _packed(address: str) -> bytes:
-    """An address as the kernel prints it, in words of 32 bits of this machine's order, in the network's order."""
-    words = (address[start : start + 8] for start in range(0, len(address), 8))
-    return b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
+    heard = (found for found in listeners() if found.port == port and found.address in _HEARING)
+    return next((found.uid for found in heard if found.uid not in trusted), None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc  # type: ignore[import-untyped,unused-ignore]
@@ -18,9 +19,10 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.engines.spark_connect.launch import Server
 from airflow_provider_microbatch.exceptions import EngineError, SinkError
-from airflow_provider_microbatch.runtime import listening
+from airflow_provider_microbatch.runtime import listeners, listening
 from airflow_provider_microbatch.runtime import statements as statements_by_connect
 from airflow_provider_microbatch.runtime.connect import RemoteSession
+from airflow_provider_microbatch.runtime.listeners import Listener
 from airflow_provider_microbatch.runtime.listening import refusal, stranger_at
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 
@@ -47,10 +49,15 @@ class Table:
         self.path.write_text("\n".join((HEADER, *rows)) + "\n")
 
 
+def no_netlink(family: int) -> list[Listener]:
+    raise OSError("not here")
+
+
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     made = Table(tmp_path / "tcp")
-    monkeypatch.setattr(listening, "_TABLES", (tmp_path / "none", made.path))
+    monkeypatch.setattr(listeners, "TABLES", (tmp_path / "none", made.path))
+    monkeypatch.setattr(listeners, "_by_netlink", no_netlink)
     made.says()
     return made
 
@@ -82,8 +89,15 @@ def heard(listener: socket.socket) -> bytes:
                 text += piece
 
 
+@pytest.mark.parametrize("by", ["netlink", "the files"])
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"])
-def test_a_socket_of_this_process_is_seen_and_is_no_strangers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_of_this_process_is_seen_and_is_no_strangers(
+    address: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "netlink":
+        monkeypatch.setattr(listeners, "TABLES", ())
+    else:
+        monkeypatch.setattr(listeners, "_by_netlink", no_netlink)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         found = socket.create_server(
@@ -106,6 +120,18 @@ def test_whoever_else_may_hear_is_a_stranger(table: Table, address: str) -> None
     assert stranger_at(7000) == OTHER
     table.says(row(7000, address=address, uid=own), row(7000, address=address, uid=0))
     assert stranger_at(7000) is None
+
+
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_both_ways_tell_of_the_same_sockets(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        mine = {stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1)) for _ in range(count)}
+        ports = {port_of(one) for one in mine}
+        told = {one for one in listeners.listeners() if one.port in ports}
+        monkeypatch.setattr(listeners, "_by_netlink", no_netlink)
+        assert told == {one for one in listeners.listeners() if one.port in ports}
+    assert {one.port for one in told if one.address == socket.inet_aton("127.0.0.1")} == ports
+    assert {one.uid for one in told} == {os.geteuid()}
 
 
 def test_who_does_not_hear_is_not(table: Table) -> None:
@@ -154,9 +180,14 @@ CLIENT = """
 import sys
 from pathlib import Path
 from airflow_provider_microbatch.engines.spark_connect import session as spark_connect_session
-from airflow_provider_microbatch.runtime import failure, listening
+from airflow_provider_microbatch.runtime import failure, listeners
 
-listening._TABLES = (Path(sys.argv[1]),)
+listeners.TABLES = (Path(sys.argv[1]),)
+
+def no_netlink(family):
+    raise OSError
+
+listeners._by_netlink = no_netlink
 spark_connect_session.MAX_RETRIES = 0
 try:
     spark_connect_session.AttemptSession(sys.argv[2], on_silence=exit)
