@@ -142,12 +142,14 @@ def test_a_transform_that_fails_is_reported_and_the_exit_status_says_so(world: W
     )
     job, code = world.job(transform, [world.land("a.json", [{"id": 1}])])
     handle = world.start(job, code)
-    with pytest.raises(EngineError, match="no good"):
+    # The hook keeps the last lines of what Spark printed, maybe an executor's farewell: the cause is in the report.
+    with pytest.raises(EngineError, match="exit code 1"):
         world.engine.result(handle)
     assert world.engine.poll(handle) is EngineState.FAILED
     failure = world.sink.failure(world.batch, 1)
     assert failure is not None
     assert failure["origin"] == "transform"
+    assert "no good" in failure["error"]
     assert "in helper" in failure["traceback"]
     assert "runtime" not in failure["traceback"]
     assert world.sink.manifest(world.batch, 1) is None

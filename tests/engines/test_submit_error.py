@@ -46,6 +46,16 @@ def test_an_exit_code_is_followed_by_the_first_exception() -> None:
     assert rest == TRACE.splitlines()
 
 
+def test_what_an_executor_says_after_the_end_is_no_cause_of_it() -> None:
+    late = "org.apache.spark.SparkException: Could not find HeartbeatReceiver.\n\tat x.y(Z.scala:1)\n"
+    told = str(submit_error("orders", hook_error(1, late + TRACE), stopped=False))
+    assert told.startswith(
+        "orders failed: spark-submit ended with exit code 1: org.apache.spark.SparkException: [TASK_"
+    )
+    told = str(submit_error("orders", hook_error(1, late), stopped=False))
+    assert told.startswith("orders failed: spark-submit ended with exit code 1. Its last lines:")
+
+
 def test_a_code_of_its_own_and_no_exception_is_the_code_alone() -> None:
     told = str(submit_error("orders", hook_error(101, "no such option"), stopped=False))
     assert told.startswith("orders failed: spark-submit ended with exit code 101. Its last lines:\nno such option")

@@ -13,6 +13,8 @@ _CODES = re.compile(r"(?:Error code|Kubernetes spark exit code) is: (-?\d+)")
 _EXCEPTION = re.compile(
     r'^\s*(?:Caused by: |Exception in thread "[^"]*" )?((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)\b.*)$', re.MULTILINE
 )
+_AFTER_THE_END = "HeartbeatReceiver"
+"""Of an executor whose heartbeat finds the driver ended: it comes of the end, and may be printed before its cause."""
 _SHELL = 128
 """A shell adds it to the signal that ended what it ran, and so does a JVM that was told to end."""
 
@@ -39,8 +41,9 @@ def submit_error(application: str, error: Exception, *, stopped: bool) -> Engine
         return SparkKilledError(
             f"{application} failed: its Spark was killed by signal {signal.Signals[name].value} ({name}){hint}.{ending}"
         )
-    first = _EXCEPTION.search(tail)
-    cause = f": {first[1].strip()}" if first else ""
+    told = (found[1].strip() for found in _EXCEPTION.finditer(tail))
+    first = next((text for text in told if _AFTER_THE_END not in text), None)
+    cause = f": {first}" if first else ""
     return EngineError(f"{application} failed: spark-submit ended with exit code {number}{cause}.{ending}")
 
 
