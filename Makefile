@@ -50,16 +50,19 @@ $(INSTALLED): pyproject.toml tests/acme/pyproject.toml airflow_provider_microbat
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable . --editable tests/acme
 	@touch $@
 
+# Work folders in memory, where there is so much room (in KiB): a third of the fast tests' time is a disk's fsync. That it
+# is called, and in which order, tests hold by watching it; what it does when the power goes no test can see on a disk.
+in_memory = room=$$(df -kP /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }' || true); \
+	if (( $${room:-0} > $(1) )); then export TMPDIR=/dev/shm; fi
+KEPT := -o tmp_path_retention_policy=failed
+
 test: setup environments imports ## Hold the layers (import-linter) and run the whole test suite.
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(call in_memory,10000000); $(BIN)/python -m pytest -n $(WORKERS) $(KEPT) $(PYTEST_ARGS)
 
 # What runs in this process alone: no JVM, no migrated database, no scheduler. For the inner loop; `make test` is the whole.
 FAST := -m "not spark and not airflow and not exchange and not slow" --ignore=tests/scheduler --ignore=tests/demo
-# In memory where there is room: a third of their time is a disk's fsync, whose promises `make test` and `make chaos` hold.
 test-fast: $(INSTALLED) ## Run the tests without Spark and Airflow: under two minutes.
-	room=$$(df -kP /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }' || true); \
-	if (( $${room:-0} > 1000000 )); then export TMPDIR=/dev/shm; fi; \
-	$(BIN)/python -m pytest -q -n $(WORKERS) -o tmp_path_retention_policy=failed $(FAST) $(PYTEST_ARGS)
+	$(call in_memory,1000000); $(BIN)/python -m pytest -q -n $(WORKERS) $(KEPT) $(FAST) $(PYTEST_ARGS)
 
 contract: $(INSTALLED) ## Run the contract suites and print which system passes which case (SYSTEM=posix for one).
 	@$(BIN)/python -m tests.contract $(if $(SYSTEM),--system "$(SYSTEM)") $(PYTEST_ARGS)

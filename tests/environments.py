@@ -12,6 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -62,27 +65,41 @@ def spark_versions() -> list[str]:
     return sorted(file.stem.removeprefix("pyspark-") for file in files)
 
 
-def run_spark_script(python: Path, script: Path, *arguments: str, timeout: float = 300) -> str:
-    """Run a script that uses pyspark and return what it printed.
+@contextmanager
+def spark_script(python: Path, script: Path, *arguments: str) -> Iterator[Callable[[str], str]]:
+    """A script that uses pyspark, and answers each line that it is given with a line; it ends with the ``with`` block.
 
     :param python: the environment's python; its ``bin`` is put first on PATH, where pyspark looks for its scripts.
     :param script: the file.
     :param arguments: of the script.
-    :param timeout: seconds.
+    :return: gives it a line, and returns its answer; AssertionError with all that it printed if it ended instead.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
-    environment = {**kept, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"}
-    done = subprocess.run(
-        [str(python), str(script), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, f"{script.name} {arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    with (
+        tempfile.TemporaryFile(mode="w+") as errors,
+        subprocess.Popen(
+            [str(python), str(script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**kept, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"},
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given, answers = process.stdin, process.stdout
+
+        def ask(line: str) -> str:
+            print(line, file=given, flush=True)
+            answer = answers.readline()
+            if not answer:
+                errors.seek(0)
+                raise AssertionError(f"{script.name} {arguments} ended with {process.wait()}\n{errors.read()}")
+            return answer.rstrip("\n")
+
+        yield ask
+        given.close()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry, RunIdentity
@@ -12,20 +16,40 @@ from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.stores.location import open_store
-from tests.environments import run_spark_script
+from tests.environments import spark_environment, spark_script
 
 SOURCES = ("orders", "refunds")
 RUN = RunIdentity(dag_id="orders", run_id="run-1", task_id="micro_batch", ti_id="ti-1")
 
 
-class Lake:
-    """:param root: the work folder.
-    :param version: format of the checkpoint.
+class Spark(NamedTuple):
+    """A session of a real Spark, which runs a streaming query wherever it is told to.
+
+    :param version: the format of the checkpoints that it begins.
+    :param ask: gives it a line, and returns its answer.
     """
 
-    def __init__(self, root: Path, version: str) -> None:
+    version: str
+    ask: Callable[[str], str]
+
+
+@contextmanager
+def running(version: str) -> Iterator[Spark]:
+    """A Spark whose checkpoints have this format: ``v1`` of the locked pyspark, ``v2`` of 4.2.0."""
+    python = Path(sys.executable) if version == "v1" else spark_environment("4.2.0")
+    with spark_script(python, Path(__file__).with_name("query.py"), version) as ask:
+        yield Spark(version, ask)
+
+
+class Lake:
+    """:param root: the work folder.
+    :param spark: the other side.
+    """
+
+    def __init__(self, root: Path, spark: Spark) -> None:
         self.root = root
-        self.version = version
+        self._spark = spark
+        self.version = spark.version
         for name in SOURCES:
             (root / name).mkdir()
 
@@ -83,14 +107,14 @@ class Lake:
         entry = CommitEntry(set_aside=True, failure=failure, run=RUN, committed_ms=1)
         assert self.checkpoint.commit_log.add(batch_id, entry)
 
-    def stream(self, python: Path, *, files: int = 1000) -> dict[int, list[int]]:
+    def stream(self, *, files: int = 1000) -> dict[int, list[int]]:
         """Run the streaming query until it has caught up; the ids of each batch that it ran, in this call alone.
 
         :param files: at most so many of each source in a batch.
         """
         out = self.root / "out"
         before = set(out.glob("*.json"))
-        run_spark_script(python, Path(__file__).with_name("query.py"), self.version, str(self.root), str(files))
+        assert self._spark.ask(json.dumps({"work": str(self.root), "files": files})) == "done"
         ran: dict[int, list[int]] = {}
         for path in set(out.glob("*.json")) - before:
             batch_id = int(path.name.partition("-")[0])

@@ -1,8 +1,9 @@
 """A Structured Streaming query for the exchange tests; runs in an environment that has nothing but pyspark.
 
-    python query.py <v1|v2> <work folder> <files a batch>
+    python query.py <v1|v2>
 
-Reads ``<work>/orders`` and ``<work>/refunds``, checkpoints in ``<work>/checkpoint``, takes what is there and stops.
+Each line on its input, ``{"work": folder, "files": files a batch}``, is a query of its own: it reads ``<work>/orders``
+and ``<work>/refunds``, checkpoints in ``<work>/checkpoint``, takes what is there and stops; then a line is printed.
 Every batch goes to ``<work>/out/<batch id>-<run>.json``: the ids it had.
 """
 
@@ -22,12 +23,21 @@ EVOLUTION = {
 }
 
 
-def main(version: str, work: Path, files: str) -> None:
-    """Run the query until it has caught up."""
+def main(version: str) -> None:
+    """Run the queries, one after the other, in one session."""
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     for key, value in {"spark.sql.shuffle.partitions": "1", **(EVOLUTION if version == "v2" else {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        catch_up(spark, version, Path(asked["work"]), asked["files"])
+        print("done", flush=True)
+    spark.stop()
+
+
+def catch_up(spark: SparkSession, version: str, work: Path, files: int) -> None:
+    """Run the query until it has read what is there."""
 
     def read(name: str) -> DataFrame:
         reader = spark.readStream.schema("id long").option("maxFilesPerTrigger", files)
@@ -41,8 +51,7 @@ def main(version: str, work: Path, files: str) -> None:
     query = read("orders").union(read("refunds")).writeStream.foreachBatch(write)
     query = query.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True)
     query.start().awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix.litter import find_litter
 from tests.execution.world import CODE, run_identity
-from tests.spark_exchange.lake import SOURCES, Lake
+from tests.spark_exchange.lake import SOURCES, Lake, Spark, running
 from tests.support.inline_engine import InlineEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.exchange]
@@ -43,13 +43,19 @@ def run(root: Path, number: int) -> list[int] | None:
     return sorted(read) if done is not None else None
 
 
+@pytest.fixture
+def spark() -> Iterator[Spark]:
+    with running("v1") as found:
+        yield found
+
+
 def test_a_query_then_a_pipeline_then_a_query_and_every_row_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, spark: Spark, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake, python = Lake(tmp_path, "v1"), Path(sys.executable)
+    lake = Lake(tmp_path, spark)
     lake.land("orders", "a.json", 1)
     lake.land("refunds", "b.json", 2)
-    assert lake.stream(python) == {0: [1, 2]}
+    assert lake.stream() == {0: [1, 2]}
     assert list((tmp_path / "checkpoint").rglob(".*.crc"))
     assert find_litter(tmp_path / "checkpoint", now_ms=0) == []
     arguments = [str(tmp_path / "checkpoint"), str(tmp_path / "ours"), "--pipeline", "orders"]
@@ -65,5 +71,5 @@ def test_a_query_then_a_pipeline_then_a_query_and_every_row_once(
     assert main(["export", str(tmp_path / "ours"), str(tmp_path / "checkpoint")]) == 0
     assert "the query has to make its sources in this order: orders, refunds." in capsys.readouterr().out
 
-    assert lake.stream(python) == {11: [3]}
+    assert lake.stream() == {11: [3]}
     assert verify_all(lake.checkpoint) == []
