@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.preload import preload
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -34,11 +36,14 @@ def boot_id() -> str:
 def open_session() -> SparkSession:
     """The session that spark-submit has configured."""
     _prefer_installed_pyspark()
+    loading = preload()
     from pyspark.sql import SparkSession
 
     # PySpark imports pandas, if it is there, at its first call that passes a list: so that is done while Java starts
     # the context. Only pandas: it imports nothing of PySpark, so neither thread can wait for ever for the other's.
     threading.Thread(target=_import_pandas, daemon=True, name="pandas").start()
+    if loading is not None:
+        loading.join()
     return SparkSession.builder.getOrCreate()
 
 
@@ -119,6 +124,12 @@ def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
     """Set the batch's SQL settings. One that Spark allows at start only is left, with a warning if it differs."""
     from pyspark.errors import PySparkException
 
+    set_all = getattr(spark.conf, "_set_all", None)
+    if conf and set_all is not None:
+        # By Spark Connect: one call to the server in place of one for each.
+        with contextlib.suppress(PySparkException):
+            set_all(dict(conf), silent=False)
+            return
     for key, value in conf.items():
         try:
             spark.conf.set(key, value)
