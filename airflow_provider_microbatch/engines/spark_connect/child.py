@@ -42,9 +42,13 @@ def load() -> None:
         "pyspark.sql.connect.observation",
         "pyspark.sql.functions",
         "airflow_provider_microbatch.runtime.files",
+        "airflow_provider_microbatch.runtime.guard",
         "airflow_provider_microbatch.runtime.write",
     ):
         importlib.import_module(name)
+    for name in ("grpc._channel", "grpc._interceptor", "grpc._plugin_wrapping", "grpc._auth"):
+        with contextlib.suppress(ImportError):  # gRPC's own, which it imports with the first channel
+            importlib.import_module(name)
 
 
 def converse(wire: Wire) -> int:

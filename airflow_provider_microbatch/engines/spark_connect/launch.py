@@ -66,7 +66,9 @@ class Server:
                 raise ValueError("it has no host")
             if connection.conn_type != SPARK_CONNECT:
                 raise ValueError(f"it is of type {connection.conn_type!r}, not {SPARK_CONNECT!r}")
-            url = SparkConnectHook(conn_id).get_connection_url()
+            hook: Any = SparkConnectHook(conn_id)
+            hook.get_connection = lambda _: connection  # each lookup is a call to the API server
+            url = hook.get_connection_url()
         except (AirflowException, ValueError) as error:
             raise EngineError(
                 f"the connection {conn_id!r} cannot be used: {error}. Make it: airflow connections add {conn_id} "
