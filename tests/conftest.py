@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_provider_microbatch.settings import Settings, hand_down
+from tests.environments import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUSTED = ("tests.support.hooks", "tests.execution.model")
@@ -35,6 +36,7 @@ def _isolate() -> Path:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         # The janitor has to call the hooks of killed tasks from the checkpoint alone.
         "AIRFLOW__MICROBATCH__TRUSTED_MODULES": ",".join(TRUSTED),
+        **QUICK_JAVA,
         # A PyPI pyspark's spark-submit finds its home only through PATH.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }

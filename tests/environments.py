@@ -19,6 +19,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = REPOSITORY / ".environments"
+QUICK_JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For drivers that live for seconds: they end before what Java's second compiler has made of their code is of use."""
 
 
 def environment(name: str) -> Path:
@@ -83,7 +85,7 @@ def spark_script(python: Path, script: Path, *arguments: str) -> Iterator[Callab
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**kept, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"},
+            env={**kept, **QUICK_JAVA, "PATH": f"{python.parent}{os.pathsep}{kept.get('PATH', '')}"},
         ) as process,
     ):
         assert process.stdin is not None
