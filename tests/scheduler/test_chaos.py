@@ -18,8 +18,14 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 def test_a_pipeline_lives_through_kills_and_a_janitor_leaves_nothing(shop: Shop, tmp_path: Path) -> None:
     cards = [Card(victim=DRIVER, moment=BEGUN), Card(victim=TASK, point="after rename")]
-    world = RealWorld(tmp_path, seed="short", pipelines=1, airflow=shop.airflow, patience=SECONDS)
-    tally = world.play(kills=4, cards=cards)
+    before = set(shop.airflow.dags.glob("*.py"))
+    try:
+        world = RealWorld(tmp_path, seed="short", pipelines=1, airflow=shop.airflow, patience=SECONDS)
+        tally = world.play(kills=4, cards=cards)
+    finally:
+        # Their folder goes with this test, and a file that finds it gone is an import error to those that follow.
+        for file in set(shop.airflow.dags.glob("*.py")) - before:
+            file.unlink()
     assert not tally.bad, tally.text()
     assert tally.real[f"{DRIVER} at {BEGUN}"] == 1
     assert tally.real[f"{TASK} at after rename"] == 1
