@@ -58,7 +58,7 @@ def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> N
     needs = metadata.get_all("Requires-Dist", [])
     declared = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}  # type: ignore[index]
     # Parts of what they are, in versions that they choose; kubernetes is that of the extra cncf-kubernetes.
-    brought = {"asgiref", "grpc", "kubernetes", "numpy", "sqlalchemy", "zstandard"}
+    brought = {"asgiref", "grpc", "kubernetes", "numpy", "py4j", "sqlalchemy", "zstandard"}
     owners = packages_distributions()
     for path in (ROOT / "airflow_provider_microbatch").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
