@@ -7,6 +7,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_microbatch.listeners.registration import offered
+from airflow_provider_microbatch.plugins import forked_tasks
 
 
 def latest_batch(checkpoint: str) -> dict[str, Any] | None:
@@ -32,3 +33,6 @@ class MicroBatchPlugin(AirflowPlugin):
     name = "microbatch"
     macros = [latest_batch]  # noqa: RUF012
     listeners = offered()
+
+
+forked_tasks.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -236,6 +237,16 @@ has.append(of_a_task().has_listeners)
 print(json.dumps([has, loaded]))
 """
 
+IMPORTED_BY_A_TASK = """
+import json, sys
+from airflow_provider_microbatch import FileSink, FileSource, Pipeline
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
+import airflow_provider_microbatch.sinks.file.posix
+print(json.dumps([name for name in sys.modules if name.startswith("airflow_provider_microbatch.")]))
+"""
+
 
 @pytest.mark.parametrize(
     ("component", "itself", "forked"),
@@ -246,14 +257,28 @@ print(json.dumps([has, loaded]))
     ],
 )
 def test_it_is_where_it_marks_and_not_where_dag_files_are_parsed(component: str, itself: bool, forked: bool) -> None:
-    """A listener there would make Airflow refuse what others write with end_from_trigger=True."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, component], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    has, loaded = json.loads(done.stdout.splitlines()[-1])
+    has, loaded = probed(component, executor="CeleryExecutor")
     assert has == [itself, forked, itself, True]
     ours = "airflow_provider_microbatch"
     assert [name for name in loaded if not name.startswith((f"{ours}.listeners", f"{ours}.plugins"))] == []
+
+
+def test_a_scheduler_that_forks_tasks_has_loaded_what_they_import() -> None:
+    has, loaded = probed("scheduler", executor="LocalExecutor")
+    assert has == [True, False, True, True]
+    # Airflow looks at that one in each of its processes, before it looks for plugins.
+    assert set(json.loads(told(IMPORTED_BY_A_TASK))) - {"airflow_provider_microbatch.get_provider_info"} <= set(loaded)
+
+
+def probed(component: str, *, executor: str) -> Any:
+    return json.loads(told(PROBE, component, AIRFLOW__CORE__EXECUTOR=executor).splitlines()[-1])
+
+
+def told(code: str, *arguments: str, **environment: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, **environment}, capture_output=True,
+        text=True, check=True,
+    ).stdout  # fmt: skip
 
 
 def test_the_page_shows_the_table() -> None:
