@@ -346,10 +346,14 @@ class Checkpoint:
         """The entry with the ends that an attempt has chosen, by the names of today."""
         if not entry.late:
             return entry
-        found = self.resolutions.get(BatchKey(lane, number), entry.stands_for or digest_of(data))
+        key, digest = BatchKey(lane, number), entry.stands_for or digest_of(data)
+        found = self.resolutions.get(key, digest)
         if found is None:
             return entry
         chosen = {self.names.of(name): end for name, end in found.ends.items()}
+        if not set(entry.late) <= set(chosen):
+            # What it lacks would end where it begins, and be read again by the next batch.
+            corrupt(self.resolutions.where(key, digest), f"not what it should be: it has ends of {sorted(chosen)} only")
         ends = {name: chosen.get(name, end) if name in entry.late else end for name, end in entry.ends.items()}
         return replace(entry, ends=ends, resolved_by=found.epoch)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.identity import is_digest
 from airflow_provider_microbatch.checkpoint.key import check_name, is_whole
 from airflow_provider_microbatch.checkpoint.records import (
     check_progress,
@@ -49,7 +50,7 @@ def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = (
     for name, offset in (*entry.ends.items(), *entry.starts.items()):
         check_name(name, what="source")
         if offset is not None:
-            _check_offset(name, offset)
+            check_offset(name, offset)
     entry = replace(entry, ends={**entry.ends, **{name: entry.starts.get(name) for name in entry.late}})
     lines = [version, to_json(_offset_metadata(entry, version, names))]
     if version == "v1":
@@ -89,11 +90,13 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
     starts = _object(ours.pop("starts", {}), "starts", where)
     for name, start in starts.items():
         if start is not None:
-            _check_read_offset(name, start, where)
+            check_read_offset(name, start, where)
     pipeline, run = ours.pop("pipeline", None), run_from_dict(ours.pop("run", None), where=where)
     stands_for = ours.pop("stands_for", None)
+    if stands_for is not None and not is_digest(stands_for):
+        corrupt(where, f"not what it should be: it stands for {stands_for!r:.80}, which is no digest")
     late = ours.pop("late", [])
-    if not _are_names(late) or not set(late) <= set(starts):
+    if not _are_names(late) or not set(late) <= set(starts) & set(ends):
         corrupt(where, f"not what it should be: its sources with a late end are {late!r}")
     timestamp_ms = metadata.pop("batchTimestampMs", 0)
     if not is_whole(timestamp_ms):
@@ -206,7 +209,7 @@ def _v1_ends(
         )
     for name, line in zip(order, lines, strict=True):
         if line != _VOID:
-            _check_read_offset(name, line, where)
+            check_read_offset(name, line, where)
     return {name: None if line == _VOID else line for name, line in zip(order, lines, strict=True)}
 
 
@@ -220,7 +223,7 @@ def _v2_ends(lines: Sequence[str], own_names: list[str] | None, where: str) -> d
             corrupt(where, f"not what it should be: {error}")
         if not colon or name in found:
             corrupt(where, f"torn or nonsense at the line {line[:60]!r} (expected one 'source:offset' a source)")
-        _check_read_offset(name, offset, where)
+        check_read_offset(name, offset, where)
         found[name] = offset
     if own_names is None:
         return found
@@ -228,16 +231,18 @@ def _v2_ends(lines: Sequence[str], own_names: list[str] | None, where: str) -> d
     return {**ends, **found}
 
 
-def _check_offset(name: str, offset: Offset) -> None:
-    problem = _offset_problem(offset)
+def check_offset(name: str, offset: Any) -> None:
+    """:raises CheckpointError: if what a source gave cannot be a line of the log."""
+    problem = _offset_problem(offset) if isinstance(offset, str) else "it is no text"
     if problem is not None:
         raise CheckpointError(
-            f"source {name!r} gave the offset {offset[:80]!r}: {problem}. An offset is one line of JSON text; this is "
+            f"source {name!r} gave the offset {offset!r:.80}: {problem}. An offset is one line of JSON text; this is "
             "a bug of the source. Nothing was written."
         )
 
 
-def _check_read_offset(name: str, offset: Any, where: str) -> None:
+def check_read_offset(name: str, offset: Any, where: str) -> None:
+    """:raises CorruptEntryError: if what an entry has for a source cannot be an offset."""
     problem = _offset_problem(offset) if isinstance(offset, str) else "it is no text"
     if problem is not None:
         corrupt(where, f"torn or nonsense: the offset {offset!r:.60} of source {name!r} is unreadable, {problem}")

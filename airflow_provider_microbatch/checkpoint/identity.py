@@ -16,6 +16,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.exceptions import DefinitionError
 
+_DIGEST = re.compile(r"[0-9a-f]{1,64}")
 _CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -27,6 +28,11 @@ def is_checkpoint_id(text: object) -> bool:
 def digest_of(data: bytes) -> str:
     """The digest of an offset log entry: two plans of one batch differ in it, whatever range they have."""
     return hashlib.sha256(data).hexdigest()
+
+
+def is_digest(text: object) -> bool:
+    """Whether the text can be a digest. It becomes the name of a file, so it is no path."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

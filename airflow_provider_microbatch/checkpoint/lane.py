@@ -87,6 +87,15 @@ class Lane:
                 "its writer slept until that was taken out, and the batch was planned anew. To go on would lose the "
                 f"batch. {_repair(self)} sets the entry aside, and the batch runs."
             )
+        done = ((newest, tail.offsets if tail.commit_id == newest else None), (newest - 1, before))
+        for batch_id, plan in done:
+            if plan is not None and plan.unresolved:
+                return (
+                    f"lane {self.name}: batch {batch_id} is committed, and where it ends in source "
+                    f"{', '.join(plan.unresolved)} is not on record any more: to go on would read its rows again. "
+                    f"Restore the checkpoint's folder 'resolved' from a backup; without one, {_repair(self)} takes "
+                    "the end from the entry after it, or says how to rewind."
+                )
         if tail.commit_id != newest:
             if tail.offsets is not None and is_position(tail.offsets):
                 return (
@@ -99,14 +108,6 @@ class Lane:
                 return (
                     f"{problem} It was planned while a command changed the log; to run it would lose or double rows. "
                     f"{_repair(self)} sets it aside, and the next run plans it anew."
-                )
-        done = ((newest, tail.offsets if tail.commit_id == newest else None), (newest - 1, before))
-        for batch_id, plan in done:
-            if plan is not None and plan.unresolved:
-                return (
-                    f"lane {self.name}: batch {batch_id} is committed, and where it ends in source "
-                    f"{', '.join(plan.unresolved)} is not on record any more: to go on would read its rows again. "
-                    "Restore the checkpoint's folder 'resolved' from a backup."
                 )
         for log, number, entry in (
             (self.offset_log, newest, tail.offsets),

@@ -163,7 +163,8 @@ def _are_figures(value: Any, depth: int) -> bool:
         return True
     if depth:
         return isinstance(value, dict) and all(_are_figures(inner, depth - 1) for inner in value.values())
-    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    # A count, and no moment: a source may count in units of which there are more than milliseconds in a calendar.
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_of(value: Any, wanted: frozenset[type]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from airflow_provider_microbatch.checkpoint.codec import check_read_offset
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane, is_whole
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.stores import Store
 
 
@@ -48,14 +50,22 @@ class Resolutions:
         epoch, ends = values.get("epoch"), values.get("ends")
         if not is_whole(epoch) or not isinstance(ends, dict):
             corrupt(where, "not what it should be: it lacks epoch or ends")
-        if not all(end is None or isinstance(end, str) for end in ends.values()):
-            corrupt(where, "not what it should be: an end is no offset")
+        for name, end in ends.items():
+            if end is not None:
+                check_read_offset(name, end, where)
         return Resolution(epoch=epoch, ends=ends)
 
     def choose(self, key: BatchKey, digest: str, resolution: Resolution) -> None:
         """Resolve the batch, if no attempt has. Durable on return."""
-        data = encode_record({"epoch": resolution.epoch, "ends": dict(resolution.ends)})
-        self._store.put_if_absent(_path(key, digest), data)
+        self._store.put_if_absent(_path(key, digest), encode_resolution(resolution))
+
+    def unreadable(self, key: BatchKey) -> Iterator[str]:
+        """Digests of plans of the batch whose resolution is there and cannot be read."""
+        for digest in self._store.list(f"{key.lane}/{key.id}"):
+            try:
+                self.get(key, digest)
+            except CorruptEntryError:
+                yield digest
 
     def purge(self, before: BatchKey) -> None:
         """Remove those of lower ids of that lane."""
@@ -69,6 +79,11 @@ class Resolutions:
     def where(self, key: BatchKey, digest: str) -> str:
         """Address of a resolution, for messages."""
         return f"{self._store.location}/{_path(key, digest)}"
+
+
+def encode_resolution(resolution: Resolution) -> bytes:
+    """A resolution as bytes."""
+    return encode_record({"epoch": resolution.epoch, "ends": dict(resolution.ends)})
 
 
 def _path(key: BatchKey, digest: str) -> str:

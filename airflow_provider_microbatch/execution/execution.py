@@ -28,11 +28,11 @@ from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.fire import FireDecision, should_fire
 from airflow_provider_microbatch.execution.guard import GoesOn, Look, look, named, no_run_goes_on, published_for
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
-from airflow_provider_microbatch.execution.late_ends import resolve
+from airflow_provider_microbatch.execution.late_ends import check_on_record, resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
-from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.progress import progress_of, told
 from airflow_provider_microbatch.execution.read_again import (
     replace_published,
     say_warnings,
@@ -227,6 +227,7 @@ class Execution:
         """
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
+        check_on_record(planned)
         reads, absent = self.planner.sources.reads(planned.ranges)
         for gone in self.planner.sources.left_out(planned.ranges):
             log.warning("Batch %s: %s", attempt.key, gone)
@@ -291,7 +292,9 @@ class Execution:
                     f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
             planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
-            self.planner.sources.verify(planned.ranges, staged.result)
+            self.planner.sources.verify(
+                planned.ranges, read=told(self.checkpoint, staged), learned=told(self.checkpoint, staged, "learned")
+            )
             say_warnings(staged)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
@@ -324,7 +327,7 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        if planned.entry.unresolved:  # a backup has put the checkpoint back to before it was
+        if not planned.committed:  # a backup may have put the checkpoint back to before it was resolved
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.codec import check_offset
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.execution.being_read import being_read
@@ -171,7 +172,7 @@ class OpenedSources:
         :raises SourceError: if a source that has rows in the ranges is none of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
-        self._check_named(ranges)
+        self.check_named(ranges)
         reads, absent = {}, {}
         for name, source in self._each():
             if name in ranges.late:
@@ -203,18 +204,29 @@ class OpenedSources:
 
         :param read: by source, what the runtime tells of its reading.
         """
-        return {name: self.open(name).resolve(starts.get(name), read.get(name) or {}) for name in names}
+        ends = {name: self.open(name).resolve(starts.get(name), read.get(name) or {}) for name in names}
+        for name, end in ends.items():
+            if end is not None:
+                check_offset(name, end)
+        return ends
 
-    def verify(self, ranges: Ranges, result: Mapping[str, Any]) -> None:
+    def is_same(self, name: str, offset: Offset | None, other: Offset | None) -> bool:
+        """Whether both are one position of the source, which may write that in more than one way."""
+        if offset == other:
+            return True
+        source = self.open(name)
+        return source.is_after(offset, other) is False and source.is_after(other, offset) is False
+
+    def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
         """See that what was read is what was planned, and have each source keep what the runtime found out about it.
 
-        :param result: the runtime's: by source, what it tells of its reading (``read``) and found out (``learned``).
+        :param read: by source, what the runtime tells of its reading.
+        :param learned: by source, what it found out.
         :raises SourceError: if a source that has rows in the ranges is none of the pipeline's: nobody could have it
             keep, or give up, what was read.
         :raises SourceChangedError: if a range changed while it was read.
         """
-        self._check_named(ranges)
-        read, learned = (result.get(part) or {} for part in ("read", "learned"))
+        self.check_named(ranges)
         for name, source in self._each():
             source.verify(*ranges.of(name), read.get(name))
             if name in learned:
@@ -262,7 +274,7 @@ class OpenedSources:
             except Exception:
                 log.exception("source %s failed in commit(%s), it will be said again", name, end)
 
-    def _check_named(self, ranges: Ranges) -> None:
+    def check_named(self, ranges: Ranges) -> None:
         missing = self.missing(ranges)
         if missing is not None:
             raise SourceError(f"a batch was planned with {missing}")

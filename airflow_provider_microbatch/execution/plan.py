@@ -252,6 +252,8 @@ class Planner:
         missing = self.sources.missing(planned.ranges)
         if missing is not None:
             raise SourceError(f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}")
+        # Before an attempt is opened, which would be on record as made for the tables of now.
+        self._check_read_once(planned.ranges)
         return planned
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
@@ -271,14 +273,8 @@ class Planner:
 
         :raises ConcurrentPlanError: if another run was faster.
         """
+        self._check_read_once(ranges)
         self.sources.reads(ranges)
-        if ranges.late and self.sink.definition.names:
-            # Each sink's frame is computed by a job of its own, and each would end where it comes to an end.
-            raise SourceError(
-                f"source {', '.join(sorted(ranges.late))} has an end that is known only after reading, and pipeline "
-                f"{self.pipeline.name!r} has several sinks, for each of which it would be read once more. Nothing was "
-                "planned. Give the pipeline one sink, and let another pipeline read that."
-            )
         entry = OffsetEntry(
             ends=ranges.ends,
             starts=ranges.starts,
@@ -300,6 +296,15 @@ class Planner:
         key = BatchKey(self.lane.name, position.batch_id)
         batch = self.checkpoint.batch(key, entry, self.lane.offset_log.encoded(entry))
         return PlannedBatch(key=key, entry=entry, starts=ranges.starts, identity=batch)
+
+    def _check_read_once(self, ranges: Ranges) -> None:
+        if ranges.late and self.sink.definition.names:
+            # Each sink's frame is computed by a job of its own, and each would end where it comes to an end.
+            raise SourceError(
+                f"source {', '.join(sorted(ranges.late))} has an end that is known only after reading, and pipeline "
+                f"{self.pipeline.name!r} has several sinks, for each of which it would be read once more. Nothing was "
+                "read. Give the pipeline one sink, and let another pipeline read that."
+            )
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:
         """What is pinned already: a lane goes on with its own settings, and begins with those of the live lane."""

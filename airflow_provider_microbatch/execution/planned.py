@@ -34,6 +34,10 @@ class PlannedBatch:
     committed: bool = False
     set_aside: bool = False
 
+    def is_nothing_of(self, name: str) -> bool:
+        """Whether the batch is known to have nothing of the source."""
+        return name not in self.entry.unresolved and self.entry.ends.get(name) == self.starts.get(name)
+
     @property
     def ranges(self) -> Ranges:
         """What the batch reads of each source."""

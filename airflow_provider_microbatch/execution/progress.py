@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.sinks import Manifest
 
 
@@ -21,3 +22,13 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) ->
         "numOutputFiles": len(manifest.files),
         "numOutputBytes": sum(manifest.files.values()),
     }
+
+
+def told(checkpoint: Checkpoint, manifest: Manifest, part: str = "read") -> Mapping[str, Mapping[str, Any]]:
+    """What the readers told of an attempt, by the names that its sources have now.
+
+    :param part: ``read``: of their reading; ``learned``: of the data.
+    """
+    values = manifest.result.get(part)
+    found = values.items() if isinstance(values, Mapping) else ()
+    return {checkpoint.names.of(name): one for name, one in found if isinstance(one, Mapping)}

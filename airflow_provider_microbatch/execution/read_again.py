@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -18,6 +17,7 @@ from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
@@ -85,7 +85,7 @@ def replace_published(
     """
     # Also where a table lacks the batch, and what another one has of it would be replaced.
     before = latest_in(sink, batch) if published is None else published
-    gone = [] if before is None else sources.left_out(planned.ranges, told=_told(checkpoint, before))
+    gone = [] if before is None else sources.left_out(planned.ranges, told=told(checkpoint, before))
     if before is not None and gone:
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
@@ -108,13 +108,6 @@ def replace_published(
         winner = sink.contains(batch)
         who = named(checkpoint.attempts.get(batch.key, winner.epoch) if winner else None)
         raise PublishConflictError(f"{conflict} The winner is {who}.") from None
-
-
-def _told(checkpoint: Checkpoint, published: Manifest) -> Mapping[str, Mapping[str, Any]]:
-    """What the readers told of the published attempt, by the names that its sources have now."""
-    told = published.result.get("read")
-    found = told.items() if isinstance(told, Mapping) else ()
-    return {checkpoint.names.of(name): one for name, one in found if isinstance(one, Mapping)}
 
 
 def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | None:

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
+from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
@@ -140,6 +141,7 @@ def _withdraw_unanswerable(
 
 def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
     """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
+    check_on_record(planned)
     reason = sources.not_replayable(planned.ranges)
     if reason is not None:
         raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")

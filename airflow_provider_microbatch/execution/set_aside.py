@@ -118,7 +118,10 @@ def set_aside_if_due(
     if planned.entry.unresolved:
         # The next batch would begin where this one does, and a clear of this one would read its rows again.
         log.warning(
-            "Batch %s failed %s times and is not set aside: nobody knows where it ends", planned.key, len(errors)
+            "Batch %s failed %s times and is not set aside: nobody knows where it ends before an attempt has read it. "
+            "Mend what fails; the next attempt begins where this one did",
+            planned.key,
+            len(errors),
         )
         return
     part = latest_in(sink, expected(checkpoint, planned.identity)) if sink.definition.names else None

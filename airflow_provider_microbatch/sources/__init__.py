@@ -188,7 +188,7 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if the start is no longer there.
         """
-        raise NotImplementedError(f"{type(self).__name__} plans late ends and reads none.")
+        raise SourceError(f"{type(self).__name__} plans no late ends, and the batch's offset entry has one.")
 
     def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
         """Where an attempt has ended, by what the runtime's reader told; ``start`` if it found nothing. Asked for each
@@ -196,7 +196,7 @@ class OpenSource(ABC):
 
         :raises SourceError: if the reader did not tell.
         """
-        raise NotImplementedError(f"{type(self).__name__} plans late ends and resolves none.")
+        raise SourceError(f"{type(self).__name__} plans no late ends, and the batch's offset entry has one.")
 
     def verify(  # noqa: B027
         self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None

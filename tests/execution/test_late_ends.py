@@ -11,7 +11,7 @@ from acme_microbatch.counter import CounterSource
 
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.resolutions import Resolution
+from airflow_provider_microbatch.checkpoint.resolutions import Resolution, Resolutions
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -138,6 +138,27 @@ def test_of_two_attempts_that_came_to_different_ends_one_publishes(world: Counte
     world.run(1)
     world.run(2)
     assert world.table() == {0: [1, 2], 1: [3, 4, 5, 6]}
+
+
+def test_who_slept_while_another_attempt_said_where_it_ends_decides_nothing(
+    world: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.count_to(2)
+    first = world.staged(0)
+    choose = Resolutions.choose
+
+    def slept(*arguments: Any) -> None:
+        monkeypatch.setattr(Resolutions, "choose", choose)
+        world.expire_leases()
+        world.count_to(6)
+        world.run(1)
+        choose(*arguments)
+
+    monkeypatch.setattr(Resolutions, "choose", slept)
+    with pytest.raises(AttemptFencedError, match="attempt 2 was first to say where it ends"):
+        world.execution.publish(first)
+    assert world.ends() == ['{"n": 6}']
+    assert world.table() == {0: [1, 2, 3, 4, 5, 6]}
 
 
 def test_a_clear_reads_the_same_range_again(world: Counted) -> None:

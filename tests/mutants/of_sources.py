@@ -22,8 +22,8 @@ MUTATIONS = [
         name="the commit step publishes a batch of which a source is away",
         why="nobody gives up or keeps what was read of it, and the commit says that nothing was",
         file="execution/opened_sources.py",
-        old="        self._check_named(ranges)\n        read, learned =",
-        new="        read, learned =",
+        old="        self.check_named(ranges)\n        for name, source in self._each():\n            source.verify(",
+        new="        for name, source in self._each():\n            source.verify(",
         tests=("tests/execution/test_removed_sources.py",),
     ),
     Mutation(

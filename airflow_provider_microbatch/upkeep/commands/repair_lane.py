@@ -14,6 +14,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, command
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
+from airflow_provider_microbatch.checkpoint.resolutions import Resolution, encode_resolution
 from airflow_provider_microbatch.exceptions import (
     CorruptEntryError,
     MaintenanceError,
@@ -55,6 +56,7 @@ class LaneRepair:
     def run(self) -> None:
         """Plan all there is to do."""
         try:
+            self._mend_resolutions()
             self._mend_newest_offsets()
             self._mend_older_offsets()
             self._take_back_half_beginning()
@@ -88,6 +90,38 @@ class LaneRepair:
     def _is_in(self, number: int) -> str:
         """The tables that have the batch, or what was published of it; empty if none has."""
         return " and ".join(one.sink.location() for one in self._recorded.everywhere(self._key(number)))
+
+    def _mend_resolutions(self) -> None:
+        """Where a batch with a late end has ended, and that is torn or gone: the entry after it begins there."""
+        log, resolutions = self._lane.offset_log, self._drafting.checkpoint.resolutions
+        committed = frozenset(self._lane.commit_log.ids())
+        for number in reversed(log.ids()):
+            key, after = self._key(number), _readable(log, number + 1)
+            is_told = after is not None and bool(after.starts) and not is_position(after)
+            for digest in [*resolutions.unreadable(key)]:
+                if is_told or number not in committed:
+                    self._drafting.set_aside(f"resolved/{self._name}/{number}/{digest}", "torn")
+            read = None if _unreadable(log, number) else log.read(number)
+            entry = None if read is None else read[0]
+            if read is None or entry is None or not entry.unresolved or number not in committed:
+                continue
+            if after is None or not is_told:
+                self._drafting.problem(
+                    log.where(number),
+                    f"batch {number} is committed, and where it ends in source {', '.join(entry.unresolved)} is not on "
+                    "record any more.",
+                    f"{_RESTORE} Without one: {self._rewind(number - 1)} takes its rows out of the table and plans "
+                    "them again.",
+                )
+                raise _Stuck
+            commit = self._lane.commit_of(number)
+            found = Resolution(
+                epoch=commit.epoch if commit and commit.epoch else 0,
+                ends={name: after.starts.get(name) for name in entry.unresolved},
+            )
+            digest = self._drafting.checkpoint.batch(key, *read).digest
+            path, why = f"resolved/{self._name}/{number}/{digest}", "where it ended, as the next entry tells it"
+            self._drafting.write(path, encode_resolution(found), why)
 
     def _mend_newest_offsets(self) -> None:
         """An entry at the end that is torn, or that nothing leads to, is planned again if its batch got nowhere."""
@@ -187,7 +221,8 @@ class LaneRepair:
         starts = {name: before.ends.get(name) if before else None for name in ends}
         ran = newest_identity(self._drafting.checkpoint, self._key(number))
         entry = replace(
-            after, ends=ends, starts=starts, run=None, extra=by_hand(self._drafting.trail),
+            # Where it ended is known now, whether or not that was late, as it may be of the entry after it.
+            after, ends=ends, starts=starts, late=(), resolved_by=None, run=None, extra=by_hand(self._drafting.trail),
             # What ran the lost entry, and may be in the table, is known by its digest.
             stands_for=ran.digest if ran else None,
             batch_timestamp_ms=(before or after).batch_timestamp_ms,
