@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, 
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint
 from airflow_provider_microbatch.cli.table import show_run, show_splits, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.summary import NO_SIGN, BatchSummary, is_held, summarize
+from airflow_provider_microbatch.execution.summary import NO_SIGN, STAGED, BatchSummary, is_held, summarize
 
 NAME = "show"
 HELP = "show one batch: ranges, attempts with their handles and ends, commit and progress"
@@ -126,7 +126,9 @@ def _attempt_lines(checkpoint: Checkpoint, attempt: Attempt, end: AttemptEnd | N
     tries = f"try {attempt.run.try_number} of {show_run(attempt.run)}" if attempt.run else "not made by Airflow"
     fields: dict[str, Any] = {"started": show_time(attempt.started_ms), "run": tries}
     if end is None:
-        fields["ended"] = "no end on record" if is_held(checkpoint, attempt.key, attempt.epoch) else NO_SIGN
+        waits = checkpoint.leases.remaining_seconds(attempt.key, attempt.epoch) == 0
+        held = is_held(checkpoint, attempt.key, attempt.epoch)
+        fields["ended"] = NO_SIGN if not held else f"no end on record: {STAGED}" if waits else "no end on record"
     else:
         fields["ended"] = f"{show_time(end.ended_ms)} {end.state}"
         if end.error:

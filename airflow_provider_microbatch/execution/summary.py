@@ -21,7 +21,7 @@ class BatchSummary:
 
     :param key: the batch.
     :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record, and its lease runs),
-        ``committed`` or ``set_aside``.
+        ``staged`` (its stage waits for audits, or for the commit step), ``committed`` or ``set_aside``.
     :param epoch: the attempt that is published, after a replay its attempt; else the newest; 0 if there was none.
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
@@ -96,6 +96,8 @@ class RunSummary:
         return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
 
 
+STAGED = "its stage is whole and waits for its audits, or for the commit step"
+"""Of an attempt that nobody is at, and nobody takes for dead."""
 NO_SIGN = "no end on record, and no sign of life: its lease has run out"
 """Of an attempt that nobody seems to be at."""
 
@@ -138,9 +140,9 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         state = "set_aside" if aside else "committed"
         error = commit.failure.get("error") if aside else None
     else:
-        dead = shown is not None and end is None and not is_held(checkpoint, key, shown.epoch)
-        state = "running" if shown is not None and end is None and not dead else "planned"
-        error = NO_SIGN if dead else end.error if end else None
+        state, error = "planned", end.error if end else None
+        if shown is not None and end is None:
+            state, error = _unended(checkpoint, key, shown.epoch)
     finisher = shown.run if shown is not None and (commit is None or answer) else commit.run if commit else None
     return BatchSummary(
         key=key,
@@ -160,6 +162,13 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         committed_ms=committed_ms,
         error=error,
     )
+
+
+def _unended(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> tuple[str, str | None]:
+    """State and error of a batch whose newest attempt has no end on record."""
+    if checkpoint.leases.remaining_seconds(key, epoch) > 0:
+        return "running", None
+    return ("staged", None) if is_held(checkpoint, key, epoch) else ("planned", NO_SIGN)
 
 
 def summaries(

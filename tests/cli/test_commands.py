@@ -20,7 +20,7 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.summary import summarize
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.world import World, run_identity
+from tests.execution.world import KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -121,6 +121,10 @@ def test_log_and_show_tell_a_dead_attempt_from_a_running_one_and_who_finished_th
     line, shown = told()
     assert (line[1], line[-1]) == ("running", "run-0")
     assert "no end on record\n" in shown
+    world.execution.keep(world.checkpoint.attempts.all(KEY)[0], seconds=3600)
+    line, shown = told()
+    assert (line[1], line[-1]) == ("staged", "run-0")
+    assert "no end on record: its stage is whole and waits" in shown
     world.expire_leases()
     line, shown = told()
     assert line[1] == "planned"

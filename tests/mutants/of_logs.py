@@ -282,8 +282,8 @@ MUTATIONS = [
         name="a dead attempt is running",
         why="nobody looks after a batch that seems to be at work",
         file="execution/summary.py",
-        old="        dead = shown is not None and end is None and not is_held(checkpoint, key, shown.epoch)\n",
-        new="        dead = False\n",
+        old='    if checkpoint.leases.remaining_seconds(key, epoch) > 0:\n        return "running", None\n',
+        new='    return "running", None\n',
         tests=(CLEARS,),
     ),
 ]
