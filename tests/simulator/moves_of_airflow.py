@@ -183,6 +183,8 @@ def backfills(world: World) -> str | None:
     over = intervals(world.now_ms)
     if not over or subject.kept is not None or subject.removed is not None or len(world.subjects) > 1:
         return None
+    if not subject.system.has_clock:
+        return None
     run = world.airflow.new_run(subject, interval=world.random.choice(over))
     assert run.interval is not None
     return f"{run.name} is a backfill of interval {(run.interval.start_ms - BEGINS_MS) // INTERVAL_MS}"

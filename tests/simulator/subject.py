@@ -219,12 +219,10 @@ class Subject:
         """Lane, and place in the source's order, of the unit; None if it is not planned."""
         checkpoint = self.checkpoint()
         identity = checkpoint.identity()
+        names: Sequence[str] = self.names[unit.source]
         if identity is not None and identity.format == "v1":
-            logs = [checkpoint.source_log(identity.sources[self.landings.index(unit.source)])]
-        else:
-            logs = [checkpoint.source_log(name) for name in self.names[unit.source]]
-        found = (self.system.planned_in(log, unit.source, unit.ids) for log in logs)
-        return next((one for one in found if one is not None), None)
+            names = [identity.sources[self.landings.index(unit.source)]]
+        return self.system.planned_in(checkpoint, names, unit.source, unit.ids)
 
     def landed(self) -> set[int]:
         """All rows that were ever landed."""

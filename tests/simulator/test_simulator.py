@@ -31,6 +31,14 @@ def test_no_promise_is_broken(number: int) -> None:
     assert played.broken is None, shrink(played, tries=30).text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("system", ["files-into-two-tables", "late-queues"])
+def test_nor_is_one_where_batches_are_published_or_end_otherwise(system: str, number: int) -> None:
+    played = play(f"short/{number}", system=system)
+    assert played.broken is None, shrink(played, system=system, tries=30).text()
+
+
 def test_a_seed_makes_the_same_world_in_another_process() -> None:
     script = "from tests.simulator.play import play; print('\\n'.join(play('same/3', steps=200).story))"
     stories = [

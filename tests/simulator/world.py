@@ -64,7 +64,7 @@ class World:
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()
         self._locks: dict[int, tuple[Process | None, Any]] = {}
-        interval = self.random.random() < 0.2
+        interval = self.random.random() < 0.2 and self.make_system(root).has_clock
         self.runs_at_once = self.random.choice([1, 1, 2, 3])
         options = Options(
             limit=self.random.choice([None, None, 1, 2]),

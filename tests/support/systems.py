@@ -10,17 +10,20 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
+from acme_microbatch.queue import OpenQueue, QueueSource
+from acme_microbatch.queue_reader import entries
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.files import told
-from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.job import Job, Read
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -28,13 +31,15 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
-from airflow_provider_microbatch.stores import Store
 
 Row = dict[str, Any]
 
 
 class System(Protocol):
     """Made with the folder that is the world's own; any process that makes it with this folder sees the same."""
+
+    has_clock: ClassVar[bool]
+    """Whether the source knows the time of what lands, so that data intervals can be run."""
 
     def checkpoint(self) -> str:
         """Where a pipeline's checkpoint lies, as its definition says it."""
@@ -65,20 +70,16 @@ class System(Protocol):
     def show(self, source: str, ids: Sequence[int]) -> None:
         """From now on listings show the unit, as it was landed."""
 
-    def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
-        """Whether a batch of some lane has the unit that was landed with these ids.
-
-        :param log: the source's log.
-        """
-
     def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
         """Change the unit that was landed with these ids, as who lands it again does: its rows stay, with other bytes.
         False if it is not there any more, or the source's units cannot change."""
 
-    def planned_in(self, log: Store, source: str, ids: Sequence[int]) -> tuple[str, int] | None:
+    def planned_in(
+        self, checkpoint: Checkpoint, names: Sequence[str], source: str, ids: Sequence[int]
+    ) -> tuple[str, int] | None:
         """Lane, and place in the source's order, of the unit that was landed with these ids; None if it is not planned.
 
-        :param log: the source's log.
+        :param names: what the source is and was called in the checkpoint.
         """
 
     def place(self, offset: Offset | None) -> int:
@@ -125,6 +126,8 @@ class FilesOnPosix:
     :param root: folder of the world.
     """
 
+    has_clock: ClassVar[bool] = True
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -155,13 +158,16 @@ class FilesOnPosix:
     def show(self, source: str, ids: Sequence[int]) -> None:
         self._hidden(source, ids).rename(self._file(source, ids))
 
-    def is_planned(self, log: Store, source: str, ids: Sequence[int]) -> bool:
-        return self.planned_in(log, source, ids) is not None
-
-    def planned_in(self, log: Store, source: str, ids: Sequence[int]) -> tuple[str, int] | None:
-        newest, path = max(numbers(log.list("")), default=-1), str(self._file(source, ids))
-        found = [file for file in SourceLog(log).range(-1, newest) if file.path == path]
-        return (found[0].lane, found[0].log_id) if found else None
+    def planned_in(
+        self, checkpoint: Checkpoint, names: Sequence[str], source: str, ids: Sequence[int]
+    ) -> tuple[str, int] | None:
+        path = str(self._file(source, ids))
+        for log in map(checkpoint.source_log, names):
+            newest = max(numbers(log.list("")), default=-1)
+            for file in SourceLog(log).range(-1, newest):
+                if file.path == path:
+                    return file.lane, file.log_id
+        return None
 
     def place(self, offset: Offset | None) -> int:
         return log_id(offset)
@@ -203,8 +209,8 @@ class FilesOnPosix:
 
     def execute(self, job: Job, *, version: int) -> Iterator[str]:
         yield "read"
-        read = {name: self._rows(source.arguments["groups"]) for name, source in job.sources.items()}
-        rows = [{**row, "version": version} for found in read.values() for row in found]
+        read = {name: self._read(source) for name, source in job.sources.items()}
+        rows = [{**row, "version": version} for found, _ in read.values() for row in found]
         middle = len(rows) // 2
         sizes: dict[Path, list[Row]] = {stage: [] for stage in self._stages(job)}
         for stage, written in sizes.items():
@@ -213,12 +219,12 @@ class FilesOnPosix:
                 size = _write_lines(stage / f"part-{number}.json", part)
                 written.append({"file": f"part-{number}.json", "bytes": size})
         result = {
-            "numInputRows": {name: len(found) for name, found in read.items()},
+            "numInputRows": {name: len(found) for name, (found, _) in read.items()},
             "numOutputRows": len(rows),
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,
-            "read": {name: told(source.arguments) for name, source in job.sources.items()},
+            "read": {name: told for name, (_, told) in read.items()},
             "identity": dict(job.identity),
         }
         for stage, written in sizes.items():
@@ -226,7 +232,7 @@ class FilesOnPosix:
             _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *written])
 
     def rows_of(self, job: Job) -> Sequence[Row]:
-        return [row for source in job.sources.values() for row in self._rows(source.arguments["groups"])]
+        return [row for source in job.sources.values() for row in self._read(source)[0]]
 
     def fail(self, job: Job, error: str) -> None:
         report = {"origin": "transform", "error": error, "traceback": f"Traceback: {error}"}
@@ -239,10 +245,11 @@ class FilesOnPosix:
     def _stages(job: Job) -> list[Path]:
         return [Path(stage.arguments["path"].removeprefix("file://")) for stage in job.stages.values()]
 
-    @staticmethod
-    def _rows(groups: Sequence[Mapping[str, Any]]) -> list[Row]:
+    def _read(self, source: Read) -> tuple[list[Row], Mapping[str, Any]]:
+        """The rows, and what a reader tells of them."""
+        groups = source.arguments["groups"]
         paths = [Path(path.removeprefix("file://")) for group in groups for path in group["paths"]]
-        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()], told(source.arguments)
 
     def _file(self, source: str, ids: Sequence[int]) -> Path:
         return self._landing(source) / f"{ids[0]:06}.json"
@@ -309,6 +316,64 @@ class FilesIntoTwoTables(FilesOnPosix):
         return [*super().published(), _batches(self._root / "copies")]
 
 
+class LateQueues(FilesOnPosix):
+    """Queues of which nobody knows where a batch ends before it is read, by a source that another package brings."""
+
+    has_clock: ClassVar[bool] = False
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        return QueueSource(str(self._queue(name)))
+
+    def prepare(self, source: str) -> None:
+        super().prepare(source)
+        self._queue(source).touch()
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        with self._queue(source).open("a") as queue:
+            queue.write(_entry(ids))
+
+    def hide(self, source: str, ids: Sequence[int]) -> None:
+        # It is the newest: nothing may move what lies behind it.
+        self._queue(source).write_text(self._queue(source).read_text().removesuffix(_entry(ids)))
+
+    def show(self, source: str, ids: Sequence[int]) -> None:
+        self.land(source, ids)
+
+    def planned_in(
+        self, checkpoint: Checkpoint, names: Sequence[str], source: str, ids: Sequence[int]
+    ) -> tuple[str, int] | None:
+        lines = self._queue(source).read_text().splitlines(keepends=True)
+        place = lines.index(_entry(ids)) if _entry(ids) in lines else None
+        ends = [entry.ends.get(name) for _, entry in checkpoint.offset_log.range() for name in names]
+        return None if place is None or place > max(map(self.place, ends), default=-1) else (LIVE, place)
+
+    def place(self, offset: Offset | None) -> int:
+        return -1 if offset is None else int(json.loads(offset)["n"]) - 1
+
+    def offset(self, place: int) -> Offset | None:
+        return None if place < 0 else json.dumps({"n": place + 1})
+
+    def rewrite(self, source: str, ids: Sequence[int], *, at_ms: int) -> bool:
+        return False
+
+    def not_given_up(self, source: str) -> list[str]:
+        return []
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, FileSink, "sink"), (OpenSource, OpenQueue, "source"))
+
+    def _read(self, source: Read) -> tuple[list[Row], Mapping[str, Any]]:
+        rows, end = entries(source.arguments)
+        return rows, {"end": end}
+
+    def _queue(self, source: str) -> Path:
+        return self._landing(source) / "queue"
+
+
+def _entry(ids: Sequence[int]) -> str:
+    return json.dumps([{"id": row} for row in ids]) + "\n"
+
+
 def _batches(table: Path) -> dict[BatchKey, list[Row]]:
     found = {}
     for folder in table.glob("lane=*/batch_id=*"):
@@ -329,5 +394,6 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-in-sqlite": FilesInSqlite,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
+    "late-queues": LateQueues,
 }
 DEFAULT = "files-on-posix"

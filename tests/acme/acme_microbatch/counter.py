@@ -46,6 +46,8 @@ class CounterSource(Source):
 class OpenCounter(OpenSource):
     """Offsets are ``{"n": 12}``: the numbers up to 12. Whoever plans looks where the counter is, and keeps no log."""
 
+    reader = "acme_microbatch.counter_reader:read"
+
     def __init__(self, source: CounterSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
@@ -66,10 +68,10 @@ class OpenCounter(OpenSource):
         return start if end == begin else json.dumps({"n": end})
 
     def read(self, start: str | None, end: str | None) -> Read:
-        return _read(start=_number(start), end=_number(end))
+        return self._read(start=_number(start), end=_number(end), path=str(self._path()))
 
     def read_late(self, start: str | None) -> Read:
-        return _read(start=_number(start), path=str(self._path()), max_rows=self._source.max_rows)
+        return self._read(start=_number(start), path=str(self._path()), max_rows=self._source.max_rows)
 
     def resolve(self, start: str | None, told: Mapping[str, Any]) -> str | None:
         end = told.get("end")
@@ -94,6 +96,9 @@ class OpenCounter(OpenSource):
     def describe(self, start: str | None, end: str | None) -> Figures:
         return Figures(rows=_number(end) - _number(start))
 
+    def _read(self, **arguments: Any) -> Read:
+        return Read(reader=self.reader, arguments=arguments, requires=Requirements(modules=("acme_microbatch",)))
+
     def _head(self) -> int:
         try:
             return int(self._path().read_text())
@@ -103,14 +108,6 @@ class OpenCounter(OpenSource):
     def _path(self) -> Path:
         conn_id = self._source.conn_id
         return Path("" if conn_id is None else self._connect(conn_id).host or "", self._source.path)
-
-
-def _read(**arguments: Any) -> Read:
-    return Read(
-        reader="acme_microbatch.counter_reader:read",
-        arguments=arguments,
-        requires=Requirements(modules=("acme_microbatch",)),
-    )
 
 
 def _number(offset: str | None) -> int:
