@@ -32,17 +32,20 @@ class PosixStore(Store):
     Files and folders are this user's alone, or the group's too as ``[microbatch] group_access`` says; those that are
     there already stay as they are.
 
-    :param root: absolute path of the folder; it is made by the first write.
-    :param top: where the checkpoint begins, if ``root`` is a folder of it. What is missing above is made as the umask
-        says: it is shared with others, such as a table's readers.
+    :param top: absolute path of the folder where the checkpoint begins; it is made by the first write. What is missing
+        above is made as the umask says: it is shared with others, such as a table's readers.
+    :param above: names of the folders below it down to where this store begins.
     """
 
-    def __init__(self, root: str | Path, *, top: Path | None = None) -> None:
-        self._root = Path(root)
-        self._top = self._root if top is None else top
-        if not self._root.is_absolute():
-            raise CheckpointError(f"checkpoint path {str(root)!r} is relative; give an absolute one.")
-        self._above = self._root.relative_to(self._top).parts
+    def __init__(self, top: str | Path, *, above: Sequence[str] = ()) -> None:
+        self._top = Path(top)
+        self._above = tuple(above)
+        if not self._top.is_absolute():
+            raise CheckpointError(f"checkpoint path {str(top)!r} is relative; give an absolute one.")
+
+    @property
+    def _root(self) -> Path:
+        return self._top.joinpath(*self._above)
 
     @classmethod
     def at(cls, location: str) -> Self:
@@ -297,7 +300,7 @@ class PosixStore(Store):
 
     def scoped(self, folder: str) -> PosixStore:
         """The same store seen from ``folder``."""
-        return PosixStore(self._root / check_path(folder), top=self._top)
+        return PosixStore(self._top, above=(*self._above, *check_path(folder).split("/")))
 
     def check_own(self, path: str) -> None:
         """:raises CheckpointError: if ``path`` is a link, or a folder on the way to it is; hidden names are allowed."""
