@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ _lives = st.tuples(st.just("live"), st.booleans())
 _backfills = st.tuples(st.just("backfill"), st.tuples(st.integers(0, HOURS - 1), st.integers(1, 3), st.booleans()))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(_lands, _lives, _backfills), max_size=20), st.sampled_from([None, 1, 2]))
 def test_each_file_is_in_exactly_one_batch(steps: list[tuple[str, object]], max_files: int | None) -> None:

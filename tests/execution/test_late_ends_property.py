@@ -96,6 +96,7 @@ class Played(Counted):
                 path.unlink()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

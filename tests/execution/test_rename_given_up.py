@@ -3,7 +3,9 @@ way on from wherever it stopped."""
 
 from __future__ import annotations
 
+import functools
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -59,14 +61,29 @@ def killed_and_given_up(world: World, moment: int) -> bool:
     return killed
 
 
-def half(world: World) -> World:
-    """The first number after which a file lies under the new name, and the rename is not said."""
-    for moment in range(1, 200, 2):
-        assert killed_and_given_up(world, moment)
-        if (world.root / "checkpoint/sources/sales/0").exists():
-            return world
-        applied(world)
+@functools.cache
+def half_way() -> int:
+    """The first number after which a file lies under the new name, and the rename is not said. Looked for once: each
+    look is a command that was killed, given up and repaired."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = batches(Path(folder))
+        for moment in range(1, 200, 2):
+            assert killed_and_given_up(world, moment)
+            if is_half(world):
+                return moment
+            applied(world)
     raise AssertionError("it was never half done")
+
+
+def is_half(world: World) -> bool:
+    return (world.root / "checkpoint/sources/sales/0").exists()
+
+
+def half(world: World) -> World:
+    """Renamed up to there, and given up."""
+    assert killed_and_given_up(world, half_way())
+    assert is_half(world), f"killed at number {half_way()} it is not half done in this world"
+    return world
 
 
 @pytest.mark.slow
