@@ -292,9 +292,8 @@ class Execution:
                     f"{sink.stage(attempt.batch, attempt.epoch).report}. Run the submit step again."
                 )
             planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
-            self.planner.sources.verify(
-                planned.ranges, read=told(self.checkpoint, staged), learned=told(self.checkpoint, staged, "learned")
-            )
+            read, learned = (told(self.checkpoint, staged.result, part) for part in ("read", "learned"))
+            self.planner.sources.verify(planned.ranges, read=read, learned=learned)
             say_warnings(staged)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")

@@ -3,9 +3,11 @@ first to say where it has come to, after its stage is written and before anythin
 
 from __future__ import annotations
 
+import json
 import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.resolutions import Resolution
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -27,7 +29,7 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
     :raises SourceError: if a source cannot tell where the attempt has ended, or is none of the pipeline's any more.
     :raises CheckpointError: if what it tells is no offset.
     """
-    late, read = planned.entry.late, told(checkpoint, manifest)
+    late, read = planned.entry.late, told(checkpoint, manifest.result)
     if not late:
         return planned
     sources.check_named(planned.ranges)
@@ -39,11 +41,13 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
         checkpoint.resolutions.choose(planned.key, planned.identity.digest, mine)
         planned = load_batch(checkpoint, planned.key)
     chosen = {name: planned.entry.ends[name] for name in asked}
-    if planned.entry.unresolved or not all(sources.is_same(name, chosen[name], ends[name]) for name in asked):
+    if planned.entry.unresolved or not all(is_same(chosen[name], ends[name]) for name in asked):
         raise AttemptFencedError(
             f"batch {planned.key}: attempt {planned.entry.resolved_by} was first to say where it ends, "
-            f"{render(chosen)}; attempt {manifest.epoch} has read up to {render(ends)}. Nothing was published by this "
-            "one; the next attempt reads exactly the range that was chosen."
+            f"{render(chosen)}; attempt {manifest.epoch} has read up to {render(ends)}. Nothing is published or "
+            "committed by this one; the next attempt reads exactly the range that was chosen. If this comes again and "
+            f"again, a restored backup has forgotten whose output is in the table: `microbatch repair "
+            f"{checkpoint.location}`."
         )
     log.info("Batch %s ends at %s, as attempt %s has read it", planned.key, render(chosen), planned.entry.resolved_by)
     return planned
@@ -62,3 +66,9 @@ def check_on_record(planned: PlannedBatch) -> None:
             "more. Restore the checkpoint's folder 'resolved' from a backup; without one, `microbatch repair` takes "
             "the end from the entry after it."
         )
+
+
+def is_same(offset: Offset | None, other: Offset | None) -> bool:
+    """Whether both are one position, which a source may write with its keys in another order, say. The source is not
+    asked which lies after the other: of positions in several queues at once neither may, and they are two."""
+    return offset == other or (offset is not None and other is not None and json.loads(offset) == json.loads(other))

@@ -210,13 +210,6 @@ class OpenedSources:
                 check_offset(name, end)
         return ends
 
-    def is_same(self, name: str, offset: Offset | None, other: Offset | None) -> bool:
-        """Whether both are one position of the source, which may write that in more than one way."""
-        if offset == other:
-            return True
-        source = self.open(name)
-        return source.is_after(offset, other) is False and source.is_after(other, offset) is False
-
     def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
         """See that what was read is what was planned, and have each source keep what the runtime found out about it.
 

@@ -24,11 +24,12 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) ->
     }
 
 
-def told(checkpoint: Checkpoint, manifest: Manifest, part: str = "read") -> Mapping[str, Mapping[str, Any]]:
+def told(checkpoint: Checkpoint, result: Mapping[str, Any], part: str = "read") -> Mapping[str, Mapping[str, Any]]:
     """What the readers told of an attempt, by the names that its sources have now.
 
-    :param part: ``read``: of their reading; ``learned``: of the data.
+    :param result: the runtime's, as it stands in a manifest and in ``progress`` of a commit entry.
+    :param part: ``read``: of their reading; ``learned``: of the data, which no commit entry has.
     """
-    values = manifest.result.get(part)
+    values = result.get(part)
     found = values.items() if isinstance(values, Mapping) else ()
     return {checkpoint.names.of(name): one for name, one in found if isinstance(one, Mapping)}

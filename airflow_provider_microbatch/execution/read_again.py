@@ -85,7 +85,7 @@ def replace_published(
     """
     # Also where a table lacks the batch, and what another one has of it would be replaced.
     before = latest_in(sink, batch) if published is None else published
-    gone = [] if before is None else sources.left_out(planned.ranges, told=told(checkpoint, before))
+    gone = [] if before is None else sources.left_out(planned.ranges, told=told(checkpoint, before.result))
     if before is not None and gone:
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "

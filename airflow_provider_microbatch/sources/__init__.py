@@ -244,6 +244,15 @@ class OpenSource(ABC):
             return str(error)
         return reason
 
+    def why_not_from(self, start: Offset | None) -> str | None:
+        """None if what comes after ``start`` can be read again, for all that can be seen without reading it; else the
+        reason why not. For a batch whose end was late, and is not on record any more."""
+        try:
+            self.read_late(start)
+        except SourceError as error:
+            return str(error)
+        return None
+
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:

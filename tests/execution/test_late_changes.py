@@ -4,6 +4,7 @@ come and go between plan and publish, and sources that are careless."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     CheckpointError,
     CorruptEntryError,
     MicroBatchError,
+    SourceChangedError,
     SourceError,
 )
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -88,18 +90,105 @@ def test_a_torn_end_is_found_again_where_the_next_batch_begins(world: Counted, n
     assert world.table() == {0: [1, 2], 1: [3, 4], 2: [5, 6], 3: [7, 8, 9]}
 
 
-def test_the_end_of_the_newest_is_found_nowhere_else_and_the_way_on_is_said(
-    world: Counted, capsys: pytest.CaptureFixture[str]
+def lose(world: World, number: int, how: str) -> None:
+    """The record of where the batch ends is gone, or torn."""
+    if how == "gone":
+        resolution(world, number).unlink()
+    else:
+        resolution(world, number).write_bytes(b"")
+
+
+def silence(world: World, number: int) -> None:
+    """As if the readers had told the commit entry nothing."""
+    path = world.root / "checkpoint" / "commits" / str(number)
+    path.write_text(path.read_text().replace('"read"', '"unread"'))
+
+
+@pytest.mark.parametrize("how", ["gone", "torn"])
+def test_the_end_of_the_newest_is_found_again_in_its_commit_entry(world: Counted, how: str) -> None:
+    made(world, [True, True])
+    lose(world, 1, how)
+    with pytest.raises(CheckpointError):
+        world.run(5)
+    assert command(world, "repair") == 0
+    assert command(world, "check") == 0
+    world.count_to(7)
+    world.run(6)
+    assert world.table() == {0: [1, 2], 1: [3, 4], 2: [5, 6, 7]}
+
+
+@pytest.mark.parametrize("how", ["gone", "torn"])
+def test_where_nothing_tells_the_end_of_the_newest_the_way_on_is_said(
+    world: Counted, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made(world, [True, True])
-    resolution(world, 1).unlink()
-    with pytest.raises(BrokenLogError, match="or says how to rewind"):
+    lose(world, 1, how)
+    silence(world, 1)
+    with pytest.raises(CheckpointError):
         world.run(5)
     assert command(world, "repair") == 1
     assert "--to 0 --drop-output" in capsys.readouterr().out
     assert command(world, "rewind", "--to", "0", "--drop-output") == 0
     world.run(6)
     assert world.table() == {0: [1, 2], 1: [3, 4]}
+
+
+def test_what_nobody_can_read_again_is_not_rewound_because_its_end_is_lost(
+    world: Counted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(world, [True, True])
+    lose(world, 1, "gone")
+    silence(world, 1)
+
+    def given_up(_: OpenCounter, start: str | None) -> Any:
+        raise SourceChangedError(f"what comes after {start} was given up.")
+
+    monkeypatch.setattr(OpenCounter, "read_late", given_up)
+    assert command(world, "rewind", "--to", "0", "--drop-output") == 2
+    assert "its rows would be lost" in capsys.readouterr().err
+    assert world.table() == {0: [1, 2], 1: [3, 4]}
+    assert command(world, "rewind", "--to", "0", "--drop-output", "--allow-skip") == 0
+
+
+def test_a_batch_whose_end_is_torn_is_repaired_before_it_is_rewound(
+    world: Counted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(world, [True, True])
+    lose(world, 1, "torn")
+    assert command(world, "rewind", "--to", "0", "--drop-output") == 2
+    assert "microbatch repair" in capsys.readouterr().err
+    assert world.table() == {0: [1, 2], 1: [3, 4]}
+    assert command(world, "repair") == 0
+    assert command(world, "rewind", "--to", "0", "--drop-output") == 0
+    world.run(6)
+    assert world.table() == {0: [1, 2], 1: [3, 4]}
+
+
+def test_the_oldest_that_retention_kept_gets_its_end_back_without_a_commit_entry(world: Counted) -> None:
+    made(world, [True, True, True])
+    for entry in ("offsets/0", "commits/0", "commits/1"):
+        (world.root / "checkpoint" / entry).unlink()
+    resolution(world, 1).unlink()
+    with pytest.raises(BrokenLogError, match="not on record"):
+        world.run(5)
+    assert command(world, "repair") == 0
+    world.count_to(8)
+    world.run(6)
+    assert world.table() == {0: [1, 2], 1: [3, 4], 2: [5, 6], 3: [7, 8]}
+
+
+def test_the_commit_of_another_plan_tells_nothing_of_where_this_one_ends(world: Counted) -> None:
+    made(world, [True, True])
+    path = world.root / "checkpoint" / "commits" / "1"
+    late = path.read_text()
+    assert command(world, "rewind", "--to", "0", "--drop-output") == 0
+    world.count_to(6)
+    world.execution.plan(run_identity(5))
+    path.write_text(re.sub(r'"plan":\s*"[0-9a-f]{64}"', f'"plan":"{"0" * 64}"', late))
+    assert command(world, "repair") == 0
+    world.expire_leases()
+    world.run(5)
+    assert world.table() == {0: [1, 2], 1: [3, 4, 5, 6]}
 
 
 def test_a_lost_end_is_not_taken_for_a_broken_plan(world: Counted) -> None:
@@ -155,6 +244,12 @@ def test_what_was_published_is_not_committed_up_to_where_another_attempt_came(wo
     with pytest.raises(AttemptFencedError, match="was first to say where it ends"):
         world.run(1)
     assert world.checkpoint.lane(LIVE).commit_of(0) is None
+    world.expire_leases()
+    assert command(world, "repair") == 0
+    world.count_to(3)
+    world.run(1)
+    world.run(2)
+    assert world.table() == {0: [1, 2], 1: [3]}
 
 
 def test_a_sink_that_comes_between_plan_and_run_does_not_read_it_twice(world: Counted, tmp_path: Path) -> None:
@@ -268,6 +363,18 @@ def test_the_same_end_in_other_words_is_the_same_end(odd: Counted, monkeypatch: 
     odd.run(1)
     assert odd.table() == {0: [1, 2, 3]}
     assert odd.ends() == ['{"n": 3}']
+
+
+def test_of_two_ends_of_which_neither_lies_after_the_other_one_is_published(
+    odd: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As positions in several queues are."""
+    die_before_publish(odd, monkeypatch)
+    monkeypatch.setattr(OpenOdd, "is_after", lambda *_: False)
+    monkeypatch.setattr(OpenOdd, "told", lambda _: '{"n": 2}')
+    with pytest.raises(AttemptFencedError, match="was first to say where it ends"):
+        odd.run(1)
+    assert odd.table() == {}
 
 
 @pytest.mark.parametrize("end", ['{\n"n": 3}', "nonsense", 3, {"n": 3}])

@@ -5,26 +5,31 @@ What cannot be repaired so is left as it is, and said, with what is at stake.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.by_hand import by_hand, commit_by_hand, is_beginning, is_position
+from airflow_provider_microbatch.checkpoint.codec import check_offset
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import Lane, command
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.resolutions import Resolution, encode_resolution
 from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
     CorruptEntryError,
     MaintenanceError,
     SinkError,
     SourceCountError,
+    SourceError,
     UnknownVersionError,
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
+from airflow_provider_microbatch.execution.late_ends import is_same
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.progress import progress_of, told
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
@@ -92,20 +97,29 @@ class LaneRepair:
         return " and ".join(one.sink.location() for one in self._recorded.everywhere(self._key(number)))
 
     def _mend_resolutions(self) -> None:
-        """Where a batch with a late end has ended, and that is torn or gone: the entry after it begins there."""
+        """Where a batch with a late end has ended, and that is torn or gone: the entry after it begins there, and its
+        own commit entry has what its reader told."""
         log, resolutions = self._lane.offset_log, self._drafting.checkpoint.resolutions
-        committed = frozenset(self._lane.commit_log.ids())
-        for number in reversed(log.ids()):
-            key, after = self._key(number), _readable(log, number + 1)
-            is_told = after is not None and bool(after.starts) and not is_position(after)
+        ids, committed = log.ids(), frozenset(self._lane.commit_log.ids())
+        for number in reversed(ids):
+            key = self._key(number)
             for digest in [*resolutions.unreadable(key)]:
-                if is_told or number not in committed:
-                    self._drafting.set_aside(f"resolved/{self._name}/{number}/{digest}", "torn")
+                self._drafting.set_aside(f"resolved/{self._name}/{number}/{digest}", "torn")
             read = None if _unreadable(log, number) else log.read(number)
             entry = None if read is None else read[0]
-            if read is None or entry is None or not entry.unresolved or number not in committed:
+            commit = self._lane.commit_of(number) if number in committed and not self._is_torn(number) else None
+            if read is None or entry is None:
                 continue
-            if after is None or not is_told:
+            if commit is None and number == ids[-1]:
+                self._mend_published_end(number, entry, self._drafting.checkpoint.batch(key, *read).digest)
+            if not entry.unresolved or (commit is None and number == ids[-1]):
+                continue
+            ends, why = self._ends_after(number, entry), "where it ended, as the next entry tells it"
+            if ends is None:
+                progress = {} if commit is None else commit.progress
+                ends = self._ends_told(entry, entry.unresolved, progress)
+                why = "where it ended, as its commit entry tells it"
+            if ends is None:
                 self._drafting.problem(
                     log.where(number),
                     f"batch {number} is committed, and where it ends in source {', '.join(entry.unresolved)} is not on "
@@ -114,14 +128,49 @@ class LaneRepair:
                     "them again.",
                 )
                 raise _Stuck
-            commit = self._lane.commit_of(number)
-            found = Resolution(
-                epoch=commit.epoch if commit and commit.epoch else 0,
-                ends={name: after.starts.get(name) for name in entry.unresolved},
-            )
+            found = Resolution(epoch=commit.epoch if commit and commit.epoch else 0, ends=ends)
             digest = self._drafting.checkpoint.batch(key, *read).digest
-            path, why = f"resolved/{self._name}/{number}/{digest}", "where it ended, as the next entry tells it"
-            self._drafting.write(path, encode_resolution(found), why)
+            self._drafting.write(f"resolved/{self._name}/{number}/{digest}", encode_resolution(found), why)
+
+    def _mend_published_end(self, number: int, entry: OffsetEntry, digest: str) -> None:
+        """A batch that is in the table and not committed ends where what is there does, whatever an attempt chose when
+        a restored backup had forgotten that: nobody could ever commit it."""
+        published = self._published(number) if entry.late and not entry.unresolved else None
+        manifest = None if published is None else published.manifest
+        ends = None if manifest is None else self._ends_told(entry, entry.late, manifest.result)
+        if manifest is None or ends is None or all(is_same(entry.ends.get(name), end) for name, end in ends.items()):
+            return
+        path, found = f"resolved/{self._name}/{number}/{digest}", Resolution(epoch=manifest.epoch, ends=ends)
+        self._drafting.set_aside(path, "an attempt's whose output is not in the table")
+        self._drafting.write(path, encode_resolution(found), "where the output ends that is in the table")
+
+    def _is_torn(self, number: int) -> bool:
+        return _unreadable(self._lane.commit_log, number) is not None
+
+    def _ends_after(self, number: int, entry: OffsetEntry) -> dict[str, Offset | None] | None:
+        """Where the entry after it begins, in the sources of which nobody knows; None if that does not tell."""
+        after = _readable(self._lane.offset_log, number + 1)
+        if after is None or not after.starts or is_position(after):
+            return None
+        return {name: after.starts.get(name) for name in entry.unresolved}
+
+    def _ends_told(
+        self, entry: OffsetEntry, names: Iterable[str], result: Mapping[str, Any]
+    ) -> dict[str, Offset | None] | None:
+        """Where the sources say that it ended, by what their readers told; None if one cannot say."""
+        read, ends = told(self._drafting.checkpoint, result), dict[str, Offset | None]()
+        for name in names:
+            source = self._recorded.source(name, lane=self._name) if name in read else None
+            if source is None:
+                return None
+            try:
+                end = source.resolve(entry.starts.get(name), read[name])
+                if end is not None:
+                    check_offset(name, end)
+            except (SourceError, CheckpointError):
+                return None
+            ends[name] = end
+        return ends
 
     def _mend_newest_offsets(self) -> None:
         """An entry at the end that is torn, or that nothing leads to, is planned again if its batch got nowhere."""

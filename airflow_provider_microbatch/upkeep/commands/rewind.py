@@ -201,6 +201,11 @@ class _Rewind:
                 entry = self._lane.offset_log.get(number)
             except CheckpointError:
                 entry = None
+            if entry is None and any(self._checkpoint.resolutions.unreadable(key)):
+                raise MaintenanceError(
+                    f"where batch {key} ends is torn in {self._checkpoint.location}/resolved, and its commit entry may "
+                    f"tell it. Nothing was done. `microbatch repair {self._drafting.store.location}` first."
+                )
             if entry is None:
                 self._drafting.note(f"what batch {key} read is lost; its source log tells what the next plan reads.")
                 continue
@@ -208,8 +213,8 @@ class _Rewind:
                 continue
             starts = starts_of(self._lane, number, entry)
             for name, end in entry.ends.items():
-                start = starts.get(name)
-                if start == end or name in self._damaged:
+                start, is_unknown = starts.get(name), name in entry.unresolved
+                if (start == end and not is_unknown) or name in self._damaged:
                     continue
                 source = self._recorded.source(name, lane=self._name)
                 if source is None:
@@ -217,10 +222,11 @@ class _Rewind:
                         f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
                         "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
                     )
-                reason = source.why_not_again(start, end)
-                if reason is not None:
+                reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
+                if reason is not None and not (is_unknown and self._allow_skip):
+                    way = " Go on without them: --allow-skip." if is_unknown else ""
                     raise MaintenanceError(
-                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done."
+                        f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
