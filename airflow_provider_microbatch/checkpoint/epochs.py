@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,6 +70,13 @@ class Epochs:
         """Epochs that have no end on record, ascending. One listing."""
         entries, ends = self.all_and_ends(key)
         return sorted(set(entries).difference(ends))
+
+    def age_seconds(self, key: BatchKey) -> float:
+        """How long ago the batch's newest epoch, or its end, was written, by the store's clock; endless if none."""
+        newest = self._path(key, self.latest(key))
+        written = [self._store.modified_ms(path) for path in (newest, f"{newest}{_END}")]
+        last = max((one for one in written if one is not None), default=None)
+        return math.inf if last is None else (self._store.now_ms() - last) / 1000
 
     def lanes(self) -> list[str]:
         """Lanes that have entries. What has no lane's name nobody of us made."""

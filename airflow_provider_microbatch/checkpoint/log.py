@@ -14,6 +14,7 @@ reading does not show the difference.
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,6 +176,11 @@ class MetadataLog(Generic[E]):
     def has(self, batch_id: int) -> bool:
         """Whether there is an entry ``batch_id``. Reads no entry."""
         return self._store.modified_ms(str(batch_id)) is not None
+
+    def age_seconds(self, batch_id: int) -> float:
+        """How long ago the entry was written, by the store's clock; endless if there is none."""
+        written = self._store.modified_ms(str(batch_id))
+        return math.inf if written is None else (self._store.now_ms() - written) / 1000
 
     def latest_id(self) -> int | None:
         """The highest number, or None. Reads no entry, and lists the log only where no hint leads to its end."""

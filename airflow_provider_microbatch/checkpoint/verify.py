@@ -25,7 +25,8 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``unread``, ``hook``, ``file system``,
+        ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``,
+        ``unread``, ``hook``, ``file system``,
         ``lane``, ``table`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.

@@ -7,8 +7,8 @@ import dataclasses
 import json
 
 from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_unfinished, find_unfit, verify_all
-from airflow_provider_microbatch.cli.opening import open_checkpoint
-from airflow_provider_microbatch.execution.left import find_left
+from airflow_provider_microbatch.cli.opening import non_negative_seconds, open_checkpoint
+from airflow_provider_microbatch.execution.left import STANDING_SECONDS, find_left, find_standing
 from airflow_provider_microbatch.execution.retention import find_held
 from airflow_provider_microbatch.execution.unread import find_unread
 from airflow_provider_microbatch.upkeep.source_check import check_sources
@@ -25,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask the table for every committed batch, not only for some; also one that it takes a server to ask",
     )
+    parser.add_argument(
+        "--standing",
+        type=non_negative_seconds,
+        default=STANDING_SECONDS,
+        metavar="SECONDS",
+        help="so long a planned batch may wait with nobody at it before that is a finding (default: %(default).0f)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
     findings = find_unfinished(checkpoint) + verify_all(checkpoint) + find_given_up(checkpoint) + find_unfit(checkpoint)
     findings += find_held(checkpoint) + find_left(checkpoint) + check_sources(checkpoint)
-    findings += find_unread(checkpoint)
+    findings += find_standing(checkpoint, seconds=arguments.standing) + find_unread(checkpoint)
     table = check_table(checkpoint, everything=arguments.table)
     findings += table.findings
     if arguments.json:

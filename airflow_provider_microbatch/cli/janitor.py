@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from airflow_provider_microbatch.cli.opening import open_checkpoint
+from airflow_provider_microbatch.cli.opening import non_negative_seconds, open_checkpoint
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.upkeep.janitor import GRACE_SECONDS, Janitor
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument(
         "--grace",
-        type=_seconds,
+        type=non_negative_seconds,
         default=GRACE_SECONDS,
         metavar="SECONDS",
         help="keep output that a replay put out this long (default: %(default).0f)",
@@ -47,13 +47,3 @@ def run(arguments: argparse.Namespace) -> int:
         found = f"{counted} action{'s' if counted > 1 else ''}" if counted else "nothing to do"
         print(f"{report.location}: {found}{', dry run: nothing was done' if report.dry_run else ''}")
     return 1 if report.failed else 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 on")
-    return seconds

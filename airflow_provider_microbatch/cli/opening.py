@@ -83,3 +83,14 @@ def _check_names(checkpoint: Checkpoint) -> None:
     except CheckpointError:
         # What is broken is the command's to tell: `check` goes on to list all of it.
         return
+
+
+def non_negative_seconds(text: str) -> float:
+    """An argument that says how long."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 on")
+    return seconds

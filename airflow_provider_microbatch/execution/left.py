@@ -1,41 +1,89 @@
-"""Batches of data intervals that nobody is at and that are not committed: what they took no other lane reads."""
+"""Batches that nobody is at and that are not committed: nothing is planned behind them, and what the batch of a data
+interval took no other lane reads."""
 
 from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 
+STANDING_SECONDS = 3600.0
+"""The live lane's batch may wait so long between two tries before it counts as standing still: that outlasts Airflow's
+usual delays between retries, and the pause of a schedule."""
+
+
+def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) -> list[Finding]:
+    """The live lane's batch if it is planned, not committed, and nobody has been at it for ``seconds``. The logs are
+    whole then and ``repair`` has nothing to do, but the table stands still: whoever watches ``check`` is to hear it."""
+    try:
+        key = _left_in(checkpoint, LIVE)
+        if key is None:
+            return []
+        attempts, log = checkpoint.attempts, checkpoint.lane(LIVE).offset_log
+        idle = min(log.age_seconds(key.id), attempts.epochs.age_seconds(key))
+        newest = attempts.latest(key)
+        why = "No attempt was begun." if newest is None else _how_it_ended(checkpoint, newest)
+    except CheckpointError:
+        return []  # torn; that is another finding
+    if idle < seconds:
+        return []
+    return [
+        Finding(
+            kind="standing",
+            where=log.where(key.id),
+            message=f"batch {key} is planned, not committed, and nobody has been at it for {idle / 60:,.0f} minutes. "
+            f"No batch is planned behind it. {why}",
+            repair="The pipeline's next run takes it up: see that its DAG is not paused, or clear the task that "
+            f"failed. `microbatch show {checkpoint.location} {key.id}` has all attempts with their errors.",
+        )
+    ]
+
 
 def find_left(checkpoint: Checkpoint) -> list[Finding]:
-    """Such batches, each with the run that has to be cleared. The live lane's next run takes up what the one before
-    left, whichever it is; an interval has one run."""
+    """Such batches of data intervals, each with the run that has to be cleared. The live lane's next run takes up what
+    the one before left, whichever it is; an interval has one run."""
     found = []
     for lane in checkpoint.lanes():
-        logs = checkpoint.lane(lane)
-        number = logs.offset_log.latest_id() if lane != LIVE else None
-        if number is None:
-            continue
-        key = BatchKey(lane, number)
+        log = checkpoint.lane(lane).offset_log
         try:
-            if logs.commit_of(number) is not None:
-                continue
-            attempt, entry = checkpoint.attempts.latest(key), logs.offset_log.get(number)
-            if attempt is not None and sign_of_life(checkpoint, attempt, parked=True) is not None:
-                continue
+            key = _left_in(checkpoint, lane) if lane != LIVE else None
+            entry = None if key is None else log.get(key.id)
         except CheckpointError:
             continue  # torn; that is another finding
+        if key is None:
+            continue
         run = entry.run if entry is not None else None
         whose = f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "its interval's task"
         found.append(
             Finding(
                 kind="left",
-                where=logs.offset_log.where(number),
+                where=log.where(key.id),
                 message=f"batch {key} is planned, not committed, and nobody is at it. No other lane reads its data.",
                 repair=f"Clear {whose}. If the pipeline was planned by intervals then, and is not now: with "
                 "plan='interval' while that runs.",
             )
         )
     return found
+
+
+def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
+    """The lane's newest batch if it is planned, not committed, and nobody is at it, nor its stage waits for audits."""
+    logs = checkpoint.lane(lane)
+    number = logs.offset_log.latest_id()
+    if number is None or logs.commit_of(number) is not None:
+        return None
+    key = BatchKey(lane, number)
+    attempt = checkpoint.attempts.latest(key)
+    lives = attempt is not None and sign_of_life(checkpoint, attempt, parked=True) is not None
+    return None if lives else key
+
+
+def _how_it_ended(checkpoint: Checkpoint, attempt: Attempt) -> str:
+    end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
+    if end is None:
+        return f"Attempt {attempt.epoch} has left no end."
+    error = f": {end.error.strip().splitlines()[0]}" if end.error and end.error.strip() else "."
+    return f"Attempt {attempt.epoch} ended as {end.state}{error}"

@@ -166,6 +166,24 @@ def test_check_of_a_sound_checkpoint(world: World, capsys: pytest.CaptureFixture
     assert microbatch(capsys, "check", world.pipeline.checkpoint, "--json")[:2] == (0, "[]\n")
 
 
+def test_check_finds_a_batch_that_nobody_has_been_at_for_long(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every log is whole, `repair` has nothing to do, and yet the table has stopped."""
+    checkpoint = world.pipeline.checkpoint
+    assert microbatch(capsys, "check", checkpoint, "--standing", "3000")[0] == 0
+    for path in Path(checkpoint).rglob("*"):
+        os.utime(path, (path.stat().st_mtime - 4000,) * 2)
+    status, out, _ = microbatch(capsys, "check", checkpoint, "--standing", "3000", "--json")
+    (finding,) = json.loads(out)
+    assert (status, finding["kind"]) == (1, "standing")
+    assert "nobody has been at it for 67 minutes" in finding["message"]
+    assert "Attempt 1 ended as failed" in finding["message"]
+    assert "jobs/orders.py:transform' failed" in finding["message"]
+    assert microbatch(capsys, "check", checkpoint)[0] == 1
+    assert microbatch(capsys, "check", checkpoint, "--standing", "5000")[0] == 0
+    world.run(2)
+    assert microbatch(capsys, "check", checkpoint, "--standing", "0")[0] == 0
+
+
 def test_check_says_what_is_wrong_and_how_to_repair_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     torn = Path(world.pipeline.checkpoint) / "offsets" / "0"
     torn.write_text("v2")

@@ -99,6 +99,14 @@ MUTATIONS = [
         tests=("tests/execution/test_interval_mode.py",),
     ),
     Mutation(
+        name="check is silent of a batch that nobody has been at for long",
+        why="the table stands still, and who watches check hears nothing",
+        file="execution/left.py",
+        old="    if idle < seconds:\n",
+        new="    if idle < seconds or key:\n",
+        tests=("tests/cli/test_commands.py",),
+    ),
+    Mutation(
         name="a source that is away counts as cleaned",
         why="its files are there again after the mount, and are never cleaned",
         file="sources/file/clean.py",
