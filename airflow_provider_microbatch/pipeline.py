@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.definition import Definition, is_read_back
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.flow import PipelineFlow, check_function
 from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
@@ -66,6 +67,7 @@ class Pipeline(Definition):
         published one by one in this order, and a batch is committed when all contain it.
     :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
         None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
+        A pipeline of a job graph has a flow of several.
     :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
     :param conf: SQL settings that change results (``spark.sql.…``, and no other); pinned in every offset log entry and
         set again by a replay.
@@ -106,7 +108,7 @@ class Pipeline(Definition):
     sources: Mapping[str, Source]
     sink: Sink = _NONE
     sinks: InitVar[Mapping[str, Sink] | None] = None
-    transform: str | None = None
+    transform: str | PipelineFlow | None = None
     py_files: Sequence[str] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
     no_data_batches: bool = True
@@ -146,12 +148,10 @@ class Pipeline(Definition):
             raise DefinitionError(
                 f"{where}: sink is a {type(self.sink).__name__}, not a Sink. Several of them are sinks={{…}}."
             )
-        if self.transform is not None:
-            path, _, function = self.transform.rpartition(":") if isinstance(self.transform, str) else ("", "", "")
-            if not path.endswith(".py") or not function.isidentifier():
-                raise DefinitionError(
-                    f"{where}: transform {self.transform!r} is not of the form 'path/to/file.py:function'."
-                )
+        if isinstance(self.transform, PipelineFlow):
+            self.transform.check(sources=self.sources, sinks=self.sink.names, where=where)
+        elif self.transform is not None:
+            check_function(self.transform, where=where)
         if isinstance(self.py_files, str):
             raise DefinitionError(f"{where}: py_files must be a list of paths, not one string.")
         object.__setattr__(self, "py_files", tuple(self.py_files))

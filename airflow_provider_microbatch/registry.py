@@ -123,6 +123,8 @@ HOOKS = Registry("hooks", {"staged_table": Entry(f"{_PACKAGE}.sinks.table.staged
 PIPELINES = Registry(
     "pipelines",
     {
+        "flow": Entry(f"{_PACKAGE}.flow:PipelineFlow"),
+        "flow step": Entry(f"{_PACKAGE}.flow:FlowStep"),
         "pipeline": Entry(f"{_PACKAGE}.pipeline:Pipeline"),
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.runtime.job import Flow, Transform
 from airflow_provider_microbatch.task_context.run_context import bundle_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MicroBatchDecoratedOperator(DecoratedOperator, MicroBatchOperator):
             self._folder = Path(folder)
             return MicroBatchOperator.execute(self, context)
 
-    def code(self, context: Context) -> tuple[Code, Transform | None]:
+    def code(self, context: Context) -> tuple[Code, Transform | Flow | None]:
         """The function's module, and the files that the pipeline names."""
         name, version, folder = bundle_of(context)
         return resolve_code(

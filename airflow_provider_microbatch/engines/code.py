@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import keyword
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.flow import PipelineFlow
+from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Transform
 
 _TAKEN = frozenset(
     [
@@ -23,14 +25,14 @@ _ARCHIVES = (".zip", ".egg")
 
 
 def resolve_code(
-    transform: str | None,
+    transform: str | PipelineFlow | None,
     *,
     base: str | Path,
     py_files: Iterable[str] = (),
     bundle_name: str | None = None,
     bundle_version: str | None = None,
-) -> tuple[Code, Transform | None]:
-    """Find the files of a transform and check them without importing anything.
+) -> tuple[Code, Transform | Flow | None]:
+    """Find the files of a transform, or of those of a flow, and check them without importing anything.
 
     :param transform: ``path/to/file.py:function``, relative to ``base``; None for a pipeline without one.
     :param base: the folder that relative paths begin at: the DAG bundle's.
@@ -40,30 +42,49 @@ def resolve_code(
     :raises DefinitionError: if a file is missing, is no Python, or cannot travel under its name; or if the function is
         not in it.
     """
-    paths: list[Path] = []
-    called = None
-    if transform is not None:
-        name, _, function = transform.rpartition(":")
-        path = _find(name, base, what=f"transform {transform!r}")
-        if path.suffix != ".py":
-            raise DefinitionError(f"transform {transform!r} is not of the form 'path/to/file.py:function'.")
-        _check_function(path, function)
-        paths.append(path)
-        called = Transform(module=path.stem, function=function)
+    flow = transform if isinstance(transform, PipelineFlow) else None
+    functions = flow.functions if flow else (transform,) if isinstance(transform, str) else ()
+    # Several functions may lie in one file.
+    found = {function: _locate(function, base) for function in functions}
+    paths = list(dict.fromkeys(path for path, _ in found.values()))
     for name in py_files:
         path = _find(name, base, what=f"py_files entry {name!r}")
         if path.suffix not in (".py", *_ARCHIVES):
             raise DefinitionError(f"py_files entry {name!r} is neither .py nor .zip nor .egg; zip a package's folder.")
         paths.append(path)
     _check_names(paths)
+    called = {function: made for function, (_, made) in found.items()}
     code = Code(
-        transform=transform,
+        transform=None if transform is None else str(transform),
         files=tuple(str(path) for path in paths),
-        code_hash=_hash(paths) if paths else None,
+        code_hash=_hash(paths, flow=flow) if paths or flow else None,
         bundle_name=bundle_name,
         bundle_version=bundle_version,
     )
-    return code, called
+    return code, _flow(flow, called) if flow else next(iter(called.values()), None)
+
+
+def _flow(flow: PipelineFlow, called: Mapping[str, Transform]) -> Flow:
+    nodes = (
+        FlowNode(
+            name=step.name,
+            inputs=tuple(step.inputs),
+            transform=None if step.transform is None else called[step.transform],
+            partitions=step.partitions,
+        )
+        for step in flow.steps
+    )
+    return Flow(nodes=tuple(nodes), outputs=dict(flow.outputs), partitions=dict(flow.partitions))
+
+
+def _locate(transform: str, base: str | Path) -> tuple[Path, Transform]:
+    """The file, and how the runtime calls the function in it."""
+    name, _, function = transform.rpartition(":")
+    path = _find(name, base, what=f"transform {transform!r}")
+    if path.suffix != ".py":
+        raise DefinitionError(f"transform {transform!r} is not of the form 'path/to/file.py:function'.")
+    _check_function(path, function)
+    return path, Transform(module=path.stem, function=function)
 
 
 def _find(name: str, base: str | Path, *, what: str) -> Path:
@@ -118,8 +139,11 @@ def _check_names(paths: Iterable[Path]) -> None:
         seen[path.name] = path
 
 
-def _hash(paths: Iterable[Path]) -> str:
+def _hash(paths: Iterable[Path], *, flow: PipelineFlow | None) -> str:
     digest = hashlib.sha256()
+    if flow is not None:
+        # How the functions hang together decides about rows as they do.
+        digest.update(json.dumps(flow.to_dict(), sort_keys=True).encode())
     for path in paths:
         content = path.read_bytes()
         digest.update(f"{path.name}\0{len(content)}\0".encode())

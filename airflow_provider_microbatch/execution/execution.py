@@ -53,7 +53,7 @@ from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
-from airflow_provider_microbatch.runtime.job import Job, Transform
+from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class Execution:
             log.info("%s Looking again", outrun)
             return None
 
-    def job(self, attempt: Attempt, transform: Transform | None) -> Job:
+    def job(self, attempt: Attempt, transform: Transform | Flow | None) -> Job:
         """What the runtime has to do for this attempt: the planned ranges, from the log alone.
 
         :raises SourceChangedError: if the range is no longer as it was planned.
@@ -371,7 +371,7 @@ class Execution:
         run: RunIdentity,
         engine: Engine,
         code: Code,
-        transform: Transform | None,
+        transform: Transform | Flow | None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> BatchSummary | RunSummary | None:
         """One micro-batch from plan to commit. A cleared run replays all that it has committed.
@@ -407,7 +407,7 @@ class Execution:
         run: RunIdentity,
         engine: Engine,
         code: Code,
-        transform: Transform | None,
+        transform: Transform | Flow | None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> BatchSummary | None:
         """A planned batch to its commit: done already, continued or replayed, as the logs say. See :meth:`run`.
@@ -442,7 +442,12 @@ class Execution:
             log.info("%s Running it again", why_again)
 
     def _attempt(
-        self, attempt: Attempt, engine: Engine, code: Code, transform: Transform | None, should_stop: Callable[[], bool]
+        self,
+        attempt: Attempt,
+        engine: Engine,
+        code: Code,
+        transform: Transform | Flow | None,
+        should_stop: Callable[[], bool],
     ) -> Manifest:
         key = attempt.key
         try:

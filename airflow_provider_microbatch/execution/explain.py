@@ -15,11 +15,11 @@ def explain(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: Excepti
         return error
     if failure.get("origin") == "transform":
         return TransformError(
-            f"batch {attempt.key} attempt {attempt.epoch}: transform {pipeline.transform!r} failed. The batch "
+            f"batch {attempt.key} attempt {attempt.epoch}: transform '{pipeline.transform}' failed. The batch "
             f"stays planned; mend the transform and run again.\n{failure.get('traceback') or failure.get('error')}"
         )
     if failure.get("origin") == "result":
-        returned = f"transform {pipeline.transform!r} returned" if pipeline.transform else "was read"
+        returned = f"transform '{pipeline.transform}' returned" if pipeline.transform else "was read"
         return TransformError(
             f"batch {attempt.key} attempt {attempt.epoch}: what {returned} cannot be written: {failure.get('error')}. "
             f"The batch stays planned; mend it, or the sink, and run again.\n{failure.get('traceback') or ''}"

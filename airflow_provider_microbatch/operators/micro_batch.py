@@ -27,7 +27,7 @@ from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.listeners.registration import listen
 from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.runtime.job import Flow, Transform
 from airflow_provider_microbatch.task_context.data_interval import interval_work
 from airflow_provider_microbatch.task_context.run_context import code_of, identity_of, open_execution
 from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
@@ -202,7 +202,7 @@ class MicroBatchOperator(BaseOperator):
         if self._running is not None:
             self._running.stop()
 
-    def code(self, context: Context) -> tuple[Code, Transform | None]:
+    def code(self, context: Context) -> tuple[Code, Transform | Flow | None]:
         """The files that travel, and the function to call."""
         return code_of(self.pipeline, context)
 

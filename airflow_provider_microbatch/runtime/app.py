@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,8 @@ from airflow_provider_microbatch.runtime.batch import Batch, Frames
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
-from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.flow import run_flow
+from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Transform
 from airflow_provider_microbatch.runtime.session import open_session, pin
 
 if TYPE_CHECKING:
@@ -98,12 +99,13 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         listings: dict[str, DataFrame | list[str] | None] = dict.fromkeys(job.stages)
         written: dict[str, int | None] = dict.fromkeys(job.stages, 0)
         if job.sources and not frames:
-            _check_nothing(job, warnings)
+            _check_nothing(job, job.stages, warnings)
         else:
             with watch.phase("transform"):
                 results = _transform(job, batch)
                 returned = time.monotonic()
                 _check_columns(job, results)
+            _check_nothing(job, [name for name in job.stages if name not in results], warnings)
             for count in counts.values():
                 count.spoil(since=returned)
             for name, frame in results.items():
@@ -176,57 +178,82 @@ def _read(
     return frames, counts, learned, told, ended
 
 
-def _check_nothing(job: Job, warnings: Warnings) -> None:
-    """No source has a frame, as if there were no data: the batch has no rows, and the transform nothing to be given."""
-    for stage in job.stages.values():
+def _check_nothing(job: Job, names: Collection[str], warnings: Warnings) -> None:
+    """For these stages no source has a frame, as if there were no data: they get no rows, and a transform would have
+    nothing to be given."""
+    for name in names:
+        stage = job.stages[name]
         if stage.arguments.get("columns_of_result"):
             raise BatchFailure(
                 "read",
                 f"table {stage.arguments['table']} is made of the result's columns, and the sources' files hold none. "
                 "Give the sink, or the source, a schema",
             )
-    warnings.add("no source has a frame: the transform is not called, and the batch has no rows")
+    if names:
+        which = "" if len(names) == len(job.stages) else f" for {', '.join(map(repr, names))}"
+        warnings.add(
+            f"no source has a frame{which}: the transform is not called, "
+            f"and the batch has no rows{' there' if which else ''}"
+        )
 
 
 def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
-    """What is to be written, by the name of its stage, in the order of the stages."""
+    """What is to be written, by the name of its stage, in the order of the stages. From a flow nothing comes for a
+    stage whose sources have no frame."""
+    if isinstance(job.transform, Flow):
+        found = run_flow(job.transform, batch, _call_node)
+        return {name: found[name] for name in job.stages if name in found}
     if job.transform is None:
         (source,) = (*job.sources, *job.absent)
         with failing_as("read"):
             returned: object = batch.sources[source]
     else:
-        log.info("calling %s", _name(job))
-        with failing_as("transform"):
-            # Imported only now: with Spark Connect, a module's top level may need the session.
-            returned = _load(f"{job.transform.module}:{job.transform.function}")(batch)
-    return {name: _frame(job, name, value) for name, value in _by_stage(job, returned).items()}
+        returned = _call(job.transform, batch)
+    what = _name(job.transform)
+    return {name: _frame(value, what, name) for name, value in _by_stage(job, what, returned).items()}
 
 
-def _by_stage(job: Job, returned: object) -> Mapping[str, object]:
+def _call(transform: Transform, batch: Batch, *, where: str = "") -> object:
+    log.info("calling %s", _name(transform))
+    with failing_as("transform", where=where):
+        # Imported only now: with Spark Connect, a module's top level may need the session.
+        return _load(f"{transform.module}:{transform.function}")(batch)
+
+
+def _call_node(node: FlowNode, given: Batch) -> DataFrame:
+    assert node.transform is not None
+    return _frame(_call(node.transform, given, where=f"transform {node.name!r}"), _name(node.transform), "")
+
+
+def _by_stage(job: Job, what: str, returned: object) -> Mapping[str, object]:
+    """What a transform returned, by the names of the stages.
+
+    :param what: the transform, for messages.
+    """
     if list(job.stages) == [""]:
         return {"": returned}
     names = ", ".join(map(repr, job.stages))
     if not isinstance(returned, Mapping):
-        what = f"{type(returned).__name__}, not a dict of DataFrames by the names of the sinks ({names})"
-        raise BatchFailure("transform", f"{_name(job)} returned {what}")
+        kind = f"{type(returned).__name__}, not a dict of DataFrames by the names of the sinks ({names})"
+        raise BatchFailure("transform", f"{what} returned {kind}")
     unknown = [name for name in returned if name not in job.stages]
     if unknown:
-        what = f"{', '.join(map(repr, unknown))}, which is no sink of this pipeline; its sinks are: {names}"
-        raise BatchFailure("transform", f"{_name(job)} returned a frame for {what}")
+        which = f"{', '.join(map(repr, unknown))}, which is no sink of this pipeline; its sinks are: {names}"
+        raise BatchFailure("transform", f"{what} returned a frame for {which}")
     missing = [name for name in job.stages if name not in returned]
     if missing:
         # Left out by mistake it would be a batch without rows there, for ever.
-        what = f"{', '.join(map(repr, missing))}; return an empty one (frame.limit(0)) if there is nothing to write"
-        raise BatchFailure("transform", f"{_name(job)} returned no frame for sink {what}")
+        which = f"{', '.join(map(repr, missing))}; return an empty one (frame.limit(0)) if there is nothing to write"
+        raise BatchFailure("transform", f"{what} returned no frame for sink {which}")
     return {name: returned[name] for name in job.stages}
 
 
-def _frame(job: Job, name: str, value: object) -> DataFrame:
+def _frame(value: object, what: str, name: str) -> DataFrame:
     from pyspark.sql import DataFrame
 
     if not isinstance(value, DataFrame):
         where = f" for sink {name!r}" if name else ""
-        raise BatchFailure("transform", f"{_name(job)} returned{where} {_what_it_is(value)}")
+        raise BatchFailure("transform", f"{what} returned{where} {_what_it_is(value)}")
     return value
 
 
@@ -248,13 +275,19 @@ def _check_columns(job: Job, results: Mapping[str, DataFrame]) -> None:
         if taken:
             raise BatchFailure(
                 "transform",
-                f"{_name(job)} returned the column {', '.join(taken)}, which this package adds by the table's folders; "
-                "rename or drop it",
+                f"{_what_wrote(job, name)} returned the column {', '.join(taken)}, which this package adds by the "
+                "table's folders; rename or drop it",
             )
 
 
-def _name(job: Job) -> str:
-    return f"{job.transform.module}.{job.transform.function}" if job.transform else "the source"
+def _what_wrote(job: Job, stage: str) -> str:
+    if isinstance(job.transform, Flow):
+        return job.transform.outputs[stage]
+    return _name(job.transform)
+
+
+def _name(transform: Transform | None) -> str:
+    return f"{transform.module}.{transform.function}" if transform else "the source"
 
 
 def _load(path: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JOB_VERSION = 4
+JOB_VERSION = 5
 """A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
 
 
@@ -102,6 +102,37 @@ class Transform:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlowNode:
+    """One place of a :class:`Flow`.
+
+    :param name: under which what flows on has its frame; no other node and no source has it.
+    :param inputs: names of sources, and of nodes before this one, that flow into it.
+    :param transform: called with a batch whose ``sources`` are the inputs' frames; None passes the rows on, those of
+        several inputs as their union.
+    :param partitions: into so many the result is repartitioned; None leaves it as it is.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    transform: Transform | None = None
+    partitions: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """What becomes of the sources' frames, in place of one function.
+
+    :param nodes: each after what flows into it.
+    :param outputs: the source or node whose frame is written, by the name of the stage.
+    :param partitions: into so many the frame of a source is repartitioned, by its name, before anything takes it.
+    """
+
+    nodes: tuple[FlowNode, ...]
+    outputs: Mapping[str, str]
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One attempt of one planned batch. Times are milliseconds since the epoch, UTC.
 
@@ -128,7 +159,7 @@ class Job:
     watermark_ms: int
     sources: Mapping[str, Read]
     stages: Mapping[str, Stage]
-    transform: Transform | None = None
+    transform: Transform | Flow | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -173,8 +204,23 @@ class Job:
                 name: Stage(**{**_revived(stage), "reserved_columns": tuple(stage["reserved_columns"])})
                 for name, stage in stages.items()
             },
-            transform=Transform(**transform) if transform else None,
+            transform=_transform(transform) if transform else None,
         )
+
+
+def _transform(values: Mapping[str, Any]) -> Transform | Flow:
+    if "nodes" not in values:
+        return Transform(**values)
+    nodes = (
+        FlowNode(
+            name=node["name"],
+            inputs=tuple(node["inputs"]),
+            transform=Transform(**node["transform"]) if node["transform"] else None,
+            partitions=node["partitions"],
+        )
+        for node in values["nodes"]
+    )
+    return Flow(nodes=tuple(nodes), outputs=values["outputs"], partitions=values["partitions"])
 
 
 def _revived(values: Mapping[str, Any]) -> dict[str, Any]:

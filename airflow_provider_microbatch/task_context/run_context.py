@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.runtime.job import Flow, Transform
 from airflow_provider_microbatch.stores.location import open_store
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def run_goes_on(run: RunIdentity, context: Context) -> bool:
         return False
 
 
-def code_of(pipeline: Pipeline, context: Context) -> tuple[Code, Transform | None]:
+def code_of(pipeline: Pipeline, context: Context) -> tuple[Code, Transform | Flow | None]:
     """Find the pipeline's code in the DAG bundle of the running task.
 
     :raises DefinitionError: if a file is missing or cannot be used; nothing was written then.

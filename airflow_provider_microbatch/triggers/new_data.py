@@ -87,7 +87,7 @@ class NewDataTrigger(BaseTrigger):
             # Importing a source's module and listing its files block, and this loop is shared by all triggers.
             pipeline = await asyncio.to_thread(Pipeline.from_dict, self.pipeline, any_server=True)
         except DefinitionError as error:
-            yield _event(NOT_IMPORTABLE, str(error))
+            yield event(NOT_IMPORTABLE, str(error))
             return
         try:
             run, backfill, interval = self._who(pipeline)
@@ -109,17 +109,17 @@ class NewDataTrigger(BaseTrigger):
                 asked_ms = now_ms()
         except Exception as error:
             # Raised from here, all that the task's log would say is that the trigger failed.
-            yield _event(FAILED, f"{type(error).__name__}: {error}")
+            yield event(FAILED, f"{type(error).__name__}: {error}")
             return
         self.log.info("Fires: %s", decision.reason)
         if self.end_from_trigger:
             yield TaskSuccessEvent(xcoms={"return_value": decision.reason})
         else:
-            yield _event(FIRED, decision.reason)
+            yield event(FIRED, decision.reason)
 
     def _skipped(self, reason: str) -> TriggerEvent:
         self.log.info("Gives way: %s", reason)
-        return TaskSkippedEvent(xcoms={"return_value": reason}) if self.end_from_trigger else _event(GIVES_WAY, reason)
+        return TaskSkippedEvent(xcoms={"return_value": reason}) if self.end_from_trigger else event(GIVES_WAY, reason)
 
     def _who(self, pipeline: Pipeline) -> tuple[RunIdentity | None, bool, Interval | None]:
         if self._run is not None:
@@ -172,5 +172,6 @@ def decide(
     return open_execution(pipeline).should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
 
 
-def _event(status: str, reason: str) -> TriggerEvent:
+def event(status: str, reason: str) -> TriggerEvent:
+    """What a sensor is told."""
     return TriggerEvent({"status": status, "reason": reason})  # type: ignore[no-untyped-call]

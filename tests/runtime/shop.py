@@ -125,3 +125,14 @@ def never_ends(batch: Batch) -> DataFrame:
             time.sleep(0.05)
 
     return batch.sources["orders"].withColumn("id", wait("id"))
+
+
+def keep_orders(batch: Batch) -> DataFrame:
+    """Of a flow: its one input, by the name of the node."""
+    return batch.sources["orders"]
+
+
+def pair(batch: Batch) -> DataFrame:
+    """Of a flow: people with an order, or all of them if there is none."""
+    people = batch.sources["people"]
+    return people.join(batch.sources["kept"].select("id"), "id") if "kept" in batch.sources else people

@@ -77,6 +77,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
     shutil.copy(ROOT / "tests" / "scheduler" / "backfill_dags.py", home / "dags" / "backfills.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "continuous_dags.py", home / "dags" / "continuous.py")
+    shutil.copy(ROOT / "tests" / "scheduler" / "job_dags.py", home / "dags" / "jobs_graph.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {

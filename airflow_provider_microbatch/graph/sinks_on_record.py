@@ -1,0 +1,45 @@
+"""Which pipeline of a job writes which sink, on record beside the job's checkpoints.
+
+A graph that is changed may split in another way: an edge that joins two parts makes one pipeline of them, and sinks in
+another order give a part another name. The table would go on under another checkpoint then, which
+reads its sources from the start: all would be in it twice. So it has to be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+
+_FOLDER = "_job/sinks"
+"""No pipeline has a name that begins like that."""
+
+
+def check_sinks(checkpoint: str, *, pipeline: str, sinks: Sequence[str]) -> None:
+    """See that the sinks are this pipeline's, and have it on record. Called before anything is planned; idempotent.
+
+    :param checkpoint: address of the job's checkpoints.
+    :param pipeline: name of the pipeline in its job.
+    :param sinks: names of its sinks.
+    :raises DefinitionError: if another pipeline of the job has written one of them.
+    :raises CheckpointError: if the store cannot be reached.
+    """
+    store: Store = open_store(checkpoint).scoped(_FOLDER)
+    for sink in sinks:
+        data = encode_record({"pipeline": pipeline})
+        if store.put_if_absent(sink, data):
+            continue
+        there = store.get(sink)
+        where = f"{store.location}/{sink}"
+        owner = pipeline if there is None else decode_record(there, where=where).get("pipeline")
+        if owner != pipeline:
+            raise DefinitionError(
+                f"sink {sink!r} was written by pipeline {owner!r} of this job, and would be by {pipeline!r} now, whose "
+                f"checkpoint does not know what is in the table: its sources would be read into it again. Either the "
+                f"pipeline keeps its name (sink(…, pipeline={owner!r})), or the graph was joined or parted: then the "
+                f"table begins anew under another sink's name; or, if {checkpoint}/{owner} has been moved to "
+                f"{checkpoint}/{pipeline}, remove {where}."
+            )

@@ -1,0 +1,71 @@
+"""Whether any pipeline of a job has a batch to make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.fire import FireDecision
+from airflow_provider_microbatch.graph.pause import pause_of
+from airflow_provider_microbatch.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[Pipeline, int | None], FireDecision]
+"""Whether a pipeline has work. The second argument is when it was last asked, milliseconds since the epoch, UTC."""
+
+
+class JobWatch:
+    """Asks the pipelines of a job in turn, and remembers what each look has seen. Writes nothing.
+
+    A pipeline is not asked while its failed batch has a pause, and one that cannot be asked counts as work only after
+    as long: its task will tell why, and run after run that tells the same would hold up the others.
+
+    :param pipelines: each with its checkpoint.
+    :param ask: asks one of them.
+    :param retry_seconds: the first pause after a failure.
+    :param clock_ms: the time, milliseconds since the epoch, UTC.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[tuple[Pipeline, Checkpoint]],
+        *,
+        ask: Ask,
+        retry_seconds: float,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._pipelines = pipelines
+        self._ask = ask
+        self._retry_seconds = retry_seconds
+        self._clock_ms = clock_ms
+        self._searched_ms: dict[str, int] = {}
+        self._silent_since_ms: dict[str, int] = {}
+
+    def look(self) -> FireDecision:
+        """Ask them until one has work; one decision for all."""
+        reasons = []
+        for pipeline, checkpoint in self._pipelines:
+            decision = self._look_at(pipeline, checkpoint)
+            reasons.append(f"{pipeline.name}: {decision.reason}")
+            if decision.fire:
+                return FireDecision(fire=True, reason=reasons[-1])
+        return FireDecision(fire=False, reason="; ".join(reasons))
+
+    def _look_at(self, pipeline: Pipeline, checkpoint: Checkpoint) -> FireDecision:
+        place, asked_ms = checkpoint.location, self._clock_ms()
+        try:
+            pause = pause_of(checkpoint, first_seconds=self._retry_seconds)
+            if pause is not None:
+                return FireDecision(fire=False, reason=str(pause))
+            decision = self._ask(pipeline, self._searched_ms.get(place))
+        except (MicroBatchError, OSError) as error:
+            since_ms = self._silent_since_ms.setdefault(place, asked_ms)
+            log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
+            return FireDecision(fire=asked_ms - since_ms >= self._retry_seconds * 1000, reason=str(error))
+        self._silent_since_ms.pop(place, None)
+        self._searched_ms[place] = asked_ms
+        return decision

@@ -1,0 +1,123 @@
+"""A job graph in a DAG: a task group a pipeline, and each goes on whatever becomes of the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TaskGroup, conf
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.labels import batch_label
+from airflow_provider_microbatch.graph import JobGraph
+from airflow_provider_microbatch.graph.pause import pause_of
+from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, set_label
+from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS, JobDataSensor
+from airflow_provider_microbatch.task_context.run_context import identity_of, open_checkpoint
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class JobPipelineOperator(MicroBatchOperator):
+    """The next micro-batch of one pipeline of a job.
+
+    A batch that failed is tried again by the next run, not by retries of the task, which would hold up the run and with
+    it the other pipelines. Until its pause is over the task fails at once, without Spark: the square is red for as long
+    as the table stands still.
+
+    :param job: the address below which the job's checkpoints lie.
+    :param part: name of the pipeline in its job.
+    :param sinks: names of its sinks.
+    :param retry_seconds: how long the pipeline is left alone after its batch failed, in seconds; twice as long after
+        each further time, up to an hour. A cleared task is not kept waiting.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        part: str,
+        sinks: tuple[str, ...],
+        retry_seconds: float = RETRY_SECONDS,
+        retries: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.job = job
+        self.part = part
+        self.sinks = sinks
+        self.retry_seconds = retry_seconds
+
+    @lifetime()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Make one batch.
+
+        :raises AirflowFailException: while the pause after a failure lasts.
+        :raises DefinitionError: if another pipeline of the job has written one of the sinks.
+        """
+        check_sinks(self.job, pipeline=self.part, sinks=self.sinks)
+        if not identity_of(context).was_cleared:
+            pause = pause_of(open_checkpoint(self.pipeline), first_seconds=self.retry_seconds)
+            if pause is not None:
+                set_label(context, batch_label(pause.key))
+                raise AirflowFailException(f"pipeline {self.pipeline.name!r}: {pause}. Clear this task to try it now.")
+        return super().execute(context)
+
+
+def micro_batch_job(
+    graph: JobGraph,
+    *,
+    wait: bool = True,
+    poke_interval: float = 10,
+    deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+    retry_seconds: float = RETRY_SECONDS,
+    group_id: str | None = None,
+    operator: type[JobPipelineOperator] = JobPipelineOperator,
+    **operator_arguments: Any,
+) -> TaskGroup:
+    """A task group of a job: in it a task group a pipeline, beside each other. None waits for another, and one that
+    fails makes the run red and leaves the others' tables fresh.
+
+    :param graph: the job.
+    :param wait: begin with a sensor that waits until any of the pipelines has a batch to make.
+    :param poke_interval: seconds between two looks of the sensor.
+    :param deferrable: the sensor waits in the triggerer.
+    :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
+        further time, up to an hour.
+    :param group_id: by default the name of the job.
+    :param operator: a subclass of the pipelines' operator, for those who have one.
+    :param operator_arguments: further arguments of each
+        :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator`, such as ``conn_id``.
+    :raises DefinitionError: as the graph, and for a wrong type.
+    """
+    if not isinstance(graph, JobGraph):
+        raise DefinitionError(f"micro_batch_job is given a {type(graph).__name__}, not a JobGraph.")
+    with TaskGroup(group_id=group_id or graph.name) as group:
+        sensor = (
+            JobDataSensor(
+                task_id="new_data",
+                pipelines=graph.pipelines,
+                retry_seconds=retry_seconds,
+                poke_interval=poke_interval,
+                deferrable=deferrable,
+            )
+            if wait
+            else None
+        )
+        for name, pipeline in graph.by_name().items():
+            with TaskGroup(group_id=name):
+                task = operator(
+                    task_id="micro_batch",
+                    pipeline=pipeline,
+                    job=graph.checkpoint,
+                    part=name,
+                    sinks=graph.sinks_of(name),
+                    retry_seconds=retry_seconds,
+                    **operator_arguments,
+                )
+            if sensor is not None:
+                sensor >> task
+    return group

@@ -1,0 +1,123 @@
+"""Waits until any pipeline of a job has a batch to make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, conf
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.graph.watch import JobWatch
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
+from airflow_provider_microbatch.triggers.job_data import (
+    JobDataTrigger,
+    cleared_runs,
+    first_that_gives_way,
+    watch_of,
+)
+from airflow_provider_microbatch.triggers.new_data import FAILED, GIVES_WAY, NOT_IMPORTABLE
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RETRY_SECONDS = 60.0
+"""The first pause of a pipeline whose batch failed."""
+
+
+class JobDataSensor(BaseSensorOperator):
+    """Wait until one pipeline of a job has a batch to make: then the run begins for all of them, and those that have
+    nothing skip. No JVM, and it writes nothing.
+
+    A pipeline whose batch failed is not waited for before its pause is over. In a run of Airflow's backfill there is
+    nothing to wait for.
+
+    :param pipelines: those of the job, which plan what is new.
+    :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
+        further time, up to an hour.
+    :param deferrable: wait in the triggerer.
+    :param poke_interval: seconds between two looks at the sources, also in the triggerer.
+    :param mode: how a worker waits; ``reschedule`` frees it between two looks.
+    :raises DefinitionError: for a pipeline that plans by data intervals: its run is there when its interval is over.
+    """
+
+    ui_color = "#d9e8f3"
+
+    def __init__(
+        self,
+        *,
+        pipelines: Sequence[Pipeline],
+        retry_seconds: float = RETRY_SECONDS,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: timedelta | float = 10,
+        mode: str = "reschedule",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, mode=mode, **kwargs)
+        self.pipelines = tuple(pipelines)
+        by_interval = [pipeline.name for pipeline in self.pipelines if pipeline.plan != LIVE]
+        if by_interval or not self.pipelines:
+            raise DefinitionError(
+                f"task {self.task_id!r} waits for new data of pipelines that plan what is new"
+                + (f", and {by_interval[0]!r} plans by data intervals. Leave the sensor out." if by_interval else ".")
+            )
+        self.retry_seconds = retry_seconds
+        self.deferrable = deferrable
+        self._watch: JobWatch | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Look; when there is nothing yet, go on waiting."""
+        if not self.deferrable:
+            return super().execute(context)
+        if not self.poke(context):
+            self.defer(
+                trigger=JobDataTrigger(
+                    pipelines=[pipeline.to_dict() for pipeline in self.pipelines],
+                    poll_interval=self.poke_interval,
+                    retry_seconds=self.retry_seconds,
+                    run=dataclasses.asdict(identity_of(context)),
+                ),
+                method_name=self.execute_complete.__name__,
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return None
+
+    @lifetime()
+    def poke(self, context: Context) -> bool:
+        """Whether any pipeline has work.
+
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end.
+        """
+        if is_backfill(context):
+            return True
+        run = identity_of(context)
+        if self._watch is None:
+            self._watch = watch_of(self.pipelines, run, retry_seconds=self.retry_seconds)
+        decision = self._watch.look()
+        self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
+        if not decision.fire:
+            cleared = first_that_gives_way(cleared_runs(self.pipelines), run)
+            if cleared is not None:
+                raise AirflowSkipException(cleared)
+        return decision.fire
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Called in a worker with the trigger's event.
+
+        :raises AirflowException: with the text of the trigger's error.
+        """
+        if event["status"] == NOT_IMPORTABLE:
+            self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
+            return super().execute(context)
+        if event["status"] == FAILED:
+            raise AirflowException(f"the job cannot be watched: {event['reason']}")
+        if event["status"] == GIVES_WAY:
+            raise AirflowSkipException(event["reason"])
+        self.log.info("Fires: %s", event["reason"])
+        return event["reason"]

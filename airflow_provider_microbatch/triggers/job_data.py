@@ -1,0 +1,103 @@
+"""Waits in the triggerer until any pipeline of a job has something to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.graph.watch import JobWatch
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.run_context import open_checkpoint
+from airflow_provider_microbatch.triggers.new_data import (
+    FAILED,
+    FIRED,
+    GIVES_WAY,
+    NOT_IMPORTABLE,
+    decide,
+    event,
+    gives_way,
+)
+
+
+class JobDataTrigger(BaseTrigger):
+    """Asks every ``poll_interval`` seconds whether a pipeline of the job has a batch to make. Never writes.
+
+    Events are those of :class:`~airflow_provider_microbatch.triggers.new_data.NewDataTrigger`.
+
+    :param pipelines: as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives them.
+    :param poll_interval: seconds between two questions.
+    :param retry_seconds: the first pause of a pipeline whose batch failed, in seconds.
+    :param run: identity of the asking run.
+    """
+
+    def __init__(
+        self, *, pipelines: list[dict[str, Any]], poll_interval: float, retry_seconds: float, run: dict[str, Any]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pipelines = pipelines
+        self.poll_interval = poll_interval
+        self.retry_seconds = retry_seconds
+        self._run = run
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "pipelines": self.pipelines,
+                "poll_interval": self.poll_interval,
+                "retry_seconds": self.retry_seconds,
+                "run": self._run,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event."""
+        try:
+            pipelines = await asyncio.to_thread(
+                lambda: [Pipeline.from_dict(one, any_server=True) for one in self.pipelines]
+            )
+        except DefinitionError as error:
+            yield event(NOT_IMPORTABLE, str(error))
+            return
+        run = RunIdentity(**self._run)
+        watch, clears = watch_of(pipelines, run, retry_seconds=self.retry_seconds), cleared_runs(pipelines)
+        try:
+            while not (decision := await asyncio.to_thread(watch.look)).fire:
+                cleared = await sync_to_async(first_that_gives_way)(clears, run)
+                if cleared is not None:
+                    yield event(GIVES_WAY, cleared)
+                    return
+                await asyncio.sleep(self.poll_interval)
+        except Exception as error:
+            # Raised from here, all that the task's log would say is that the trigger failed.
+            yield event(FAILED, f"{type(error).__name__}: {error}")
+            return
+        self.log.info("Fires: %s", decision.reason)
+        yield event(FIRED, decision.reason)
+
+
+def watch_of(pipelines: Sequence[Pipeline], run: RunIdentity, *, retry_seconds: float) -> JobWatch:
+    """The pipelines of a job, as a sensor of a run asks them."""
+    return JobWatch(
+        [(pipeline, open_checkpoint(pipeline)) for pipeline in pipelines],
+        ask=lambda pipeline, searched_ms: decide(pipeline, run, backfill=False, searched_ms=searched_ms),
+        retry_seconds=retry_seconds,
+    )
+
+
+def cleared_runs(pipelines: Sequence[Pipeline]) -> list[ClearedRuns]:
+    """Those of each pipeline."""
+    return [ClearedRuns(pipeline) for pipeline in pipelines]
+
+
+def first_that_gives_way(clears: Sequence[ClearedRuns], run: RunIdentity) -> str | None:
+    """Why the run ends without having waited, for the first pipeline that has a reason; None if none has."""
+    return next(filter(None, (gives_way(one, run) for one in clears)), None)

@@ -1,0 +1,113 @@
+"""What a job remembers between runs: whose its sinks are, and which pipeline has failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import DefinitionError, EngineError, SourceError, TransformError
+from airflow_provider_microbatch.execution.fire import FireDecision
+from airflow_provider_microbatch.graph.pause import pause_of
+from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
+from airflow_provider_microbatch.graph.watch import JobWatch
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+def test_a_table_does_not_go_on_under_another_pipeline(tmp_path: Path) -> None:
+    """Its checkpoint does not know what is in the table, and would read the sources into it again."""
+    job = str(tmp_path / "shop")
+    check_sinks(job, pipeline="orders", sinks=["orders", "raw"])
+    check_sinks(job, pipeline="orders", sinks=["orders"])
+    check_sinks(job, pipeline="people", sinks=["people"])
+    with pytest.raises(DefinitionError) as refused:
+        check_sinks(job, pipeline="people", sinks=["people", "raw"])
+    assert "sink 'raw' was written by pipeline 'orders' of this job" in str(refused.value)
+    assert "pipeline='orders'" in str(refused.value)
+
+
+def failing(world: World) -> None:
+    def fail(_: object) -> list[dict[str, object]]:
+        raise ValueError("no such column: amuont")
+
+    with pytest.raises(TransformError):
+        world.run(0, InlineEngine(transform=fail))
+
+
+def test_a_batch_that_fails_is_left_alone_twice_as_long_each_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    checkpoint = world.checkpoint
+    assert pause_of(checkpoint, first_seconds=60) is None
+    world.land(1, 2)
+    for failures, seconds in enumerate((60, 120, 240), start=1):
+        failing(world)
+        pause = pause_of(checkpoint, first_seconds=60)
+        assert pause is not None
+        assert pause.failures == failures
+        assert seconds - 30 < pause.seconds <= seconds
+    assert pause_of(checkpoint, first_seconds=1e-9) is None
+    world.run(0)
+    assert pause_of(checkpoint, first_seconds=60) is None
+
+
+def test_an_outage_of_the_engine_has_a_pause_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.land(1)
+
+    def refuse(_: object) -> None:
+        raise EngineError("the cluster is away")
+
+    with pytest.raises(EngineError):
+        world.run(0, InlineEngine(before_stage=refuse))
+    pause = pause_of(world.checkpoint, first_seconds=60)
+    assert pause is not None
+    assert "has failed once, and is tried again in" in str(pause)
+
+
+class Clock:
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_the_watch_begins_a_run_for_who_has_work_and_for_no_one_in_a_pause(tmp_path: Path) -> None:
+    failed, idle, busy = (World(tmp_path / name) for name in ("failed", "idle", "busy"))
+    failed.land(1)
+    failing(failed)
+    worlds = (failed, idle, busy)
+    asked: list[object] = []
+    has_work: list[object] = []
+
+    def ask(pipeline: object, searched_ms: int | None) -> FireDecision:
+        asked.append((pipeline, searched_ms))
+        return FireDecision(fire=pipeline in has_work, reason="asked")
+
+    clock = Clock()
+    watch = JobWatch(
+        [(world.pipeline, world.checkpoint) for world in worlds], ask=ask, retry_seconds=60, clock_ms=clock
+    )
+    assert not watch.look().fire
+    assert [one for one, _ in asked] == [idle.pipeline, busy.pipeline]
+    assert "has failed once" in watch.look().reason
+    clock.now = 5_000
+    has_work.append(busy.pipeline)
+    assert watch.look().fire
+    assert asked[-1] == (busy.pipeline, 0)
+
+
+def test_one_that_cannot_be_asked_is_no_reason_to_begin_run_after_run(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def ask(pipeline: object, searched_ms: int | None) -> FireDecision:
+        raise SourceError("the landing folder is away")
+
+    clock = Clock()
+    watch = JobWatch([(world.pipeline, world.checkpoint)], ask=ask, retry_seconds=60, clock_ms=clock)
+    assert not watch.look().fire
+    clock.now = 59_000
+    assert not watch.look().fire
+    clock.now = 60_000
+    assert watch.look().fire
+    assert "the landing folder is away" in watch.look().reason
