@@ -42,10 +42,9 @@ class JobPipelineOperator(MicroBatchOperator):
         part: str,
         sinks: tuple[str, ...],
         retry_seconds: float = RETRY_SECONDS,
-        retries: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(**kwargs)
         self.job = job
         self.part = part
         self.sinks = sinks
@@ -116,7 +115,8 @@ def micro_batch_job(
                     part=name,
                     sinks=graph.sinks_of(name),
                     retry_seconds=retry_seconds,
-                    **operator_arguments,
+                    # Said, or a DAG's default_args would have the run wait for the retries of one pipeline.
+                    **{"retries": 0, **operator_arguments},
                 )
             if sensor is not None:
                 sensor >> task

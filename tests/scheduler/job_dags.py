@@ -1,5 +1,5 @@
 """The DAG of the job test, copied into the DAGs folder; on an engine without a JVM. One of three pipelines fails for as
-long as the file ``job_fails`` is in ``MICROBATCH_HOME``."""
+long as the file ``job_fails`` is in ``MICROBATCH_HOME``; and a job of tables, two of which have their turn in a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from airflow.sdk import DAG
 from airflow_provider_microbatch import FileSink, FileSource
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.graph import JobGraph
+from airflow_provider_microbatch.graph.tables import TableJob, folders_of
 from airflow_provider_microbatch.operators.job import JobPipelineOperator, micro_batch_job
+from airflow_provider_microbatch.operators.tables import TableOperator, micro_batch_tables
 from airflow_provider_microbatch.runtime.job import Job
 from tests.support.inline_engine import InlineEngine
 
@@ -47,3 +49,22 @@ with DAG("job", schedule="@continuous", start_date=datetime(2026, 1, 1), max_act
             _sink("people"),
         )
     micro_batch_job(job, deferrable=True, poke_interval=0.5, retry_seconds=5, operator=_Inline)
+
+
+class _InlineTable(TableOperator):
+    def engine(self) -> InlineEngine:
+        return InlineEngine()
+
+
+with DAG("tables", schedule=None, max_active_runs=1):
+    micro_batch_tables(
+        TableJob(
+            "tables",
+            checkpoint=str(HOME / "checkpoints" / "tables"),
+            tables=folders_of(str(HOME / "landing" / "tables")),
+            source=lambda table: FileSource(str(HOME / "landing" / "tables" / table), schema="id long", max_files=1),
+            sink=lambda table: FileSink(str(HOME / "lake" / "tables" / table), format="json"),
+        ),
+        max_pipelines=2,
+        operator=_InlineTable,
+    )

@@ -1,4 +1,5 @@
-"""Three pipelines of one job on a real scheduler, of which one fails all the time; ten batches of each other one."""
+"""Jobs on a real scheduler: three pipelines of which one fails all the time, ten batches of each other one; and tables
+that come while the job runs."""
 
 from __future__ import annotations
 
@@ -48,3 +49,30 @@ def test_a_pipeline_that_fails_leaves_the_others_tables_fresh_and_the_run_red(sh
     shop.wait_for_commit("job/broken", 0)
     assert ids(shop, "broken") == [0]
     shop.airflow.pause(DAG)
+
+
+def test_tables_have_their_turn_and_one_that_comes_is_found(shop: Shop) -> None:
+    for table in ("a", "b", "c"):
+        for number in range(2):
+            shop.land(f"tables/{table}", f"{number}", [{"id": number}])
+    shop.airflow.unpause("tables")
+
+    def run() -> dict[str, str]:
+        """States by label."""
+        run_id = shop.airflow.trigger("tables")
+        shop.airflow.wait_for_run("tables", run_id, timeout=SECONDS)
+        path = f"dags/tables/dagRuns/{run_id}/taskInstances"
+        found = shop.airflow.api("GET", path)["task_instances"]
+        return {ti["rendered_map_index"]: ti["state"] for ti in found if ti["task_id"] == "tables.micro_batch"}
+
+    assert run() == {"a · batch 0 · 1 row": "success", "b · batch 0 · 1 row": "success"}
+    shop.land("tables/d", "0", [{"id": 0}])
+    # None of them has had a batch yet.
+    assert run() == {"c · batch 0 · 1 row": "success", "d · batch 0 · 1 row": "success"}
+    # These have been without one for longest.
+    assert run() == {"a · batch 1 · 1 row": "success", "b · batch 1 · 1 row": "success"}
+    assert run() == {"c · batch 1 · 1 row": "success"}
+    for table, rows in {"a": 2, "b": 2, "c": 2, "d": 1}.items():
+        found = (shop.home / "lake" / "tables" / table / "lane=live").glob("batch_id=*/part-*")
+        assert sum(len(part.read_text().splitlines()) for part in found) == rows
+    shop.airflow.pause("tables")

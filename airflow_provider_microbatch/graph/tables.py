@@ -1,0 +1,146 @@
+"""One definition for many tables: a pipeline a table, and which tables there are is found when a run begins."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MicroBatchError
+from airflow_provider_microbatch.graph.pause import pause_of
+from airflow_provider_microbatch.graph.watch import Ask
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sources import Source
+
+log = logging.getLogger(__name__)
+
+
+class TableJob:
+    """A job of tables that are all made alike::
+
+        shop = TableJob(
+            "shop",
+            checkpoint="/data/checkpoints/shop",
+            tables=folders_of("/data/landing"),
+            source=lambda table: FileSource(f"/data/landing/{table}", schema=…),
+            sink=lambda table: FileSink(f"/data/lake/{table}"),
+        )
+
+    A table that comes is read from its start; one that goes keeps its checkpoint, and goes on there when it is back.
+    Making a job asks for no table, so that a file of two hundred is parsed like one of a single table.
+
+    :param name: name of the job.
+    :param checkpoint: the checkpoints of its pipelines lie below this address, each under its table's name.
+    :param tables: the names, or what lists them when a run begins.
+    :param source: what a table is read from.
+    :param sink: what it is written to.
+    :param transform: ``path/to/file.py:function``, for all; its batch has one source, which bears the table's name.
+    :param pipeline_arguments: further arguments of each
+        :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``.
+    :raises DefinitionError: for a name that cannot be one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        checkpoint: str,
+        tables: Iterable[str] | Callable[[], Iterable[str]],
+        source: Callable[[str], Source],
+        sink: Callable[[str], Sink],
+        transform: str | None = None,
+        **pipeline_arguments: Any,
+    ) -> None:
+        self.name = check_name(name, what="job")
+        self.checkpoint = checkpoint.rstrip("/")
+        self._tables = tables if callable(tables) else tuple(tables)
+        self._source = source
+        self._sink = sink
+        self._arguments = {"transform": transform, **pipeline_arguments}
+
+    def __str__(self) -> str:
+        """The same at each parse: it goes into Airflow's form of the DAG."""
+        return f"job {self.name} at {self.checkpoint}"
+
+    def pipeline(self, table: str) -> Pipeline:
+        """The pipeline of a table.
+
+        :raises DefinitionError: for a name that cannot be one, and as a pipeline does.
+        """
+        check_name(table, what=f"job {self.name!r}: table")
+        return Pipeline(
+            f"{self.name}.{table}",
+            checkpoint=f"{self.checkpoint}/{table}",
+            sources={table: self._source(table)},
+            sink=self._sink(table),
+            **self._arguments,
+        )
+
+    def tables(self) -> list[str]:
+        """The names of those that are there now, sorted.
+
+        :raises DefinitionError: for one that cannot be a name: it would be passed over for ever.
+        """
+        found = sorted(set(self._tables() if callable(self._tables) else self._tables))
+        for name in found:
+            check_name(name, what=f"job {self.name!r}: table")
+        return found
+
+
+def folders_of(path: str) -> Callable[[], list[str]]:
+    """What lists the tables of a landing folder: each folder in it is one. Names that begin with a dot or an underscore
+    are not meant for readers.
+
+    :param path: a folder.
+    """
+
+    def list_them() -> list[str]:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise DefinitionError(f"there is no folder {path!r} to find tables in.")
+        return [one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith(("_", "."))]
+
+    return list_them
+
+
+def due(
+    pipelines: Sequence[tuple[Pipeline, Checkpoint]], *, ask: Ask, at_most: int, retry_seconds: float
+) -> list[Pipeline]:
+    """Those that have a batch to make, the one first that has been without a batch for longest: with more tables than
+    may run at once, each has its turn, and one that is always busy holds up none.
+
+    One that cannot be asked is among them, at its place: its task tells why.
+
+    :param pipelines: each with its checkpoint.
+    :param ask: whether one has work.
+    :param at_most: so many.
+    :param retry_seconds: the first pause of a pipeline whose batch failed. It is among them then too, behind all that
+        have work: its task fails at once, and shows that the table stands still.
+    """
+    found: list[tuple[bool, float, str, Pipeline]] = []
+    for pipeline, checkpoint in pipelines:
+        waits, work = False, True
+        try:
+            waits = pause_of(checkpoint, first_seconds=retry_seconds) is not None
+            work = waits or ask(pipeline, None).fire
+        except (MicroBatchError, OSError) as error:
+            log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
+        if work:
+            found.append((waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
+    found.sort(key=lambda one: one[:3])
+    return [pipeline for *_, pipeline in found[:at_most]]
+
+
+def _idle_seconds(checkpoint: Checkpoint) -> float:
+    """How long ago the newest batch was committed; endless if none was, or nobody can tell."""
+    try:
+        log = checkpoint.lane(LIVE).commit_log
+        newest = log.latest_id()
+        return math.inf if newest is None else log.age_seconds(newest)
+    except (CheckpointError, OSError):
+        return math.inf
