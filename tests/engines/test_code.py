@@ -8,7 +8,8 @@ import pytest
 
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.runtime.job import Transform
+from airflow_provider_microbatch.flow import FlowStep, PipelineFlow
+from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Transform
 
 
 def write(folder: Path, name: str, text: str = "def transform(batch):\n    raise SystemExit('imported')\n") -> Path:
@@ -101,3 +102,47 @@ def test_missing_files_and_wrong_kinds_are_named(tmp_path: Path) -> None:
         resolve_code("orders.py:transform", base=tmp_path, py_files=["data.csv"])
     with pytest.raises(DefinitionError, match="one name"):
         resolve_code("orders.py:transform", base=tmp_path, py_files=["jobs/orders.py"])
+
+
+def flow_of(*steps: FlowStep, output: str) -> PipelineFlow:
+    return PipelineFlow(steps, {"": output}, partitions={"orders": 4})
+
+
+def test_of_a_flow_every_function_is_found_and_each_file_travels_once(tmp_path: Path) -> None:
+    write(tmp_path, "jobs/orders.py", "def clean(batch): ...\ndef join(batch): ...\n")
+    write(tmp_path, "jobs/people.py", "def keep(batch): ...\n")
+    flow = flow_of(
+        FlowStep("clean", ["orders"], transform="jobs/orders.py:clean"),
+        FlowStep("keep", ["people"], transform="jobs/people.py:keep", partitions=2),
+        FlowStep("both", ["clean", "keep"]),
+        FlowStep("join", ["both"], transform="jobs/orders.py:join"),
+        output="join",
+    )
+    code, called = resolve_code(flow, base=tmp_path)
+    assert code.transform == "jobs/orders.py:clean, jobs/people.py:keep, jobs/orders.py:join"
+    assert code.files == (str(tmp_path / "jobs/orders.py"), str(tmp_path / "jobs/people.py"))
+    assert called == Flow(
+        nodes=(
+            FlowNode(name="clean", inputs=("orders",), transform=Transform(module="orders", function="clean")),
+            FlowNode(
+                name="keep", inputs=("people",), transform=Transform(module="people", function="keep"), partitions=2
+            ),
+            FlowNode(name="both", inputs=("clean", "keep")),
+            FlowNode(name="join", inputs=("both",), transform=Transform(module="orders", function="join")),
+        ),
+        outputs={"": "join"},
+        partitions={"orders": 4},
+    )
+
+
+def test_a_flow_that_hangs_together_otherwise_is_other_code(tmp_path: Path) -> None:
+    one, _ = resolve_code(flow_of(FlowStep("both", ["orders", "people"]), output="both"), base=tmp_path)
+    other, _ = resolve_code(flow_of(FlowStep("both", ["orders"]), output="both"), base=tmp_path)
+    assert one.code_hash
+    assert one.code_hash != other.code_hash
+
+
+def test_a_function_of_a_flow_that_is_missing_is_named(tmp_path: Path) -> None:
+    flow = flow_of(FlowStep("clean", ["orders"], transform="jobs/orders.py:clean"), output="clean")
+    with pytest.raises(DefinitionError, match=r"jobs/orders\.py:clean"):
+        resolve_code(flow, base=tmp_path)

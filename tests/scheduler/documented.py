@@ -41,7 +41,14 @@ class Documented:
         """Its pipeline's, below ``checkpoints``."""
         found = self._named("checkpoints")
         assert found is not None, self.text
-        return found
+        # Those of a job lie below its own, each under the name of the pipeline's first sink; the last one is told of.
+        sinks = re.findall(r'\.sink\("(\w+)"', self.text)
+        return f"{found}/{sinks[-1]}" if sinks else found
+
+    @property
+    def landings(self) -> list[str]:
+        """All folders below ``landing``: a source that looks in none would fail."""
+        return re.findall(r"/landing/(\w+)", self.text)
 
     def _named(self, folder: str) -> str | None:
         """What lies below a folder; an example that has a pipeline of its own names that last."""
@@ -76,7 +83,9 @@ def documented(home: Path) -> Iterator[Documented]:
             yield _adapted(name, f"{pipeline}\n{_NAMED_IN_THE_TEXT}\n{block}", home / name)
     for path in sorted((ROOT / "dags").glob("*.py")):
         if not (ROOT / "tests" / "scheduler" / f"test_{path.name}").exists():
-            yield _adapted("dags", path.read_text(), home / "dags")
+            text = path.read_text()
+            # Who is told of its rows looks at all tables of the folder.
+            yield _adapted("dags", text, home / (path.stem if "JobGraph(" in text else "dags"))
 
 
 def blocks(page: Path) -> list[str]:

@@ -130,6 +130,8 @@ def deployed(shop: Shop, warm_engine: None) -> Iterator[list[Watched]]:
     watched = [Watched(dag=dag, shop=Shop(home=dag.folder, airflow=shop.airflow)) for dag in found]
     deploy_transform(shop.airflow.dags)
     for one in watched:
+        for folder in one.dag.landings:
+            (one.shop.home / "landing" / folder).mkdir(parents=True, exist_ok=True)
         if one.dag.landing is not None:
             one.land()
         files[one.dag.dag_id].write_text(one.dag.text)
