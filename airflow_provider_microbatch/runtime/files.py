@@ -124,6 +124,14 @@ def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"files": files, "left_out": list(arguments.get("left_out", ()))}
 
 
+def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a read of a whole range would have told, of what reads of its splits told."""
+    return {
+        "files": sum(one["files"] for one in told),
+        "left_out": [path for one in told for path in one["left_out"]],
+    }
+
+
 def _read_group(
     spark: SparkSession, arguments: Mapping[str, Any], group: Mapping[str, Any], schema: StructType | None
 ) -> DataFrame:

@@ -60,12 +60,15 @@ class Read:
     :param arguments: JSON values.
     :param requires: what the reader needs.
     :param amount: how much there is in the range, for people; empty if nobody knows.
+    :param joins: ``module:function``; called with a list of what readers of all splits of a range told, returns what
+        the reader of the range would have told. Empty: of a range that is read by splits nothing is told.
     """
 
     reader: str
     arguments: Mapping[str, Any]
     requires: Requirements = NOTHING
     amount: str = ""
+    joins: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,19 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Split:
+    """A part of a range that can be read by itself: the smallest unit that a subtask of a batch takes.
+
+    :param id: by which it is known, unique in its range: the same at each call, in every process, and never of other
+        rows. Any text; it becomes no path.
+    :param read: how the runtime reads it.
+    """
+
+    id: str
+    read: Read
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadLimit:
     """How much the next batch may take from a source, beside the source's own limits (Spark's ``ReadLimit``). None: no
     limit. A source heeds what it can count without reading; each batch has at least one split.
@@ -182,6 +195,17 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
+
+    def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
+        """The splits of ``(start, end]``, in the order in which they are read: each row of the range is in one of them,
+        and their reads add up to :meth:`read`. At least one. Asked where :meth:`read` is, and as often: it tells the
+        same splits each time. A source whose range is read as a whole has the one that this returns.
+
+        Readers of several splits tell what they read one by one; :attr:`Read.joins` makes one answer of theirs.
+
+        :raises SourceChangedError: as :meth:`read` does.
+        """
+        return [Split(id="all", read=self.read(start, end))]
 
     def read_late(self, start: Offset | None) -> Read:
         """What the runtime has to read from ``start`` on, up to where it comes.

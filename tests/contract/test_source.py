@@ -11,9 +11,11 @@ from typing import Protocol
 
 import pytest
 from acme_microbatch.counter import CounterSource
+from acme_microbatch.counter_reader import numbers
 
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -36,6 +38,9 @@ class System(Protocol):
     def break_it(self) -> None:
         """Take away what the source reads, as an outage does."""
 
+    def rows(self, read: Read) -> list[int]:
+        """What the reader would find: in each unit of data its number. Asked of a source that has several splits."""
+
 
 class Files:
     """Small JSON files, at most two a batch."""
@@ -55,16 +60,20 @@ class Files:
     def break_it(self) -> None:
         self._folder.rename(self._folder.with_name("elsewhere"))
 
+    def rows(self, read: Read) -> list[int]:
+        paths = [path for group in read.arguments["groups"] for path in group["paths"]]
+        return [json.loads(Path(path).read_text())["id"] for path in paths]
+
 
 class Counter:
     """Somebody else's: numbers, at most two a batch."""
 
     keeps_a_log = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, block: int | None = None) -> None:
         self._head = root / "orders.txt"
         self._head.write_text("0")
-        self.source: Source = CounterSource(str(self._head), max_rows=2)
+        self.source: Source = CounterSource(str(self._head), max_rows=2, block=block)
 
     def arrive(self) -> None:
         self._head.write_text(str(int(self._head.read_text()) + 1))
@@ -72,11 +81,15 @@ class Counter:
     def break_it(self) -> None:
         self._head.unlink()
 
+    def rows(self, read: Read) -> list[int]:
+        return list(numbers(read.arguments))
+
 
 SYSTEMS: dict[str, Callable[[Path], System]] = {
     "file": Files,
     "file, ordered": partial(Files, ordered=True),
     "acme's counter": Counter,
+    "acme's counter, in blocks": partial(Counter, block=1),
 }
 
 
@@ -301,3 +314,47 @@ def test_figures_have_words(system: System, reopen: Callable[[], OpenSource]) ->
     assert words
     assert all(isinstance(count, int) and count > 0 for count in words.values())
     assert words.keys() <= {reopen().splits, "rows", "bytes"}
+
+
+def test_splits_tile_the_range_and_are_the_same_at_each_call(system: System, reopen: Callable[[], OpenSource]) -> None:
+    position = None
+    for _ in range(3):
+        system.arrive()
+        system.arrive()
+        start, position = position, reopen().latest_offset(position)
+        splits = reopen().splits_of(start, position)
+        whole = reopen().read(start, position)
+        if [split.read for split in splits] != [whole]:
+            rows = [row for split in splits for row in system.rows(split.read)]
+            assert rows == system.rows(whole), "their reads add up to the read of the range"
+            assert len(set(rows)) == len(rows)
+        assert len({split.id for split in splits}) == len(splits)
+        system.arrive()
+        assert reopen().splits_of(start, position) == splits, "whatever has come since, and whoever asks"
+
+
+def test_splits_of_other_ranges_are_no_splits_of_this_one(system: System, reopen: Callable[[], OpenSource]) -> None:
+    """What a subtask has finished must never pass for the output of other rows."""
+    position, seen = None, list[tuple[str, str]]()
+    for _ in range(3):
+        system.arrive()
+        start, position = position, reopen().latest_offset(position)
+        seen += [(split.id, json.dumps(split.read.arguments)) for split in reopen().splits_of(start, position)]
+    assert len(set(seen)) == len(seen)
+
+
+def test_an_empty_range_has_one_split(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    position = reopen().latest_offset(None)
+    (split,) = reopen().splits_of(position, position)
+    assert split.read == reopen().read(position, position)
+
+
+def test_what_readers_of_splits_tell_is_joined_by_an_importable_function(
+    system: System, reopen: Callable[[], OpenSource]
+) -> None:
+    for _ in range(2):
+        system.arrive()
+    for split in reopen().splits_of(None, reopen().latest_offset(None)):
+        module, _, function = split.read.joins.partition(":")
+        assert not split.read.joins or callable(getattr(__import__(module, fromlist=[function]), function))

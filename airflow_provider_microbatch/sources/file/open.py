@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
 from airflow_provider_microbatch.sources.file.clean import Cleaner, is_listed
@@ -24,15 +24,14 @@ from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.path import check_readable
-from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, partition_groups, usable
+from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
+from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
-
-READER = "airflow_provider_microbatch.runtime.files:read"
 
 _BOUND = "bound"
 _SELECTS = ("path", "recursive", "file_name_pattern", "max_file_age")
@@ -61,6 +60,7 @@ class OpenFileSource(OpenSource):
         self._committed = context.committed
         self._cleaning = CleaningRecord(context.state, before=context.states_before)
         self._learned = Learned(context.state)
+        self._reads = FileReads(source, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
@@ -150,8 +150,7 @@ class OpenFileSource(OpenSource):
 
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
         """A range without files, of a source that has read none yet and is given no schema."""
-        known = self._source.schema is not None or self._learned.get(SCHEMA) is not None
-        if known or (start != end and self._usable(start, end)):
+        if self._reads.knows_schema or (start != end and self._usable(start, end)):
             return None
         return (
             "there is no file in it, and none has been read yet to infer a schema from. Give it a schema: "
@@ -161,20 +160,12 @@ class OpenFileSource(OpenSource):
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Paths grouped by their partition columns, and the schema as far as it is known."""
         files = self._usable(start, end)
-        schema = self._source.schema
-        return Read(
-            reader=READER,
-            arguments={
-                "name": self._name,
-                "format": self._source.format,
-                "schema": schema,
-                "schema_json": None if schema is not None else self._learned.get(SCHEMA),
-                "partitions_json": self._learned.get(PARTITIONS),
-                "options": dict(self._source.options),
-                "groups": partition_groups(files, partitioned=not self._source.recursive),
-                "left_out": self._left_out(start, end, files),
-            },
-        )
+        return self._reads.of(files, left_out=self._left_out(start, end, files))
+
+    def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
+        """A split for each file, as soon as the columns are known."""
+        files = self._usable(start, end)
+        return self._reads.splits(files, left_out=self._left_out(start, end, files))
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None

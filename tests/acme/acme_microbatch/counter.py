@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_provider_microbatch.sources import (
     ReadLimit,
     Source,
     SourceContext,
+    Split,
 )
 
 
@@ -28,6 +30,7 @@ class CounterSource(Source):
 
     :param path: the file; with a connection it begins at the folder that the connection has as host.
     :param max_rows: so many numbers are in a batch at most; None for no limit.
+    :param block: so many numbers are a split, counted from 1 on; None for a whole range in one.
     :param late: a batch ends where the counter is when Spark reads it, and not where it is when the batch is planned.
     """
 
@@ -35,6 +38,7 @@ class CounterSource(Source):
     max_rows: int | None = None
     conn_id: str | None = None
     late: bool = False
+    block: int | None = None
 
     def open(self, context: SourceContext) -> OpenCounter:
         return OpenCounter(self, context)
@@ -69,6 +73,16 @@ class OpenCounter(OpenSource):
 
     def read(self, start: str | None, end: str | None) -> Read:
         return self._read(start=_number(start), end=_number(end), path=str(self._path()))
+
+    def splits_of(self, start: str | None, end: str | None) -> Sequence[Split]:
+        begin, last, block = _number(start), _number(end), self._source.block
+        if block is None or begin == last:
+            return super().splits_of(start, end)
+        path, edges = str(self._path()), [begin, *range((begin // block + 1) * block, last, block), last]
+        return [
+            Split(id=f"{after + 1}-{upto}", read=self._read(start=after, end=upto, path=path))
+            for after, upto in pairwise(edges)
+        ]
 
     def read_late(self, start: str | None) -> Read:
         return self._read(start=_number(start), path=str(self._path()), max_rows=self._source.max_rows)

@@ -1,0 +1,80 @@
+"""How the runtime reads planned files: a range as a whole, or split by split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import Split
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
+from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.present import Located, partition_groups
+
+_READER = "airflow_provider_microbatch.runtime.files:read"
+_JOINS = "airflow_provider_microbatch.runtime.files:joined"
+
+
+class FileReads:
+    """Makes the reads of one file source.
+
+    :param source: the source.
+    :param name: its name in the pipeline.
+    :param learned: what is known of its columns.
+    """
+
+    def __init__(self, source: FileSource, *, name: str, learned: Learned) -> None:
+        self._source = source
+        self._name = name
+        self._learned = learned
+
+    @property
+    def knows_schema(self) -> bool:
+        """Whether the columns are given, or have been inferred from files of before."""
+        return self._source.schema is not None or self._learned.get(SCHEMA) is not None
+
+    def of(self, files: Sequence[Located], *, left_out: Sequence[str] = ()) -> Read:
+        """One read of all these files, grouped by their partition columns.
+
+        :param left_out: paths of planned files that are gone.
+        """
+        schema = self._source.schema
+        return Read(
+            reader=_READER,
+            joins=_JOINS,
+            arguments={
+                "name": self._name,
+                "format": self._source.format,
+                "schema": schema,
+                "schema_json": None if schema is not None else self._learned.get(SCHEMA),
+                "partitions_json": self._learned.get(PARTITIONS),
+                "options": dict(self._source.options),
+                "groups": self._groups(files),
+                "left_out": list(left_out),
+            },
+        )
+
+    def splits(self, files: Sequence[Located], *, left_out: Sequence[str]) -> list[Split]:
+        """One for each file, and one for those that are gone.
+
+        A single one as long as the columns have to be inferred, or come of folders of several kinds: files that are
+        read one by one would each teach columns of their own.
+        """
+        splits = [Split(id=_id(one.planned), read=self.of([one])) for one in files]
+        if left_out:
+            splits.append(Split(id="left out", read=self.of([], left_out=left_out)))
+        if len(splits) < 2 or not self.knows_schema or not self._knows_partitions(files):
+            return [Split(id="all", read=self.of(files, left_out=left_out))]
+        return splits
+
+    def _knows_partitions(self, files: Sequence[Located]) -> bool:
+        return self._learned.get(PARTITIONS) is not None or len(self._groups(files)) < 2
+
+    def _groups(self, files: Sequence[Located]) -> list[dict[str, Any]]:
+        return partition_groups(files, partitioned=not self._source.recursive)
+
+
+def _id(file: PlannedFile) -> str:
+    """Where the source log has the file: its path may come again in a later entry, as another file."""
+    return f"{file.log_id} {file.path}"
