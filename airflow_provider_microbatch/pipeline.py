@@ -97,6 +97,10 @@ class Pipeline(Definition):
     :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives one at a
         third of it. What dies with no retry left waits so long for the next run; a process that cannot write to the
         checkpoint for so long is taken for dead.
+    :param split_wise: each split of the only source (a file, a block of a log) is transformed and written by itself, so
+        that what a failed attempt had finished of a batch is not done again by the next one. Say so of a transform
+        that makes its rows of each row alone: one that joins, groups or orders would do it within a split. It needs a
+        sink that can take over finished output (``FileSink``); for any other a batch is run as one.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
         checkpoint, to the sink or to an archive, or gives up what another could read.
@@ -122,6 +126,7 @@ class Pipeline(Definition):
     set_aside_after: int = 3
     set_aside_after_dead: int | None = 10
     lease_seconds: float = LEASE_SECONDS
+    split_wise: bool = False
     hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self, sinks: Mapping[str, Sink] | None) -> None:
@@ -194,6 +199,14 @@ class Pipeline(Definition):
             refused = None if target is None or is_read_back() else source.refuses_limits
             if refused is not None:
                 raise DefinitionError(f"{where}: target_seconds limits source {name!r}: {refused}. Leave out one.")
+        if not isinstance(self.split_wise, bool):
+            raise DefinitionError(f"{where}: split_wise must be True or False, not {self.split_wise!r}.")
+        if self.split_wise and len(self.sources) > 1 and not is_read_back():
+            raise DefinitionError(
+                f"{where}: split_wise=True transforms each split by itself, and with sources "
+                f"{', '.join(map(repr, self.sources))} a split of one would see no row of the others. Leave it out, or "
+                "give the pipeline one source."
+            )
         if self.on_failure not in ("fail", "set_aside"):
             raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
         for name, after in (

@@ -20,6 +20,7 @@
 | ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``resolved/<lane>/<id>/<sha256>`` | where a batch ends that was planned without an end, and whose attempt chose it |
+| ``subtasks/<lane>/<id>/<sha256>/<name>-<epoch>`` | what attempts had finished of a batch that is not committed |
 | ``adopted/<lane>/<id>`` | output of another checkpoint that counts as the batch's |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -67,6 +68,7 @@ from airflow_provider_microbatch.checkpoint.records import (
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.resolutions import Resolutions
 from airflow_provider_microbatch.checkpoint.source_names import SourceNames
+from airflow_provider_microbatch.checkpoint.subtasks import Subtasks
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
     CheckpointError,
@@ -86,7 +88,7 @@ _LOGS = frozenset({"offsets", "commits"})
 
 TOP = frozenset(
     {_METADATA, "offsets", "commits", "sources", "microbatch", "attempts", "hooks", "leases", "marks", "maintenance",
-     "repaired", "replays", "resolved", "adopted", "lanes"}
+     "repaired", "replays", "resolved", "subtasks", "adopted", "lanes"}
 )  # fmt: skip
 """The names that a checkpoint has at its top: those of the table above."""
 
@@ -115,6 +117,7 @@ class Checkpoint:
         self.names = SourceNames(store)
         self.replays = Replays(store.scoped("replays"))
         self.resolutions = Resolutions(store.scoped("resolved"))
+        self.subtasks = Subtasks(store.scoped("subtasks"))
         self.tables = KnownTables(store.scoped("microbatch/tables"))
 
     @property

@@ -12,21 +12,11 @@ from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
+from airflow_provider_microbatch.execution.subtasks import drop_stage
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import OpenSink
 
 log = logging.getLogger(__name__)
-
-
-def check_not_fenced(checkpoint: Checkpoint, attempt: Attempt) -> None:
-    """:raises AttemptFencedError: if there is a later attempt at the batch."""
-    newest = checkpoint.attempts.latest_epoch(attempt.key)
-    if newest != attempt.epoch:
-        winner = named(checkpoint.attempts.get(attempt.key, newest))
-        raise AttemptFencedError(
-            f"batch {attempt.key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
-            "published by this one."
-        )
 
 
 class Ending:
@@ -63,7 +53,7 @@ class Ending:
         try:
             if engine is not None:
                 self._cancel(attempt, engine)
-            if self._sink.drop_stage(attempt.batch, attempt.epoch):
+            if drop_stage(self._checkpoint, self._sink, attempt):
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
                 cause = cause or cause_of(error)

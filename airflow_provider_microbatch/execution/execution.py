@@ -22,11 +22,19 @@ from airflow_provider_microbatch.exceptions import (
     SourceRenamedError,
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
-from airflow_provider_microbatch.execution.ending import Ending, check_not_fenced
+from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import explain
 from airflow_provider_microbatch.execution.fire import FireDecision, should_fire
-from airflow_provider_microbatch.execution.guard import GoesOn, Look, look, named, no_run_goes_on, published_for
+from airflow_provider_microbatch.execution.guard import (
+    GoesOn,
+    Look,
+    check_not_fenced,
+    look,
+    named,
+    no_run_goes_on,
+    published_for,
+)
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
 from airflow_provider_microbatch.execution.late_ends import check_on_record, resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
@@ -50,6 +58,7 @@ from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.status import begin_attempt
+from airflow_provider_microbatch.execution.subtasks import drop_kept_if_over, drop_stage, in_subtasks
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
@@ -113,7 +122,7 @@ class Execution:
         return self.planner.own.before(run, self.planner.position()) if run.was_cleared else []
 
     def load(self, key: BatchKey) -> PlannedBatch:
-        """A planned batch by its key. :raises BrokenLogError: if it was never planned."""
+        """A planned batch by its key; see :meth:`Planner.load`."""
         return self.planner.load(key.id)
 
     def look(
@@ -126,7 +135,7 @@ class Execution:
         goes_on: GoesOn = no_run_goes_on,
         any_task: bool = False,
     ) -> Look:
-        """What ``run`` has to do at the batch: see :func:`~airflow_provider_microbatch.execution.guard.look`."""
+        """See :func:`~airflow_provider_microbatch.execution.guard.look`."""
         return look(
             checkpoint=self.checkpoint,
             planner=self.planner,
@@ -221,7 +230,8 @@ class Execution:
             return None
 
     def job(self, attempt: Attempt, transform: Transform | Flow | None) -> Job:
-        """What the runtime has to do for this attempt: the planned ranges, from the log alone.
+        """What the runtime has to do for this attempt: the planned ranges, from the log alone. Of a split-wise pipeline
+        what earlier attempts have finished is taken over into the attempt's stage, and is not to be done.
 
         :raises SourceChangedError: if the range is no longer as it was planned.
         """
@@ -231,7 +241,7 @@ class Execution:
         reads, absent = self.planner.sources.reads(planned.ranges)
         for gone in self.planner.sources.left_out(planned.ranges):
             log.warning("Batch %s: %s", attempt.key, gone)
-        return Job(
+        job = Job(
             pipeline=self.pipeline.name,
             lane=attempt.key.lane,
             batch_id=attempt.key.id,
@@ -245,12 +255,16 @@ class Execution:
             stages=self.sink.stages_by_name(attempt.batch, attempt.epoch),
             identity=planned.identity.to_dict(),
         )
+        if self.pipeline.split_wise:
+            job = in_subtasks(job, attempt, planned.ranges, checkpoint=self.checkpoint, sources=self.planner.sources,
+                              sink=self.sink)  # fmt: skip
+        return job
 
     def run_attempt(self, *, attempt: Attempt, job: Job, engine: Engine, code: Code) -> None:
         """Tell the hooks that the attempt is there, then run the job to its end.
 
         :raises HookError: if a hook refuses the attempt; nothing was started then.
-        :raises TransformError: if the user's transform failed; its text is the transform's traceback.
+        :raises TransformError: if the user's transform failed, with its traceback.
         :raises EngineError: if anything else made the job fail.
         """
         make_ready(self.checkpoint, self.sink, attempt.key)
@@ -307,10 +321,9 @@ class Execution:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
             if planned.committed:
                 published = complete_replace(self.checkpoint, sink, planned.identity, published)
-            sink.drop_stage(attempt.batch, attempt.epoch)
-            winner = named(self.checkpoint.attempts.get(key, published.epoch))
-            end = AttemptEnd(state="superseded", error=f"{winner} published first", ended_ms=self._clock_ms())
-            self._ending.end(attempt, end)
+            drop_stage(self.checkpoint, sink, attempt)
+            error = f"{named(self.checkpoint.attempts.get(key, published.epoch))} published first"
+            self._ending.end(attempt, AttemptEnd(state="superseded", error=error, ended_ms=self._clock_ms()))
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:
@@ -348,21 +361,21 @@ class Execution:
         answer_replays(self.checkpoint, key, attempt, epoch=manifest.epoch, progress=progress, now_ms=now)
         if attempt is not None:
             self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+        if self.pipeline.split_wise:
+            drop_kept_if_over(self.checkpoint, self.sink, planned.identity)
         newest = self._lane.commit_log.latest_id()
-        # What a source gives up now nobody could plan again.
-        check_still_planned(self.checkpoint, planned.identity)
+        check_still_planned(self.checkpoint, planned.identity)  # what a source gives up now nobody could plan again
         if newest == key.id:
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
-        elif newest is not None and entry.set_aside:
-            # Its range was passed over when later ones were committed.
+        elif newest is not None and entry.set_aside:  # its range was passed over when later ones were committed
             self.planner.sources.commit(self.planner.load(newest).entry.ends)
         return entry
 
     def abandon(self, attempt: Attempt, *, state: str, error: BaseException, engine: Engine | None) -> None:
-        """End an attempt that will not publish; see :meth:`Ending.abandon`."""
+        """See :meth:`Ending.abandon`."""
         self._ending.abandon(attempt, state=state, error=error, engine=engine)
 
     def run(
@@ -380,9 +393,9 @@ class Execution:
         :param engine: what runs the job.
         :param code: what the job needs beside this package.
         :param transform: the user's function; None passes a single source through.
-        :param should_stop: asked before publish; True means that the task was told to stop.
+        :param should_stop: asked before publish; True if the task was told to stop.
         :return: the committed batch, or several; None if there was nothing new.
-        :raises AttemptCanceledError: if the task was told to stop; nothing was published then.
+        :raises AttemptCanceledError: if it was; nothing was published then.
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
         :raises BatchSetAsideError: if the batch has failed as often as the pipeline allows.
         """
@@ -467,10 +480,8 @@ class Execution:
             raise
 
     def alarm_if_due(self, attempt: Attempt, *, engine: Engine, error: Exception) -> None:
-        """Set the batch aside if this failure was one too many. Else return: the error stands.
-
-        :raises BatchSetAsideError: if the batch is set aside now.
-        """
+        """:raises BatchSetAsideError: if this failure was one too many, and the batch is set aside now. Else the error
+        stands."""
         try:
             self.set_aside_if_due(attempt.key, newest=attempt.epoch, run=attempt.run, engine=engine)
         except BatchSetAsideError as alarm:
@@ -479,13 +490,7 @@ class Execution:
             log.warning("Batch %s is not set aside by this run: %s", attempt.key, reason)
 
     def set_aside_if_due(self, key: BatchKey, *, newest: int, run: RunIdentity | None, engine: Engine) -> None:
-        """Set the batch aside if its pipeline says so and it has failed often enough; else do nothing.
-
-        :param newest: the highest epoch that was looked at.
-        :raises BatchSetAsideError: if the batch is set aside now.
-        :raises OutrunError: if another attempt was faster.
-        :raises SourceError: if a source cannot keep the range.
-        """
+        """See :func:`~airflow_provider_microbatch.execution.set_aside.set_aside_if_due`."""
         set_aside_if_due(
             pipeline=self.pipeline,
             checkpoint=self.checkpoint,

@@ -98,6 +98,17 @@ def named(attempt: Attempt | None) -> str:
     return f"attempt {attempt.epoch} of {named_run(attempt.run)}"
 
 
+def check_not_fenced(checkpoint: Checkpoint, attempt: Attempt) -> None:
+    """:raises AttemptFencedError: if there is a later attempt at the batch."""
+    newest = checkpoint.attempts.latest_epoch(attempt.key)
+    if newest != attempt.epoch:
+        winner = named(checkpoint.attempts.get(attempt.key, newest))
+        raise AttemptFencedError(
+            f"batch {attempt.key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "
+            "published by this one."
+        )
+
+
 def named_run(run: RunIdentity | None) -> str:
     """A run, as errors name it."""
     return f"run {run.run_id!r} of DAG {run.dag_id!r}" if run else "no run of Airflow"

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext, Split
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
@@ -186,6 +186,15 @@ class OpenedSources:
             else:
                 absent[name] = why
         return reads, absent
+
+    def splits_of(self, ranges: Ranges) -> dict[str, list[Split]]:
+        """The splits of each source's range; of one that is late, or can have no frame, none are known."""
+        named = ((name, source) for name, source in self._each() if name not in ranges.late)
+        return {
+            name: list(source.splits_of(*ranges.of(name)))
+            for name, source in named
+            if source.absent(*ranges.of(name)) is None
+        }
 
     def left_out(self, ranges: Ranges, *, told: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
         """What of the ranges is not there any more and is left out when they are read, in words.

@@ -149,6 +149,7 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
             checkpoint.deliveries.purge(key)
             checkpoint.attempts.purge(key)
             checkpoint.resolutions.purge(key)
+            checkpoint.subtasks.purge(key)
             checkpoint.horizons.passed(lane, before, REMOVED, PACKED)
     return [f"log entries of {len(set(old) | set(stale))} batches before {lane}/{before}"] if goes_on or dry_run else []
 
@@ -262,4 +263,5 @@ def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> boo
         or sink.stages("")
         or sink.drop_replaced(own, older_seconds=0, dry_run=True)
         or sink.drop_fences(own, older_seconds=0, dry_run=True)
+        or (sink.subtasks is not None and sink.subtasks.kept(own))
     )

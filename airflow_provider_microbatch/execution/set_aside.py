@@ -108,7 +108,14 @@ def set_aside_if_due(
     engine: Engine,
     end_earlier: Callable[[Attempt], None],
 ) -> None:
-    """See :meth:`~airflow_provider_microbatch.execution.execution.Execution.set_aside_if_due`."""
+    """Set the batch aside if its pipeline says so and it has failed often enough; else do nothing.
+
+    :param newest: the highest epoch that was looked at.
+    :param end_earlier: puts an end to all attempts before the one it is given.
+    :raises BatchSetAsideError: if the batch is set aside now.
+    :raises OutrunError: if another attempt was faster.
+    :raises SourceError: if a source cannot keep the range.
+    """
     if pipeline.on_failure != "set_aside" or planned.committed:
         return
     found = failures(checkpoint, planned.key, lambda name: engine if name == engine.name else None)

@@ -36,6 +36,7 @@ from airflow_provider_microbatch.execution.guard import Look
 from airflow_provider_microbatch.execution.labels import attempt_label, batch_label, names_of
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.replay import still_wanted
+from airflow_provider_microbatch.execution.subtasks import assemble
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.listeners.registration import listen
@@ -206,6 +207,7 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
             with execution.hold(attempt, engine):
                 job = execution.job(attempt, transform)
                 execution.run_attempt(attempt=attempt, job=job, engine=engine, code=code)
+                assemble(execution.sink, attempt)
             if sink.manifest(attempt.batch, attempt.epoch) is None:
                 raise EngineError(f"batch {key} attempt {attempt.epoch}: Spark ended well but left no manifest.")
             if engine.stopped:

@@ -21,8 +21,9 @@ from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
-from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Transform
+from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
 from airflow_provider_microbatch.runtime.session import open_session, pin
+from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +70,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     try:
         fence = Fence(spark, job.stage.fence)
         with fence.watched(), failing_as("runtime"):
-            return _run(spark, job, fence)
+            return _run_by_splits(spark, job, fence) if job.subtasks else _run(spark, job, fence)[0]
     except FencedFailure as failure:
         log.error("batch %s/%s attempt %s ends: %s", job.lane, job.batch_id, job.epoch, failure.error)
         raise
@@ -82,7 +83,23 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
         raise
 
 
-def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
+def _run_by_splits(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
+    result, lines = run_subtasks(
+        job, lambda subtask: _run(spark, job.alone(subtask), fence, subtask=subtask), load=_load
+    )
+    fence.check()
+    with failing_as("write"):
+        report.write_manifest(spark, job.stage.report, result, lines)
+    log.info("batch %s/%s staged: %s rows", job.lane, job.batch_id, result["numOutputRows"])
+    return result
+
+
+def _run(
+    spark: SparkSession, job: Job, fence: Fence, *, subtask: Subtask | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """:param subtask: which one of a batch it is, whose manifest says so.
+    :return: the result; of a subtask also the lines that name its files.
+    """
     watch, warnings = Stopwatch(), Warnings()
     with watch.phase("total"):
         pin(spark, job.conf)
@@ -97,6 +114,7 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
             spark=spark,
         )
         listings: dict[str, DataFrame | list[str] | None] = dict.fromkeys(job.stages)
+        columns: list[list[str]] | None = None
         written: dict[str, int | None] = dict.fromkeys(job.stages, 0)
         if job.sources and not frames:
             _check_nothing(job, job.stages, warnings)
@@ -114,6 +132,8 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
                     log.info("writing the stage %s", stage.report)
                     counted = rows_out.on(frame)
                     listings[name] = _load(stage.writer)(counted, stage.arguments)
+                    if subtask is not None:
+                        columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
                     for count in (rows_out, *counts.values()):
                         count.written(counted)
                 written[name] = rows_out.get()
@@ -130,7 +150,7 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         )
     known = [rows for rows in written.values() if rows is not None]
     total = sum(known) if len(known) == len(written) else None
-    result = {
+    result: dict[str, Any] = {
         "batchId": job.batch_id,
         "epoch": job.epoch,
         "identity": dict(job.identity),
@@ -145,6 +165,12 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
         "requiresAnotherBatch": batch.requires_another_batch,
         "sparkVersion": spark.version,
     }
+    lines: list[str] = []
+    if subtask is not None:
+        told_of = {"name": subtask.name, "split": subtask.split, "madeOf": subtask.made_of}
+        result |= {"subtask": told_of, "columns": columns}
+        lines = [line for listing in listings.values() for line in _lines(listing)]
+        listings = dict.fromkeys(listings, lines)
     fence.check()
     for name, stage in job.stages.items():
         with failing_as("write"):
@@ -152,7 +178,13 @@ def _run(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any]:
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
     log.info("batch %s/%s staged: %s rows in %.1f s%s", job.lane, job.batch_id, total, seconds, rate)
-    return result
+    return result, lines
+
+
+def _lines(listing: DataFrame | list[str] | None) -> list[str]:
+    if listing is None:
+        return []
+    return listing if isinstance(listing, list) else [row[0] for row in listing.collect()]
 
 
 def _read(

@@ -93,6 +93,30 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Subtask:
+    """A split of the batch's only source that is read, transformed and written by itself, into a folder below the
+    stage, with a manifest of its own.
+
+    :param name: of the folder: the same for each attempt that reads the same split in the same way.
+    :param split: the split's id, as its source tells it; for people.
+    :param source: name of the source.
+    :param read: how it is read.
+    :param stage: where its output goes.
+    :param made_of: a digest of what else its output is made of: the plan, the code, the settings.
+    :param done: ``{"result", "files"}`` of the manifest of an attempt before, which had finished it: its output is
+        there. None: it is still to be run.
+    """
+
+    name: str
+    split: str
+    source: str
+    read: Read
+    stage: Stage
+    made_of: str
+    done: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transform:
     """The user's function.
 
@@ -147,11 +171,12 @@ class Job:
     :param watermark_ms: pinned in the offset log.
     :param conf: pinned SQL settings, set on the session before anything is read.
     :param transform: None passes a single source through as it is.
-    :param sources: by name.
+    :param sources: by name; none where subtasks read the only one.
     :param stages: where to write, by the name under which the transform returns what is written there; the only one of
         a pipeline with a single sink has the empty name.
     :param absent: sources that have no frame in this batch, by name, and why: they have had no data yet, and no schema.
     :param identity: whose batch it is, as JSON values that the manifest repeats.
+    :param subtasks: of a batch that is run split by split, in order; their output is what the only stage consists of.
     """
 
     pipeline: str
@@ -166,6 +191,7 @@ class Job:
     conf: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
+    subtasks: tuple[Subtask, ...] = ()
 
     @property
     def stage(self) -> Stage:
@@ -178,9 +204,15 @@ class Job:
         found = NOTHING
         for stage in self.stages.values():
             found |= stage.requires
-        for read in self.sources.values():
+        for read in (*self.sources.values(), *(subtask.read for subtask in self.subtasks)):
             found |= read.requires
         return found
+
+    def alone(self, subtask: Subtask) -> Job:
+        """The job of one of its subtasks."""
+        return dataclasses.replace(
+            self, sources={subtask.source: subtask.read}, stages={"": subtask.stage}, subtasks=()
+        )
 
     def to_json(self) -> str:
         """The job as a JSON text."""
@@ -199,15 +231,18 @@ class Job:
                 f"job file of version {version}; this runtime reads version {JOB_VERSION}. If a warm engine runs, stop "
                 "it and start it again with the package that the task has"
             )
-        transform, sources, stages = (data.pop(name) for name in ("transform", "sources", "stages"))
+        transform, sources, stages, subtasks = (
+            data.pop(name) for name in ("transform", "sources", "stages", "subtasks")
+        )
         return cls(
             **data,
-            sources={name: Read(**_revived(read)) for name, read in sources.items()},
-            stages={
-                name: Stage(**{**_revived(stage), "reserved_columns": tuple(stage["reserved_columns"])})
-                for name, stage in stages.items()
-            },
+            sources={name: _read(read) for name, read in sources.items()},
+            stages={name: _stage(stage) for name, stage in stages.items()},
             transform=_transform(transform) if transform else None,
+            subtasks=tuple(
+                Subtask(**{**subtask, "read": _read(subtask["read"]), "stage": _stage(subtask["stage"])})
+                for subtask in subtasks
+            ),
         )
 
 
@@ -224,6 +259,14 @@ def _transform(values: Mapping[str, Any]) -> Transform | Flow:
         for node in values["nodes"]
     )
     return Flow(nodes=tuple(nodes), outputs=values["outputs"], partitions=values["partitions"])
+
+
+def _read(values: Mapping[str, Any]) -> Read:
+    return Read(**_revived(values))
+
+
+def _stage(values: Mapping[str, Any]) -> Stage:
+    return Stage(**{**_revived(values), "reserved_columns": tuple(values["reserved_columns"])})
 
 
 def _revived(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
 
-__all__ = ["ExpectedBatch", "Manifest", "OpenSink", "SelfContained", "Sink", "SinkContext"]
+__all__ = ["ExpectedBatch", "Manifest", "OpenSink", "SelfContained", "Sink", "SinkContext", "SubtaskStages"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,12 @@ class OpenSink(ABC):
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
         """All that the runtime writes for this attempt, by :attr:`Sink.names`; the only one by the empty name."""
         return {"": self.stage(batch, epoch)}
+
+    @property
+    def subtasks(self) -> SubtaskStages | None:
+        """How finished output passes from a failed attempt to the next one; None if it cannot. A batch is then run as
+        one, whatever its pipeline says."""
+        return None
 
     @abstractmethod
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:

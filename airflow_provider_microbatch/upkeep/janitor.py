@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.retention import (
     retained,
 )
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
+from airflow_provider_microbatch.execution.subtasks import drop_kept, drop_stage, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
@@ -106,6 +107,7 @@ class Janitor:
                     removed = list(error.removed) if isinstance(error, PartlyRemovedError) else []
                 for path in removed:
                     report.add(what, path, f"older than {self._grace_seconds:.0f} s")
+        self._drop_kept(sinks, report)
         self._retain(report)
         try:
             for what in compact_logs(self._checkpoint, dry_run=self._dry_run):
@@ -113,6 +115,19 @@ class Janitor:
         except Exception as error:
             self._failed("compaction", error, report)
         return report
+
+    def _drop_kept(self, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
+        """Finished subtasks that wait for a next attempt go when there will be none."""
+        try:
+            kept = {key for sink in sinks if sink.subtasks is not None for key in sink.subtasks.kept(self._own)}
+            for key in sorted(kept.union(self._checkpoint.subtasks.keys())):
+                if not is_over(self._checkpoint, key):
+                    continue
+                if not self._dry_run:
+                    drop_kept(self._checkpoint, sinks, BatchIdentity.at(key, checkpoint=self._own))
+                report.add("finished splits removed", str(key), "no attempt at the batch will be made")
+        except Exception as error:
+            self._failed("finished splits", error, report)
 
     def _failed(self, what: str, error: Exception, report: JanitorReport) -> None:
         """One thing that cannot be cleaned up, whatever its record makes this code raise, keeps nobody from the rest:
@@ -248,7 +263,7 @@ class Janitor:
                 # It will never be another one. The attempt is fenced; what else there is of it goes all the same.
                 report.add("refused", what, str(error))
         for sink in staged:
-            if sink.drop_stage(attempt.batch, epoch):
+            if drop_stage(self._checkpoint, sink, attempt):
                 report.add("stage dropped", what, told)
 
     def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[OpenSink], report: JanitorReport) -> None:

@@ -19,9 +19,9 @@ class Action:
     """One thing that was done, or was left alone.
 
     :param kind: ``stage dropped``, ``Spark stopped``, ``attempt ended``, ``clear answered``, ``replaced output
-        removed``, ``retention applied``; left alone: ``alive``, ``waits for its commit``, ``waits for its hook``,
-        ``unknown stage left alone``; ``failed``; ``refused``: something in the checkpoint that must not be acted on,
-        and what to do about it.
+        removed``, ``finished splits removed``, ``retention applied``; left alone: ``alive``, ``waits for its commit``,
+        ``waits for its hook``, ``unknown stage left alone``; ``failed``; ``refused``: something in the checkpoint that
+        must not be acted on, and what to do about it.
     :param what: the attempt or file.
     :param why: the reason, for people.
     """

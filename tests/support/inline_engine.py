@@ -18,8 +18,10 @@ from acme_microbatch.counter_reader import numbers
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
-from airflow_provider_microbatch.runtime.files import told
-from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.files import joined, told
+from airflow_provider_microbatch.runtime.job import Job, Subtask
+from airflow_provider_microbatch.runtime.subtasks import Done, run_subtasks
 
 Rows = list[dict[str, Any]]
 
@@ -35,7 +37,10 @@ class InlineEngine:
     """:param transform: rows of all sources → rows out, to each of several sinks.
     :param before_stage: called with the job before anything is written; raise here to crash before the stage.
     :param after_stage: called with the job when the stage is complete; raise here to crash between stage and publish.
+    :param before_subtask: called with each subtask before it is run; raise here to crash between two.
     :param told: what the runtime tells beside, in its result.
+
+    ``rows_read`` counts the rows that were read, by all jobs.
     """
 
     name = "inline"
@@ -46,11 +51,14 @@ class InlineEngine:
         transform: Callable[[dict[str, Rows]], Rows] | None = None,
         before_stage: Callable[[Job], None] = lambda job: None,
         after_stage: Callable[[Job], None] = lambda job: None,
+        before_subtask: Callable[[Subtask], None] = lambda subtask: None,
         told: Mapping[str, Any] | None = None,
     ) -> None:
         self.transform = transform or (lambda sources: [row for rows in sources.values() for row in rows])
         self.before_stage = before_stage
         self.after_stage = after_stage
+        self.before_subtask = before_subtask
+        self.rows_read = 0
         self.told = dict(told or {})
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []
@@ -62,6 +70,23 @@ class InlineEngine:
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         self.jobs.append(job)
         self.before_stage(job)
+        try:
+            if job.subtasks:
+                run = lambda subtask: self._run(job.alone(subtask), subtask)  # noqa: E731
+                result, listed = run_subtasks(job, run, load=lambda _: joined)
+                lines = [json.loads(line) for line in listed]
+                self._write(local(job.stage.report) / "_manifest" / "part-0.txt", [{"result": result}, *lines])
+            else:
+                self._run(job)
+        except BatchFailure as failure:
+            self._write(local(job.stage.report) / "_error" / "part-0.txt", [failure.report()])
+            self._failures[handle["tag"]] = EngineError("spark-submit ended with 1")
+            return
+        self.after_stage(job)
+
+    def _run(self, job: Job, subtask: Subtask | None = None) -> Done:
+        if subtask is not None:
+            self.before_subtask(subtask)
         sources, read_as = {}, {}
         for name, read in job.sources.items():
             if read.reader == COUNTER:
@@ -74,13 +99,12 @@ class InlineEngine:
         try:
             rows = self.transform(sources)
         except Exception as error:
-            report = {"origin": "transform", "error": str(error), "traceback": f"Traceback: {error!r}"}
-            self._write(stages[0] / "_error" / "part-0.txt", [report])
-            self._failures[handle["tag"]] = EngineError("spark-submit ended with 1")
-            return
+            raise BatchFailure("transform", str(error), traceback=f"Traceback: {error!r}") from error
+        file = "part-0.json" if subtask is None else f"part-{subtask.name}-{job.epoch}.json"
         for stage in stages:
-            self._write(stage / "part-0.json", rows)
+            self._write(stage / file, rows)
         counted = {name: len(found) for name, found in sources.items()}
+        self.rows_read += sum(counted.values())
         result = {
             "numInputRows": counted,
             "numOutputRows": len(rows) * len(stages),
@@ -92,10 +116,12 @@ class InlineEngine:
             "identity": dict(job.identity),
             **self.told,
         }
+        if subtask is not None:
+            result["subtask"] = {"name": subtask.name, "split": subtask.split, "madeOf": subtask.made_of}
         for stage in stages:
-            listed = {"file": "part-0.json", "bytes": (stage / "part-0.json").stat().st_size}
+            listed = {"file": file, "bytes": (stage / file).stat().st_size}
             self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, listed])
-        self.after_stage(job)
+        return result, [json.dumps({"file": file, "bytes": (stages[0] / file).stat().st_size})]
 
     def result(self, handle: Handle) -> None:
         if handle["tag"] in self._failures:

@@ -33,7 +33,6 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import (
     DefinitionError,
-    MicroBatchError,
     PartlyRemovedError,
     PublishConflictError,
     SinkError,
@@ -53,7 +52,8 @@ from airflow_provider_microbatch.sinks.file.posix import (
     write_mark,
 )
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
-from airflow_provider_microbatch.sinks.file.report import check_files, read_error, read_manifest
+from airflow_provider_microbatch.sinks.file.report import check_files, read_error, read_manifest, reporting
+from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.posix import PosixStore
 
@@ -139,7 +139,7 @@ class FileSink(SelfContained):
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
         as they are: published, they are as readable as the table is."""
-        with _reporting("make ready", self.root):
+        with reporting("make ready", self.root):
             self.folder.make_known(tables, is_there=is_there)
             make_folders(self.root)
             check_no_link(self.root, self.root / STAGING)
@@ -160,19 +160,25 @@ class FileSink(SelfContained):
             fence=f"file://{self._fence_path(batch, epoch)}",
         )
 
+    @property
+    def subtasks(self) -> FileSubtasks:
+        return FileSubtasks(
+            self.root, staging=lambda owner: _of_checkpoint(self.root / STAGING, owner), whole=self.stage
+        )
+
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
-        with _reporting("read the stage of", batch.key):
+        with reporting("read the stage of", batch.key):
             found = read_manifest(self._stage_path(batch, epoch), batch.key)
         # Where a replay was cut off between its exchange and its clean-up, the older output lies here.
         return found if found is not None and found.epoch == epoch else None
 
     def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        with _reporting("read the stage of", batch.key):
+        with reporting("read the stage of", batch.key):
             return read_error(self._stage_path(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         key, target = batch.key, self._target_path(batch.key)
-        with _reporting("look for", key):
+        with reporting("look for", key):
             if not self.folder.is_here(batch.tables) or not os.path.lexists(target):
                 return None
             found = read_manifest(target, key)
@@ -213,12 +219,12 @@ class FileSink(SelfContained):
         return self.folder.seems_away(tables)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        with _reporting("list", self.root):
+        with reporting("list", self.root):
             return self.published_ids(lane) if self.folder.is_here(tables) else []
 
     def published_ids(self, lane: str) -> list[int]:
         """The same, of the folder as it is."""
-        with _reporting("list", self.root):
+        with reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
         return sorted(int(text) for text in ids if text.isascii() and text.isdecimal())
@@ -229,7 +235,7 @@ class FileSink(SelfContained):
             return found
         key = batch.key
         stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
-        with _reporting("publish", key):
+        with reporting("publish", key):
             own = self._complete_stage(batch, epoch)
             make_folders(target.parent)
             published = rename_new(stage, target)
@@ -247,7 +253,7 @@ class FileSink(SelfContained):
         stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
         if self.contains(batch) is None:
             return self.publish(batch, epoch)
-        with _reporting("replace", key), self._locked(key):
+        with reporting("replace", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 raise SinkError(f"{target} was removed while batch {key} was replaced. Run the batch again.")
@@ -268,7 +274,7 @@ class FileSink(SelfContained):
         key, target = batch.key, self._target_path(batch.key)
         if self.contains(batch) is None:
             return False
-        with _reporting("withdraw", key), self._locked(key):
+        with reporting("withdraw", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 return False
@@ -288,7 +294,7 @@ class FileSink(SelfContained):
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         stage = self._stage_path(batch, epoch)
-        with _reporting("drop a stage of", batch.key):
+        with reporting("drop a stage of", batch.key):
             check_no_link(self.root, stage.parent)
             left = list(stage.parent.glob(f"{stage.name}.dropped-*"))
             for rest in left:
@@ -308,19 +314,19 @@ class FileSink(SelfContained):
         path = self._fence_path(batch, epoch)
         if self.folder.is_empty():
             return  # no Spark has anything to write here, and the place where a table is to be mounted stays as it is
-        with _reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
+        with reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
             # The reason may come out of a checkpoint that others can write: it goes to the log, and into no file here.
             write_mark(path.name, _FENCED, dir_fd=held)
         log.info("%s: %s", path, by)
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with _reporting("remove old fences of", self.root):
+        with reporting("remove old fences of", self.root):
             return self._drop_old(
                 "_fenced", "lane=*/batch_id=*.attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
             )
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with _reporting("remove replaced output of", self.root):
+        with reporting("remove replaced output of", self.root):
             return self._drop_old(
                 "_replaced", "lane=*/batch_id=*/attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
             )
@@ -354,7 +360,7 @@ class FileSink(SelfContained):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         root = _of_checkpoint(self.root / STAGING, checkpoint)
-        with _reporting("list the stages of", self.root):
+        with reporting("list the stages of", self.root):
             names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
         found = set()
         for match in filter(None, map(_STAGE.fullmatch, names)):
@@ -367,6 +373,7 @@ class FileSink(SelfContained):
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         """The manifest of a stage that is whole, of this plan and on disk."""
         stage, key = self._stage_path(batch.staged, epoch), batch.key
+        self.subtasks.assemble(batch.staged, epoch)
         own = self.manifest(batch.staged, epoch)
         if own is None:
             raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
@@ -470,15 +477,3 @@ def _local_path(path: object) -> str:
             f"FileSink({path!r}): only local paths and 'file:///…' URLs are supported: publishing is a rename."
         )
     return os.path.normpath("/" + rest.lstrip("/"))
-
-
-@contextmanager
-def _reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
-    """Errors of the file system as errors of the sink."""
-    try:
-        yield
-    except MicroBatchError:
-        raise
-    except OSError as error:
-        what = f"batch {key}" if isinstance(key, BatchKey) else key
-        raise SinkError(f"cannot {doing} {what}: {error}.") from error

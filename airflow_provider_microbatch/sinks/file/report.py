@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file.reading import LARGEST, read_regular
@@ -74,7 +75,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
     :raises SinkError: if one is missing, has changed or is not listed: rows would be lost or doubled.
     """
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in _data_files(folder)}
+    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in data_files(folder)}
     if found == dict(manifest.files):
         return
     missing = sorted(manifest.files.keys() - found.keys())
@@ -91,7 +92,8 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     )
 
 
-def _data_files(folder: Path) -> Iterator[Path]:
+def data_files(folder: Path) -> Iterator[Path]:
+    """What Spark's readers see below a folder."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if _is_data(name)]
         yield from (Path(parent, name) for name in names if _is_data(name))
@@ -118,3 +120,15 @@ def _lines(folder: Path) -> Iterator[Any]:
             yield from (json.loads(line) for line in data.decode("utf-8").splitlines() if line)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
+    """Errors of the file system as errors of the sink."""
+    try:
+        yield
+    except MicroBatchError:
+        raise
+    except OSError as error:
+        what = f"batch {key}" if isinstance(key, BatchKey) else key
+        raise SinkError(f"cannot {doing} {what}: {error}.") from error
