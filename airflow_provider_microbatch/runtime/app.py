@@ -177,7 +177,8 @@ def _run(
             report.write_manifest(spark, stage.report, result, listings[name])
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
-    log.info("batch %s/%s staged: %s rows in %.1f s%s", job.lane, job.batch_id, total, seconds, rate)
+    what = "staged" if subtask is None else "split staged"
+    log.info("batch %s/%s %s: %s rows in %.1f s%s", job.lane, job.batch_id, what, total, seconds, rate)
     return result, lines
 
 
