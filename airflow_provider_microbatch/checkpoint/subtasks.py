@@ -51,6 +51,11 @@ class Subtasks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def location(self) -> str:
+        """Address of the folder, for messages."""
+        return self._store.location
+
     def add(self, key: BatchKey, done: SubtaskDone) -> None:
         """Put it on record, unless it is. Durable on return."""
         values = {"split": done.split, "files": dict(done.files), "result": dict(done.result)}
@@ -81,7 +86,7 @@ class Subtasks:
                 yield done
 
     def unreadable(self, key: BatchKey) -> Iterator[tuple[str, str]]:
-        """Addresses of entries of the batch that cannot be read, with the reason."""
+        """Entries of the batch that cannot be read, as paths below :attr:`location`, with the reason."""
         for made_of in self._store.list(_folder(key)):
             for name in self._store.list(f"{_folder(key)}/{made_of}"):
                 match = _ENTRY.fullmatch(name)
@@ -89,9 +94,9 @@ class Subtasks:
                     if match is not None:
                         self._read(key, made_of, match["name"], int(match["epoch"]))
                 except CorruptEntryError as error:
-                    yield f"{self._store.location}/{_folder(key)}/{made_of}/{name}", str(error)
+                    yield f"{_folder(key)}/{made_of}/{name}", str(error)
 
-    def keys(self) -> list[BatchKey]:
+    def batches(self) -> list[BatchKey]:
         """Batches of which something is on record."""
         lanes = sorted(filter(is_lane, self._store.folders("")))
         return [BatchKey(lane, number) for lane in lanes for number in sorted(numbers(self._store.list(lane)))]

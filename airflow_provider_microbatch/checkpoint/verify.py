@@ -25,9 +25,8 @@ class Finding:
     """Something that is wrong.
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
-        ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``,
-        ``unread``, ``hook``, ``file system``,
-        ``lane``, ``table`` or ``maintenance``.
+        ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``, ``unread``, ``hook``,
+        ``file system``, ``lane``, ``table``, ``subtask`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -50,6 +49,7 @@ _REPAIRS = {
     "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
     "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
     "table": "`microbatch repair` moves it away: the table tells its id again. Mount the table first, if it is not.",
+    "subtask": "`microbatch repair` moves it away: its split is read again.",
     "rename": "`microbatch repair` gives the source's files their old name back; then it can be renamed again.",
     "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
@@ -77,6 +77,11 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
         _finding("table", checkpoint.tables.where(name), told) for name, told in checkpoint.tables.unreadable()
     ]
     findings += _verify_names(checkpoint)
+    findings += [
+        _finding("subtask", f"{checkpoint.subtasks.location}/{path}", reason)
+        for key in checkpoint.subtasks.batches()
+        for path, reason in checkpoint.subtasks.unreadable(key)
+    ]
     attempts, replays = checkpoint.attempts, checkpoint.replays
     findings += _verify_epochs("attempt", attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", replays.epochs, planned, replays.get, replays.completed)

@@ -120,7 +120,7 @@ class Janitor:
         """Finished subtasks that wait for a next attempt go when there will be none."""
         try:
             kept = {key for sink in sinks if sink.subtasks is not None for key in sink.subtasks.kept(self._own)}
-            for key in sorted(kept.union(self._checkpoint.subtasks.keys())):
+            for key in sorted(kept.union(self._checkpoint.subtasks.batches())):
                 if not is_over(self._checkpoint, key):
                     continue
                 if not self._dry_run:

@@ -63,7 +63,7 @@ def clean(root: Path, point: str | None) -> dict[str, Any]:
     """
     setting = Setting.load(root)
     Points(point, action="kill", root=root, who="janitor").install(ProcessEngine, setting.sink_class)
-    hand_down(lambda: Settings(trusted_modules=(Diary.__module__,)))
+    hand_down(lambda: Settings(trusted_modules=(Diary.__module__, "tests.support.halves")))
     engine = ProcessEngine(root, version=0, fault={})
     janitor = Janitor(
         checkpoint=Checkpoint(open_store(setting.pipeline().checkpoint)),

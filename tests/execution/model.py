@@ -8,7 +8,7 @@ change of checkpoint, stage or table. Killing it is forgetting it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,14 +20,15 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.subtasks import SubtaskDone
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained
-from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, SubtaskStages
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext, Split
 from airflow_provider_microbatch.stores import Store, Versioned
 from airflow_provider_microbatch.upkeep.janitor import Janitor
 
@@ -38,6 +39,12 @@ ROWS = 3
 
 Staged = tuple[int, BatchIdentity]
 """A row, and the batch that it was read for."""
+
+KEPT = 0
+"""In place of an epoch: where what is kept of a batch lies."""
+
+Half = tuple[SubtaskDone, bool]
+"""A finished half of a row, and whether it lacks something: its stage was dropped while it was written."""
 
 Question = tuple[str, tuple[Any, ...]]
 """What a process asks of the world, or changes."""
@@ -62,17 +69,23 @@ class World:
     :param stages: batch and attempt → the row's number, and the batch's identity.
     :param table: batch → attempt, row and identity.
     :param now_ms: the store's clock.
+    :param halves: batch, attempt and name → a finished subtask there.
+    :param begun: batch, attempt and name of those that are being written, and whose stage is still there.
     """
 
     files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     stages: dict[tuple[BatchKey, int], Staged] = field(default_factory=dict)
     table: dict[BatchKey, tuple[int, Staged]] = field(default_factory=dict)
     now_ms: int = HOUR_MS
+    halves: dict[tuple[BatchKey, int, str], Half] = field(default_factory=dict)
+    begun: frozenset[tuple[BatchKey, int, str]] = frozenset()
 
     @cached_property
     def digest(self) -> int:
         """The same for equal worlds. Of 64 bits: two of a million worlds are taken for one with odds of 1 to 10⁷."""
-        return hash((*map(frozenset, (self.files.items(), self.stages.items(), self.table.items())), self.now_ms))
+        halves = frozenset((place, half[0].epoch, half[0].made_of, half[1]) for place, half in self.halves.items())
+        contents = map(frozenset, (self.files.items(), self.stages.items(), self.table.items()))
+        return hash((*contents, self.now_ms, halves, self.begun))
 
 
 class Port:
@@ -184,16 +197,47 @@ def _replace(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
     return _moved(world, key, epoch)
 
 
-def _moved(world: World, key: BatchKey, epoch: int) -> tuple[World, Manifest]:
+def _moved(world: World, key: BatchKey, epoch: int) -> tuple[World, Any]:
     staged = world.stages[key, epoch]
+    if split_wise():
+        own = {place: half for place, half in world.halves.items() if place[:2] == (key, epoch)}
+        if len(own) < 2:
+            return world, SinkError(f"a half of {key} {epoch} was taken away")
+        assert not any(torn for _, torn in own.values()), "what is published lacks nothing"
+        world = replace(world, halves={place: half for place, half in world.halves.items() if place not in own})
     stages = {stage: found for stage, found in world.stages.items() if stage != (key, epoch)}
     return replace(world, stages=stages, table={**world.table, key: (epoch, staged)}), _manifest(key, epoch, staged)
 
 
 def _drop(world: World, key: BatchKey, epoch: int) -> tuple[World, bool]:
-    if (key, epoch) not in world.stages:
+    halves = {place: half for place, half in world.halves.items() if place[:2] != (key, epoch)}
+    begun = frozenset(place for place in world.begun if place[:2] != (key, epoch))
+    if (key, epoch) not in world.stages and (halves, begun) == (world.halves, world.begun):
         return world, False
+    world = replace(world, halves=halves, begun=begun)
     return replace(world, stages={s: staged for s, staged in world.stages.items() if s != (key, epoch)}), True
+
+
+def _begin(world: World, *place: Any) -> tuple[World, None]:
+    return replace(world, begun=world.begun | {place}), None
+
+
+def _finish(world: World, key: BatchKey, epoch: int, done: SubtaskDone) -> tuple[World, None]:
+    place = (key, epoch, done.name)
+    half = (done, place not in world.begun)
+    return replace(world, halves={**world.halves, place: half}, begun=world.begun - {place}), None
+
+
+def _finished(world: World, key: BatchKey, epoch: int) -> tuple[World, tuple[SubtaskDone, ...]]:
+    found = sorted(place for place in world.halves if place[:2] == (key, epoch))
+    return world, tuple(world.halves[place][0] for place in found)
+
+
+def _move(world: World, source: tuple[BatchKey, int, str], target: tuple[BatchKey, int, str]) -> tuple[World, bool]:
+    if source not in world.halves or target in world.halves:
+        return world, False
+    halves = {place: half for place, half in world.halves.items() if place != source}
+    return replace(world, halves={**halves, target: world.halves[source]}), True
 
 
 _ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
@@ -209,7 +253,15 @@ _ANSWERS: dict[str, Callable[..., tuple[World, Any]]] = {
     "publish": _publish,
     "replace": _replace,
     "drop": _drop,
-    "stages": lambda world: (world, tuple(sorted(world.stages))),
+    "begin": _begin,
+    "finish": _finish,
+    "finished": _finished,
+    "move": _move,
+    "kept": lambda world: (world, tuple(sorted({place[0] for place in world.halves if place[1] == KEPT}))),
+    "stages": lambda world: (
+        world,
+        tuple(sorted({*world.stages, *(place[:2] for place in (*world.halves, *world.begun) if place[1] != KEPT)})),
+    ),
     "stage": lambda world, key, epoch, staged: (replace(world, stages={**world.stages, (key, epoch): staged}), None),
 }
 
@@ -304,6 +356,42 @@ class ModelSink(SelfContained):
 
 
 @dataclass(frozen=True)
+class SplitSink(ModelSink):
+    """One that can have halves pass from attempt to attempt."""
+
+    @property
+    def subtasks(self) -> SubtaskStages:
+        return _Halves()
+
+
+class _Halves(SubtaskStages):
+    def stage(self, batch: BatchIdentity, epoch: int, name: str) -> Stage:
+        return Stage(writer="", arguments={}, report=f"{batch.key}/{epoch}/{name}")
+
+    def finished(self, batch: BatchIdentity, epoch: int) -> Sequence[SubtaskDone]:
+        return list(port().ask("finished", batch.key, epoch))
+
+    def keep(self, batch: BatchIdentity, epoch: int, done: Sequence[SubtaskDone]) -> None:
+        for one in done:
+            port().ask("move", (batch.key, epoch, one.name), (batch.key, KEPT, f"{one.name}-{one.epoch}"))
+
+    def adopt(self, batch: BatchIdentity, epoch: int, done: Sequence[SubtaskDone]) -> Sequence[SubtaskDone]:
+        for one in done:
+            port().ask("move", (batch.key, KEPT, f"{one.name}-{one.epoch}"), (batch.key, epoch, one.name))
+        there = {(one.name, one.epoch) for one in port().ask("finished", batch.key, epoch)}
+        return [one for one in done if (one.name, one.epoch) in there]
+
+    def assemble(self, batch: BatchIdentity, epoch: int) -> None:
+        return
+
+    def kept(self, checkpoint: str) -> list[BatchKey]:
+        return list(port().ask("kept"))
+
+    def drop(self, batch: BatchIdentity) -> bool:
+        return bool(port().ask("drop", batch.key, KEPT))
+
+
+@dataclass(frozen=True)
 class ModelSource(Source):
     """Offsets count rows; all rows are there from the beginning."""
 
@@ -324,6 +412,9 @@ class _Rows(OpenSource):
     def read(self, start: str | None, end: str | None) -> Read:
         return Read(reader="", arguments={"row": int(end or 0)})
 
+    def splits_of(self, start: str | None, end: str | None) -> Sequence[Split]:
+        return [Split(id=half, read=self.read(start, end)) for half in ("left", "right")]
+
 
 class ModelEngine:
     """Writes the stage at once; cannot tell what runs, as on another host."""
@@ -334,7 +425,14 @@ class ModelEngine:
         return {"engine": self.name, "tag": f"{key}-{epoch}"}
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
-        staged = (job.sources["rows"].arguments["row"], BatchIdentity.from_dict(job.identity))
+        key, identity = BatchKey(job.lane, job.batch_id), BatchIdentity.from_dict(job.identity)
+        for subtask in job.subtasks:
+            if subtask.done is None:
+                port().ask("begin", key, job.epoch, subtask.name)
+                done = SubtaskDone(name=subtask.name, made_of=subtask.made_of, epoch=job.epoch)
+                port().ask("finish", key, job.epoch, done)
+        read = job.subtasks[0].read if job.subtasks else job.sources["rows"]
+        staged = (read.arguments["row"], identity)
         port().ask("stage", BatchKey(job.lane, job.batch_id), job.epoch, staged)
 
     def result(self, handle: Handle) -> None:
@@ -350,6 +448,16 @@ class ModelEngine:
 PIPELINE = Pipeline(
     "model", checkpoint="/model", sources={"rows": ModelSource()}, sink=ModelSink(), no_data_batches=False
 )
+
+
+SPLIT_WISE = replace(PIPELINE, sink=SplitSink(), split_wise=True)
+
+_pipeline = PIPELINE
+
+
+def split_wise() -> bool:
+    """Whether the pipeline that is modelled now is."""
+    return _pipeline.split_wise
 
 
 @dataclass(frozen=True, order=True)
@@ -400,7 +508,7 @@ def _live(who: Who) -> None:
         engines = {engine.name: engine}
         Janitor(checkpoint=checkpoint(), engine_of=engines.get, clock_ms=_zero).run()
         return
-    execution = Execution(pipeline=PIPELINE, checkpoint=checkpoint(), clock_ms=_zero)
+    execution = Execution(pipeline=_pipeline, checkpoint=checkpoint(), clock_ms=_zero)
     execution.run(run=who.identity(), engine=ModelEngine(), code=Code(), transform=None)
 
 
@@ -419,8 +527,9 @@ def _looking_through(new: Port) -> Iterator[None]:
 
 
 @contextmanager
-def modelled() -> Iterator[None]:
+def modelled(pipeline: Pipeline = PIPELINE) -> Iterator[None]:
     """No threads that renew leases, no chance, and nothing is cleaned up by who falls asleep."""
+    global _pipeline
     real = Execution.abandon
 
     def abandon(self: Execution, attempt: Any, *, error: BaseException, **kwargs: Any) -> None:
@@ -431,7 +540,11 @@ def modelled() -> Iterator[None]:
         stack.enter_context(mock.patch.object(Execution, "abandon", abandon))
         stack.enter_context(mock.patch.object(execution_module, "Holder", mock.MagicMock()))
         stack.enter_context(mock.patch.object(uuid, "uuid4", return_value=uuid.UUID(int=0)))
-        yield
+        _pipeline = pipeline
+        try:
+            yield
+        finally:
+            _pipeline = PIPELINE
 
 
 def advance(world: World, sleeping: Sleeping, *, changes: int | None = 1) -> tuple[World, Sleeping | None, bool]:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from tests.execution.model import HOUR_MS, ROWS, Sleeping, Who, World, advance, checkpoint, look, modelled
+from tests.execution.model import HOUR_MS, ROWS, SPLIT_WISE, Sleeping, Who, World, advance, checkpoint, look, modelled
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +151,8 @@ def check_recovery(state: State) -> None:
     world, _, _ = advance(world, Sleeping(Who(JANITOR), ()), changes=None)
     assert {key.id: row for key, (_, (row, _)) in world.table.items()} == {number: number + 1 for number in range(ROWS)}
     assert world.stages == {}
+    assert (world.halves, world.begun) == ({}, frozenset()), "nothing is kept of what is committed"
+    assert [path for path in world.files if path.startswith("subtasks/")] == []
     assert [path for path in world.files if path.startswith("leases/")] == []
     assert look(world, lambda: verify_all(checkpoint())) == []
     for key in world.table:
@@ -218,6 +220,32 @@ SETTINGS: dict[str, Callable[[], State]] = {
 }
 """Small enough to be visited as a whole."""
 
+
+def half_way(**budgets: int) -> State:
+    """Run 0 sleeps just before it ends its second half, and its lease has run out."""
+    world, process = World(), Sleeping(Who(0, 1), ())
+    while process.before is None or process.before[0] != "finish":
+        world, process = _one_change(world, process)
+    world, process = _one_change(world, process)
+    while process.before is None or process.before[0] != "finish":
+        world, process = _one_change(world, process)
+    world = replace(world, now_ms=world.now_ms + HOUR_MS)
+    return State(world, asleep=(process,), tries=(((0, 0), 1),), **budgets)
+
+
+def _one_change(world: World, process: Sleeping) -> tuple[World, Sleeping]:
+    world, after, _ = advance(world, process)
+    assert after is not None
+    return world, after
+
+
+SPLIT_WISE_SETTINGS: dict[str, Callable[[], State]] = {
+    "one that is killed, the janitor, and one after it": lambda: State(World(), starts=2, kills=1, hours=1, janitors=1),
+    "a clear, and another process beside it": lambda: cleared(starts=2, kills=0, hours=0, janitors=0),
+    "one that wakes up half way, another one, and the janitor": lambda: half_way(starts=1, kills=1, janitors=1),
+}
+"""With halves of a batch that pass from attempt to attempt."""
+
 LARGE: dict[str, Callable[[], State]] = {
     "two processes side by side": lambda: State(World(), starts=2, kills=0, hours=0, janitors=0),
     "a clear, and another process beside it": lambda: cleared(starts=2, kills=0, hours=0, janitors=0),
@@ -238,6 +266,14 @@ def test_the_promises_hold_in_every_state(first: Callable[[], State]) -> None:
 @pytest.mark.parametrize("first", LARGE.values(), ids=LARGE)
 def test_the_promises_hold_in_the_nearest_states(first: Callable[[], State]) -> None:
     with modelled():
+        states, steps = explore(first(), bound=BOUND)
+    print(f"{states:,} states, {steps:,} steps, bound {BOUND:,}")
+    assert not BOUND or states == BOUND
+
+
+@pytest.mark.parametrize("first", SPLIT_WISE_SETTINGS.values(), ids=SPLIT_WISE_SETTINGS)
+def test_halves_that_pass_to_another_attempt_are_in_the_table_once_and_whole(first: Callable[[], State]) -> None:
+    with modelled(SPLIT_WISE):
         states, steps = explore(first(), bound=BOUND)
     print(f"{states:,} states, {steps:,} steps, bound {BOUND:,}")
     assert not BOUND or states == BOUND

@@ -46,7 +46,7 @@ def _operation(real: Callable[..., Any], name: str, *, changes: bool) -> Callabl
 
 
 def _settings() -> settings.Settings:
-    return settings.Settings(trusted_modules=("tests.simulator.hooks",))
+    return settings.Settings(trusted_modules=("tests.simulator.hooks", "tests.support.halves"))
 
 
 def _nothing(descriptor: int) -> None:

@@ -132,6 +132,7 @@ class Subject:
     def pipeline(self) -> Pipeline:
         """As its DAG file says it now."""
         given, system = self.options, self.system
+        alone = len([landing for landing in self.landings if landing != self.removed]) == 1
         return Pipeline(
             self.name,
             checkpoint=f"/disk/{self.folder}".rstrip("/"),
@@ -152,6 +153,7 @@ class Subject:
             on_overlap=given.on_overlap,
             lookback=given.lookback,
             hooks=tuple(map(Told, HOOKS)),
+            split_wise=alone and getattr(system, "split_wise", False),
         )
 
     def named(self, landing: str) -> str:

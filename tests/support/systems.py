@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -22,15 +23,18 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.runtime.files import told
+from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Read
-from airflow_provider_microbatch.sinks import OpenSink, Sink
+from airflow_provider_microbatch.runtime.subtasks import merged
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SubtaskStages
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from tests.support.halves import HalvedFiles
 
 Row = dict[str, Any]
 
@@ -38,6 +42,7 @@ Row = dict[str, Any]
 class System(Protocol):
     """Made with the folder that is the world's own; any process that makes it with this folder sees the same."""
 
+    # A system may have `split_wise`, which says that its pipelines of one source are.
     has_clock: ClassVar[bool]
     """Whether the source knows the time of what lands, so that data intervals can be run."""
 
@@ -316,6 +321,60 @@ class FilesIntoTwoTables(FilesOnPosix):
         return [*super().published(), _batches(self._root / "copies")]
 
 
+class SplitWiseFiles(FilesOnPosix):
+    """The same by pipelines that are run half a file by half a file, where they have one source."""
+
+    split_wise: ClassVar[bool] = True
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        found = super().source(name, limit=limit, cleans=cleans, archive=archive)
+        return HalvedFiles(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+    def execute(self, job: Job, *, version: int) -> Iterator[str]:
+        if not job.subtasks:
+            yield from super().execute(job, version=version)
+            return
+        results, lines = list[Mapping[str, Any]](), list[Row]()
+        for subtask in job.subtasks:
+            if subtask.done is None:
+                yield "read"
+                found, told = self._read(subtask.read)
+                found = found[subtask.read.arguments["half"] :: 2]
+                stage = Path(subtask.stage.arguments["path"].removeprefix("file://"))
+                rows = [{**row, "version": version} for row in found]
+                for number, part in enumerate((rows[:1], rows[1:])):
+                    yield "write half of a subtask"
+                    _write_lines(stage / f"part-{subtask.name}-{number}.json", part)
+                # As Spark's own listing does, it sees what is there: a part of it may have been removed meanwhile.
+                listed = [{"file": path.name, "bytes": path.stat().st_size} for path in sorted(stage.glob("part-*"))]
+                result: dict[str, Any] = {
+                    "numInputRows": {subtask.source: len(rows)},
+                    "numOutputRows": len(rows),
+                    "durationMs": {"total": 1},
+                    "batchId": job.batch_id,
+                    "epoch": job.epoch,
+                    "read": {subtask.source: told},
+                    "identity": dict(job.identity),
+                    "subtask": {"name": subtask.name, "split": subtask.split, "madeOf": subtask.made_of},
+                }
+                yield "write a manifest of a subtask"
+                _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *listed])
+            else:
+                result = subtask.done["result"]
+                listed = [{"file": name, "bytes": size} for name, size in subtask.done["files"].items()]
+            results.append(result)
+            lines += listed
+        yield "write a manifest"
+        whole = merged(job, results, load=lambda _: joined)
+        _write_lines(self._stages(job)[0] / "_manifest" / "part-0.txt", [{"result": whole}, *lines])
+
+    def rows_of(self, job: Job) -> Sequence[Row]:
+        return [*super().rows_of(job), *(row for subtask in job.subtasks for row in self._read(subtask.read)[0])]
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return (*super().operations(), (SubtaskStages, FileSubtasks, "subtasks"))
+
+
 class LateQueues(FilesOnPosix):
     """Queues of which nobody knows where a batch ends before it is read, by a source that another package brings."""
 
@@ -394,6 +453,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-in-sqlite": FilesInSqlite,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
+    "files-split-wise": SplitWiseFiles,
     "late-queues": LateQueues,
 }
 DEFAULT = "files-on-posix"

@@ -61,6 +61,7 @@ class LaneRepair:
     def run(self) -> None:
         """Plan all there is to do."""
         try:
+            self._mend_subtasks()
             self._mend_resolutions()
             self._mend_newest_offsets()
             self._mend_older_offsets()
@@ -95,6 +96,12 @@ class LaneRepair:
     def _is_in(self, number: int) -> str:
         """The tables that have the batch, or what was published of it; empty if none has."""
         return " and ".join(one.sink.location() for one in self._recorded.everywhere(self._key(number)))
+
+    def _mend_subtasks(self) -> None:
+        subtasks = self._drafting.checkpoint.subtasks
+        for key in subtasks.batches():
+            for path, _ in subtasks.unreadable(key) if key.lane == self._name else ():
+                self._drafting.set_aside(f"subtasks/{path}", "torn; its split is read again")
 
     def _mend_resolutions(self) -> None:
         """Where a batch with a late end has ended, and that is torn or gone: the entry after it begins there, and its
