@@ -23,6 +23,9 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
         if key is None:
             return []
         attempts, log = checkpoint.attempts, checkpoint.lane(LIVE).offset_log
+        entry = log.get(key.id)
+        if entry is None or entry.pipeline is None:
+            return []  # a streaming query's: whether that runs nobody here knows
         idle = min(log.age_seconds(key.id), attempts.epochs.age_seconds(key))
         newest = attempts.latest(key)
         why = "No attempt was begun." if newest is None else _how_it_ended(checkpoint, newest)
