@@ -17,6 +17,7 @@ from tests.mutants import (
     of_security,
     of_several_sinks,
     of_sources,
+    of_subtasks,
     of_tables,
 )
 
@@ -35,5 +36,6 @@ MUTATIONS = [
     *of_renames.MUTATIONS,
     *of_security.MUTATIONS,
     *of_sources.MUTATIONS,
+    *of_subtasks.MUTATIONS,
     *of_tables.MUTATIONS,
 ]
