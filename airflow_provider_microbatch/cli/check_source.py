@@ -14,7 +14,9 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.registry import load_class
 
 NAME = "check-source"
-HELP = "try a source of your own against what every source promises; exit status 0: all kept, 1: not, 2: cannot be tried"
+HELP = (
+    "try a source of your own against what every source promises; exit status 0: all kept, 1: not, 2: cannot be tried"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
         for verdict in verdicts(trial):
             found.append(verdict)
             if not arguments.json:
-                print(f"{verdict.state:<10} {verdict.case}" + (f"\n{'':11}{verdict.message}" if verdict.message else ""))
+                print(
+                    f"{verdict.state:<10} {verdict.case}" + (f"\n{'':11}{verdict.message}" if verdict.message else "")
+                )
     counts = {state: sum(verdict.state == state for verdict in found) for state in (OK, FAILED, NOT_TRIED)}
     tried = any(verdict.state == OK and verdict.case.startswith("a range read twice") for verdict in found)
     if arguments.json:

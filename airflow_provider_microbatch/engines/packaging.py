@@ -194,7 +194,7 @@ def _found(name: str) -> ModuleSpec | None:
 def _module_file(name: str, folder: Path) -> Path:
     spec = _found(name)
     if spec is not None and spec.origin is None and len(locations := list(spec.submodule_search_locations or ())) == 1:
-        # A folder without an `__init__.py`, such as `jobs` beside the DAG files: what Python imports of it, and no more.
+        # A folder without an `__init__.py`, such as `jobs` beside DAG files: what Python imports of it, and no more.
         return _zip(folder / f"{name}.zip", Path(locations[0]), sorted(Path(locations[0]).rglob("*.py")))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(

@@ -140,7 +140,8 @@ class _Parser:
 
     def _error(self, at: str) -> ValueError:
         return ValueError(
-            f"the schema {self._text!r} cannot be understood at {at!r} without a JVM. Have schema() return a StructType."
+            f"the schema {self._text!r} cannot be understood at {at!r} without a JVM. Have schema() return a "
+            "StructType."
         )
 
 

@@ -60,7 +60,9 @@ def main() -> int:
                 reader = open_reader(opening)
             question = json.loads(line)
             # Rows are for people; an offset that is no JSON cannot be recorded, in Spark neither.
-            answer = json.dumps({"answer": answered(reader, question)}, default=str if question["do"] == "rows" else None)
+            answer = json.dumps(
+                {"answer": answered(reader, question)}, default=str if question["do"] == "rows" else None
+            )
         except Exception as error:
             told = "".join(traceback.format_exception(error))
             answer = json.dumps({"error": f"{type(error).__name__}: {error}", "traceback": told})

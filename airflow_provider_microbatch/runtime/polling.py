@@ -135,4 +135,3 @@ def pieces_of(arguments: Mapping[str, Any], schema: Any) -> list[Any]:
 def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of one of them. Runs on an executor."""
     return in_columns(revived(arguments).read(*piece), schema, name=arguments["name"])
-

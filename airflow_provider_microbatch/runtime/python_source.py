@@ -23,7 +23,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     from airflow_provider_microbatch.runtime.ranges import frame_of
 
     asked = arguments["schema"] or data_source(arguments).schema()
-    schema = StructType.fromDDL(asked) if isinstance(asked, str) else asked
+    schema: Any = StructType.fromDDL(asked) if isinstance(asked, str) else asked
     if arguments["start"] == arguments["end"]:
         frame = spark.createDataFrame([], schema)
     else:

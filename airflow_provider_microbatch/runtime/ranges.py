@@ -66,7 +66,9 @@ class RangeReader(DataSourceReader):
             yield from _loaded(self._range["rows"])(self._range["arguments"], partition.value[0], self._schema)
 
 
-def frame_of(spark: SparkSession, pieces: str, rows: str, *, arguments: Mapping[str, Any], schema: StructType) -> DataFrame:
+def frame_of(
+    spark: SparkSession, pieces: str, rows: str, *, arguments: Mapping[str, Any], schema: StructType
+) -> DataFrame:
     """The rows of a range.
 
     :param pieces: ``module:function``, called with the arguments and the schema; what it returns are partitions.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.clock import now_ms
@@ -30,12 +30,12 @@ class Verdict:
     """What became of one case.
 
     :param case: what is promised, as a sentence.
-    :param state: how it went.
+    :param state: how it went: ``OK``, ``FAILED`` or ``NOT_TRIED``.
     :param message: what went wrong, or why nothing could be tried.
     """
 
     case: str
-    state: Literal["ok", "FAILED", "not tried"]
+    state: str
     message: str = ""
 
 
@@ -57,7 +57,9 @@ class Trial:
     :param commits: whether ``commit`` may be called, for what was planned here: the source may act on it.
     """
 
-    def __init__(self, source: Source, *, store: Store, batches: int = 3, rows: int = 100, commits: bool = False) -> None:
+    def __init__(
+        self, source: Source, *, store: Store, batches: int = 3, rows: int = 100, commits: bool = False
+    ) -> None:
         self.source = source
         self.commits = commits
         self.limit = ReadLimit(rows=rows)
@@ -193,7 +195,9 @@ def limits_are_respected(trial: Trial) -> None:
     most = trial.limit.rows or 0
     for (start, end), rows in zip(trial.ranges, trial.read, strict=True):
         if rows.total() > most and trial.open().describe(start, end).rows is not None:
-            raise Broken(f"({start}, {end}] has {rows.total()} rows, and {most} were the limit; its rows can be counted")
+            raise Broken(
+                f"({start}, {end}] has {rows.total()} rows, and {most} were the limit; its rows can be counted"
+            )
     if max(rows.total() for rows in trial.read) > most:
         raise NotTried("it heeds no limit of rows: pace (target_seconds) cannot hold it")
     for start, _ in trial.ranges:

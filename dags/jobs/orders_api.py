@@ -1,7 +1,7 @@
 """Orders of an HTTP API, polled: the API numbers its orders, and gives those between two numbers.
 
-It answers ``GET /newest`` with ``{"number": 42}``, and ``GET /orders?after=40&to=42`` with a list of two orders. It must
-give the same orders between two numbers for ever: a batch that is run again reads them again.
+It answers ``GET /newest`` with ``{"number": 42}``, and ``GET /orders?after=40&to=42`` with a list of two orders. It
+must give the same orders between two numbers for ever: a batch that is run again reads them again.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def decoded(offset: Offset | None) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether both are the same values of the same types: for Python ``1`` is ``1.0``, ``True`` and an enum's member."""
+    """Whether both are the same values of the same types: for Python ``1`` is ``1.0``, ``True`` and a member of an
+    enum."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

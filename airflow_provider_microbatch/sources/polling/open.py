@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.polling.offsets import decoded, encoded, same
 
@@ -32,6 +32,9 @@ class OpenPollingSource(OpenSource):
 
     def check(self) -> None:
         self._importable()
+        for name, value in self._fields().items():
+            if (refused := refusal(name, value)) is not None:
+                raise SourceError(f"source {self._name!r}: {self._class}: {refused}")
         self._asked("check", self._source.check)
 
     def initial_offset(self) -> Offset | None:
@@ -66,7 +69,7 @@ class OpenPollingSource(OpenSource):
             arguments={
                 "name": self._name,
                 "source": path,
-                "fields": self._source.to_dict()["arguments"],
+                "fields": self._fields(),
                 "schema": self._asked("schema", lambda: self._source.schema),
                 "start": decoded(begin),
                 "end": decoded(begin if end is None else end),
@@ -128,6 +131,10 @@ class OpenPollingSource(OpenSource):
                 f"source {self._name!r}: {self._class}.{method}({given}) raised {type(error).__name__}: {error}"
             ) from error
 
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = self._source.to_dict()["arguments"]
+        return fields
+
     @property
     def _class(self) -> str:
         return type(self._source).__name__
@@ -140,6 +147,4 @@ class OpenPollingSource(OpenSource):
                 f"source {self._name!r}: Spark cannot import {path}. Put the class at the top level of a module of its "
                 "own beside the DAG file (`sources/rates.py`), and import it from there."
             )
-        if not dataclasses.is_dataclass(self._source):
-            raise SourceError(f"source {self._name!r}: {path} is no dataclass. Write @dataclass(frozen=True) above it.")
         return path

@@ -19,7 +19,8 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class PythonSource(Source):
-    """A class that extends ``pyspark.sql.datasource.DataSource`` and has a ``streamReader`` or a ``simpleStreamReader``.
+    """A class that extends ``pyspark.sql.datasource.DataSource`` and has a ``streamReader`` or a
+    ``simpleStreamReader``.
 
     Offsets are what its reader makes, in the form in which Spark's own checkpoints have them. Ranges are planned by
     ``latestOffset``, with limits where it takes them; of a simple reader by ``read``, whose end counts, and whose rows
@@ -56,7 +57,9 @@ class PythonSource(Source):
             if not is_read_back() and (refused := refusal(name, value)) is not None:
                 raise DefinitionError(f"{where}: options: {refused}")
         if self.schema is not None and (not isinstance(self.schema, str) or not self.schema.strip()):
-            raise DefinitionError(f"{where}: schema must be a text that is not empty, or None; not {self.schema!r:.200}.")
+            raise DefinitionError(
+                f"{where}: schema must be a text that is not empty, or None; not {self.schema!r:.200}."
+            )
         if not isinstance(self.travels, bool):
             raise DefinitionError(f"{where}: travels must be True or False, not {self.travels!r:.200}.")
         if is_read_back():

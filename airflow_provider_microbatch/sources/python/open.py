@@ -45,9 +45,10 @@ class OpenPythonSource(OpenSource):
             return start
         if self.is_after(begin, end):
             raise SourceError(
-                f"source {self._name!r}: {self._source.source} was at {begin}, and its newest offset is {end} now, which "
-                "lies before. Its latestOffset must tell where the stream stands, and not count how often it was asked. "
-                "If the stream was made anew, start a new checkpoint, or set the offset by `microbatch set-offset`."
+                f"source {self._name!r}: {self._source.source} was at {begin}, and its newest offset is {end} now, "
+                "which lies before. Its latestOffset must tell where the stream stands, and not count how often it was "
+                "asked. If the stream was made anew, start a new checkpoint, or set the offset by `microbatch "
+                "set-offset`."
             )
         return end
 

@@ -59,9 +59,9 @@ class Planner:
                     raise SourceError(f"the process that plans cannot be asked for {do}: {error}") from error
                 raise
         if "error" in told:
-            error = SourceError(f"{do} raised {told['error']}")
-            error.add_note(told["traceback"])
-            raise error
+            raised = SourceError(f"{do} raised {told['error']}")
+            raised.add_note(told["traceback"])
+            raise raised
         return told["answer"]
 
     def close(self) -> None:
