@@ -26,6 +26,7 @@ with DAG(
     MicroBatchJanitorOperator(
         task_id="janitor",
         checkpoints=[
-            f"{HOME}/checkpoints/{name}" for name in ("orders", "orders_scheduled", "orders_steps", "orders_table")
+            f"{HOME}/checkpoints/{name}"
+            for name in ("orders", "orders_scheduled", "orders_steps", "orders_table", "orders_polled")
         ],
     )

@@ -23,6 +23,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_scheduled",
         "orders_steps",
         "orders_table",
+        "orders_polled",
     }
     assert list(tmp_path.iterdir()) == []
     # The janitor forgets none of the others.

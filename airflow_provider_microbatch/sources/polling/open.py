@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.runtime.masking import mask, refusal
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.polling.offsets import decoded, encoded, same
 
@@ -33,7 +33,8 @@ class OpenPollingSource(OpenSource):
     def check(self) -> None:
         self._importable()
         for name, value in self._fields().items():
-            if (refused := refusal(name, value)) is not None:
+            # Not by its name alone: `token_file` is none.
+            if isinstance(value, str) and mask(value) != value and (refused := refusal(name, value)) is not None:
                 raise SourceError(f"source {self._name!r}: {self._class}: {refused}")
         self._asked("check", self._source.check)
 
