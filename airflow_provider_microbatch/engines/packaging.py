@@ -195,7 +195,7 @@ def _module_file(name: str, folder: Path) -> Path:
     spec = _found(name)
     if spec is not None and spec.origin is None and len(locations := list(spec.submodule_search_locations or ())) == 1:
         # A folder without an `__init__.py`, such as `jobs` beside DAG files: what Python imports of it, and no more.
-        return _zip(folder / f"{name}.zip", Path(locations[0]), sorted(Path(locations[0]).rglob("*.py")))
+        return _zip(folder / f"{name}.zip", Path(locations[0]), _files(Path(locations[0]), "*.py"))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(
             f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is not installed "
@@ -204,10 +204,12 @@ def _module_file(name: str, folder: Path) -> Path:
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
         return Path(shutil.copyfile(origin, folder / origin.name))
-    files = (path for path in origin.parent.rglob("*") if path.is_file() and not path.is_symlink())
-    return _zip(
-        folder / f"{name}.zip", origin.parent, sorted(path for path in files if "__pycache__" not in path.parts)
-    )
+    return _zip(folder / f"{name}.zip", origin.parent, _files(origin.parent, "*"))
+
+
+def _files(package: Path, pattern: str) -> list[Path]:
+    found = (path for path in package.rglob(pattern) if path.is_file() and not path.is_symlink())
+    return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def _zip(path: Path, package: Path, sources: Iterable[Path]) -> Path:

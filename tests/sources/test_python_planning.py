@@ -27,8 +27,6 @@ from airflow_provider_microbatch.sources.python.resident import Planner, Residen
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
@@ -190,20 +188,6 @@ def test_one_that_counts_how_often_it_is_asked_is_refused_before_it_reads_twice(
     assert source.latest_offset('{"n": 1}') == '{"n": 2}'
     with pytest.raises(SourceError, match="not count how often it was asked"):
         source.latest_offset('{"n": 10}')
-
-
-@pytest.mark.parametrize("version", ["4.0.4", "4.2.0", "4.3.0"])
-@pytest.mark.exchange
-def test_other_versions_of_pyspark_plan_too(head: Path, version: str) -> None:
-    python = ROOT / ".environments" / f"pyspark-{version}" / "bin" / "python"
-    path = [str(ROOT / "tests" / "user_code")]
-    head.write_text("9")
-    for reader, end in (("Numbers", 9), ("LimitedNumbers", 7), ("SimpleNumbers", 4)):
-        planner = Planner(opening(head, reader, path=path), python=str(python))
-        try:
-            assert latest(planner, {"n": 2}, rows=5) == {"n": end}
-        finally:
-            planner.close()
 
 
 def test_a_class_that_only_a_checkpoint_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

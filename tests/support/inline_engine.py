@@ -20,10 +20,12 @@ from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.polling import revived
 
 Rows = list[dict[str, Any]]
 
 COUNTER = "acme_microbatch.counter_reader:read"
+POLLED = "airflow_provider_microbatch.runtime.polling:read"
 
 
 def local(path: str) -> Path:
@@ -67,6 +69,9 @@ class InlineEngine:
             if read.reader == COUNTER:
                 found = numbers(read.arguments)
                 sources[name], read_as[name] = [{"id": number} for number in found], {"end": found.stop - 1}
+            elif read.reader == POLLED:
+                polled = revived(read.arguments).read(read.arguments["start"], read.arguments["end"])
+                sources[name], read_as[name] = [{**row} for row in polled if isinstance(row, Mapping)], {}
             else:
                 paths = [path for group in read.arguments["groups"] for path in group["paths"]]
                 sources[name], read_as[name] = self._rows(paths), told(read.arguments)

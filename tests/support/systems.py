@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
+from acme_microbatch.polled_queue import PolledQueue
 from acme_microbatch.queue import OpenQueue, QueueSource
 from acme_microbatch.queue_reader import entries
-from acme_microbatch.polled_queue import PolledQueue
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
