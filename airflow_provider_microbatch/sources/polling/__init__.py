@@ -3,6 +3,8 @@ another, such as an HTTP API. Planned without a JVM; read by Spark's driver, or 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_provider_microbatch.runtime.polling import PollingSource as Polled
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 
@@ -28,6 +30,9 @@ class PollingSource(Polled, Source):
     ``microbatch check-source module:Rates --set url=…`` tries it. Its fields stand in the checkpoint and in Airflow's
     database: no secret belongs there.
     """
+
+    def reads_as(self) -> Mapping[str, str | None]:
+        return {"schema": self.schema}
 
     def open(self, context: SourceContext) -> OpenSource:
         from airflow_provider_microbatch.sources.polling.open import OpenPollingSource

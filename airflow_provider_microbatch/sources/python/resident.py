@@ -21,7 +21,9 @@ from airflow_provider_microbatch.exceptions import SourceError
 IDLE_SECONDS = 120.0
 """So long a planner waits for somebody: a sensor looks again before."""
 
-_STOP_SECONDS = 5.0
+_STOP_SECONDS = 1.0
+"""A task that is told to stop has five: what is at the user's code still is killed then."""
+
 _ROOT = Path(airflow_provider_microbatch.__file__).parent.parent
 _MODULE = "airflow_provider_microbatch.runtime.planner"
 
@@ -55,7 +57,7 @@ class Planner:
             except BaseException as error:
                 # Interrupted between question and answer: the answer would be taken for that of the next question.
                 self._end()
-                if isinstance(error, (OSError, ValueError)):
+                if isinstance(error, (OSError, ValueError, subprocess.TimeoutExpired)):
                     raise SourceError(f"the process that plans cannot be asked for {do}: {error}") from error
                 raise
         if "error" in told:
