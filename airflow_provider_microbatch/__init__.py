@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
 
@@ -31,6 +32,7 @@ __all__ = [
     "ConnectStatements",
     "FileSink",
     "FileSource",
+    "JdbcSource",
     "JobStatusHook",
     "PathCatalog",
     "Pipeline",
@@ -47,6 +49,7 @@ _LAZY = {
     "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",

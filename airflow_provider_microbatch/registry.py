@@ -101,6 +101,7 @@ SOURCES = Registry(
     "sources",
     {
         "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
+        "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
     },
 )

@@ -18,10 +18,12 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support.orders_api import OrdersServer, serving
+from tests.support.orders_table import orders_table
 
 
 class System(Protocol):
@@ -111,12 +113,30 @@ class PythonStream(Counter):
         self.source = PythonSource(f"number_streams:{reader}", options={"path": str(self._head)})
 
 
+class Rows:
+    """A table of PostgreSQL, at most two rows a batch."""
+
+    keeps_a_log = False
+    counts = True
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._orders = stack.enter_context(orders_table())
+        self.source: Source = JdbcSource("orders", self._orders.conn_id, max_rows=2)
+
+    def arrive(self) -> None:
+        self._orders.execute("INSERT INTO orders (note) VALUES ('x')")
+
+    def break_it(self) -> None:
+        self._orders.execute("ALTER TABLE orders RENAME TO elsewhere")
+
+
 SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "file": Files,
     "file, ordered": partial(Files, ordered=True),
     "acme's counter": Counter,
     "polling": Api,
     "python": partial(PythonStream, reader="LimitedNumbers"),
+    "jdbc": Rows,
 }
 
 

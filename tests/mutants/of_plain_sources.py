@@ -75,14 +75,6 @@ MUTATIONS = [
         tests=(PLANNING,),
     ),
     Mutation(
-        name="the planner's process is ended although somebody holds it",
-        why="another sensor's question finds nobody",
-        file="sources/python/resident.py",
-        old="            if not self._holders[key] and key not in self._timers:\n",
-        new="            if key not in self._timers:\n",
-        tests=(PLANNING,),
-    ),
-    Mutation(
         name="each question has a planner of its own",
         why="a poll costs a second instead of milliseconds",
         file="sources/python/resident.py",
