@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 POLLING = "tests/sources/test_polling.py"
 PLANNING = "tests/sources/test_python_planning.py"
 TRIAL = "tests/sources/test_trial.py"
+JDBC = "tests/sources/test_jdbc.py"
 PACKAGING = "tests/engines/test_packaging.py"
 
 MUTATIONS = [
@@ -129,5 +130,29 @@ MUTATIONS = [
         old="    if not trial.commits:\n",
         new="    if False:\n",
         tests=(TRIAL,),
+    ),
+    Mutation(
+        name="what was missed in a table is not looked for again",
+        why="a row whose transaction committed late is lost",
+        file="sources/jdbc/open.py",
+        old="        filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])\n",
+        new="        filled = table.filled([])\n",
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="a gap is given up while a transaction of then runs",
+        why="a row whose transaction was open for long is lost",
+        file="sources/jdbc/open.py",
+        old="            over = gap.xmax <= xmin and ",
+        new="            over = ",
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="a batch of a table has what was missed when it was planned",
+        why="a replay has rows of a later batch too: they are doubled",
+        file="sources/jdbc/offset.py",
+        old="            if gap.first > start:\n",
+        new="            if False:\n",
+        tests=(JDBC,),
     ),
 ]
