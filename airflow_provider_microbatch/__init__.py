@@ -23,15 +23,21 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.sources.jdbc import JdbcSource
+    from airflow_provider_microbatch.sources.polling import PollingSource
+    from airflow_provider_microbatch.sources.python import PythonSource
 
 __all__ = [
     "Catalog",
     "ConnectStatements",
     "FileSink",
     "FileSource",
+    "JdbcSource",
     "JobStatusHook",
     "PathCatalog",
     "Pipeline",
+    "PollingSource",
+    "PythonSource",
     "Sink",
     "Source",
     "SparkCatalog",
@@ -43,9 +49,12 @@ _LAZY = {
     "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
+    "PollingSource": "airflow_provider_microbatch.sources.polling",
+    "PythonSource": "airflow_provider_microbatch.sources.python",
     "Sink": "airflow_provider_microbatch.sinks",
     "Source": "airflow_provider_microbatch.sources",
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",
@@ -53,8 +62,17 @@ _LAZY = {
     "TableSink": "airflow_provider_microbatch.sinks.table",
 }
 
+_ON_SPARK = {"PollingSource": "airflow_provider_microbatch.runtime.polling"}
+"""What a name is where Spark runs, which has the runtime alone."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        try:
+            module = importlib.import_module(_LAZY[name])
+        except ModuleNotFoundError as error:
+            if name not in _ON_SPARK or error.name != f"{__name__}.sources":
+                raise
+            module = importlib.import_module(_ON_SPARK[name])
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -97,7 +97,14 @@ class Registry:
             ) from error
 
 
-SOURCES = Registry("sources", {"file": Entry(f"{_PACKAGE}.sources.file:FileSource")})
+SOURCES = Registry(
+    "sources",
+    {
+        "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
+        "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
+        "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
+    },
+)
 SINKS = Registry(
     "sinks",
     {
@@ -202,7 +209,7 @@ def load_stored_class(path: object) -> type:
     """
     if isinstance(path, str) and path in REMOVED:
         raise DefinitionError(f"{path!r} was removed: {REMOVED[path]}")
-    return load_class(_checked(path))
+    return load_class(check_class_path(path))
 
 
 def load_class(path: str) -> type:
@@ -220,7 +227,11 @@ def load_class(path: str) -> type:
     return loaded
 
 
-def _checked(path: object) -> str:
+def check_class_path(path: object) -> str:
+    """The path, if a class at it may be loaded because a checkpoint or a trigger names it.
+
+    :raises UntrustedError: if not.
+    """
     # Built anew from what matched: a text that is equal to a path may be of a class of its own.
     found = _CLASS_PATH.fullmatch(path) if isinstance(path, str) and len(path) <= _LENGTH else None
     if found is None:

@@ -16,7 +16,10 @@ from airflow_provider_microbatch.settings import Settings, hand_down
 from tests.environments import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
-TRUSTED = ("tests.support.hooks", "tests.execution.model")
+TRUSTED = ("tests.support.hooks", "tests.execution.model", "jobs", "number_streams", "parted_numbers")
+
+# Modules of a user's: where Airflow finds them, they are beside the DAG files.
+sys.path += [str(ROOT / "dags"), str(ROOT / "tests" / "user_code")]
 
 # How fast a machine makes examples says nothing of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,5 +1,5 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor Spark; and
-start or stop a warm engine, or make a class archive."""
+start or stop a warm engine, make a class archive, or try a source of one's own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from airflow_provider_microbatch.cli import (
     add_source,
     adopt,
     check,
+    check_source,
     class_archive,
     engine,
     export,
@@ -47,7 +48,7 @@ COMMANDS = (
     export,
     import_,
 )
-WITHOUT_CHECKPOINT = (engine, class_archive)
+WITHOUT_CHECKPOINT = (engine, class_archive, check_source)
 _WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
@@ -88,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param arguments: as on the command line; None takes the process's own.
-    :return: exit status: 0 fine, 1 ``check`` found something, or ``janitor`` or ``repair`` left something undone,
-        2 wrong usage, a checkpoint that cannot be read, or a change that is refused.
+    :return: exit status: 0 fine, 1 ``check`` or ``check-source`` found something, or ``janitor`` or ``repair`` left
+        something undone, 2 wrong usage, a checkpoint that cannot be read, or a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()

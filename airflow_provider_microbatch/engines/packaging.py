@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import airflow_provider_microbatch
@@ -85,6 +86,8 @@ def module_files(modules: Iterable[str], folder: Path) -> list[Path]:
     found = []
     for name in modules:
         taken = [path.name for path in (folder / f"{name}.zip", folder / f"{name}.py") if path.exists()]
+        if taken == [f"{name}.py"] and _is_module(name, folder / taken[0]):
+            continue  # it travels already: the file of the transform defines the source too
         if taken:
             raise EngineError(
                 f"module {name!r}, which the batch's reader or writer needs, and a file of yours, {taken[0]}, have one "
@@ -168,13 +171,31 @@ def _zip_runtime(path: Path) -> Path:
     return _zip(path, _PACKAGE, [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "runtime").glob("*.py"))])
 
 
-def _module_file(name: str, folder: Path) -> Path:
-    # Found, not imported: its module may need what only Spark's host has.
+def zip_runtime(folder: Path) -> Path:
+    """The runtime as a file in the folder that modules which stand on it find it in."""
+    return _zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")
+
+
+def _is_module(name: str, file: Path) -> bool:
+    spec = _found(name)
+    origin = None if spec is None or spec.submodule_search_locations else spec.origin
+    return origin is not None and Path(origin).read_bytes() == file.read_bytes()
+
+
+def _found(name: str) -> ModuleSpec | None:
+    """Found, not imported: its module may need what only Spark's host has."""
     try:
         # What is `__main__` here depends on who was started, and Spark's host has another.
-        spec = importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
+        return importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
     except ValueError:  # one that was made, not imported
-        spec = None
+        return None
+
+
+def _module_file(name: str, folder: Path) -> Path:
+    spec = _found(name)
+    if spec is not None and spec.origin is None and len(locations := list(spec.submodule_search_locations or ())) == 1:
+        # A folder without an `__init__.py`, such as `jobs` beside DAG files: what Python imports of it, and no more.
+        return _zip(folder / f"{name}.zip", Path(locations[0]), _files(Path(locations[0]), "*.py"))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(
             f"module {name!r}, which the batch's reader or writer needs, cannot travel to Spark: it is not installed "
@@ -183,16 +204,23 @@ def _module_file(name: str, folder: Path) -> Path:
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
         return Path(shutil.copyfile(origin, folder / origin.name))
-    files = (path for path in origin.parent.rglob("*") if path.is_file() and not path.is_symlink())
-    return _zip(
-        folder / f"{name}.zip", origin.parent, sorted(path for path in files if "__pycache__" not in path.parts)
-    )
+    return _zip(folder / f"{name}.zip", origin.parent, _files(origin.parent, "*"))
+
+
+def _files(package: Path, pattern: str) -> list[Path]:
+    found = (path for path in package.rglob(pattern) if path.is_file() and not path.is_symlink())
+    return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def _zip(path: Path, package: Path, sources: Iterable[Path]) -> Path:
     """Modules of a package as an archive that Python imports them from; the same bytes for the same sources."""
+    names = {source: Path(package.name, source.relative_to(package)) for source in sources}
+    folders = {folder for name in names.values() for folder in name.parents} - {Path()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for source in sources:
-            name = Path(package.name, source.relative_to(package)).as_posix()
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
+        for folder in sorted(folders):
+            if folder / "__init__.py" not in names.values():
+                # Without an entry of its own it is no folder that Python imports from.
+                archive.writestr(zipfile.ZipInfo(f"{folder.as_posix()}/", _EPOCH), b"")
+        for source, name in names.items():
+            archive.writestr(zipfile.ZipInfo(name.as_posix(), _EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)
     return path

@@ -138,7 +138,9 @@ class OpenedSources:
         ends: dict[str, Offset | None] = {}
         late = set()
         for name, source in self._each():
-            starts[name] = ends[name] = start = committed.get(name)
+            start = committed.get(name)
+            # Recorded as where the batch begins: a source that is asked again, years later, may answer otherwise.
+            starts[name] = ends[name] = start = source.initial_offset() if start is None else start
             if not source.finished(start):
                 end = source.latest_offset(start, limits.get(name, UNLIMITED))
                 if isinstance(end, Late):

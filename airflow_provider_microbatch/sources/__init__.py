@@ -176,6 +176,11 @@ class OpenSource(ABC):
     def has_new(self, position: Offset | None) -> bool:
         """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
 
+    def initial_offset(self) -> Offset | None:
+        """Where the first batch begins. Asked when there is no position yet; what the first plan was answered stands in
+        its entry, and nobody asks again. None is "before anything"."""
+        return None
+
     @abstractmethod
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
         """Plan: the end of the next range, within the source's own limits and ``limit``. None if there has never been
@@ -206,6 +211,13 @@ class OpenSource(ABC):
         :raises SourceChangedError: as :meth:`read` does.
         """
         return [Split(id="all", read=self.read(start, end))]
+
+    def rows(self, start: Offset | None, end: Offset | None) -> Iterator[Sequence[Any] | Mapping[str, Any]]:
+        """The rows of ``(start, end]``, read here and now and without Spark, for people and for checks.
+
+        :raises SourceError: if it takes Spark to read them.
+        """
+        raise SourceError(f"it takes Spark to read the rows of a {type(self).__name__}.")
 
     def read_late(self, start: Offset | None) -> Read:
         """What the runtime has to read from ``start`` on, up to where it comes.

@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.layout import MANIFEST
+from airflow_provider_microbatch.runtime.polling import revived
 from tests.chaos.signals import kill
 
 
 def local(path: str) -> Path:
     """The local path of a plain path or a ``file:`` URL as Spark takes it: not percent-decoded."""
     return Path("/" + path.removeprefix("file:").lstrip("/"))
+
+
+def rows_of(arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a job reads of a source: of files, or of a source of the user's own."""
+    if "groups" in arguments:
+        paths = [local(path) for group in arguments["groups"] for path in group["paths"]]
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "acme"))
+    found = revived(arguments).read(arguments["start"], arguments["end"])
+    return [dict(row) for row in found]  # type: ignore[arg-type]
 
 
 class Engine:
@@ -37,12 +48,7 @@ class Engine:
         counted: dict[str, int] = {}
         rows = []
         for name, read in self.job["sources"].items():
-            found = [
-                json.loads(line)
-                for group in read["arguments"]["groups"]
-                for path in group["paths"]
-                for line in local(path).read_text().splitlines()
-            ]
+            found = rows_of(read["arguments"])
             counted[name] = len(found)
             rows += [{**row, "version": self.plan["version"]} for row in found]
         half = len(rows) // 2

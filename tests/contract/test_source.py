@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -12,25 +13,31 @@ from typing import Protocol
 import pytest
 from acme_microbatch.counter import CounterSource
 from acme_microbatch.counter_reader import numbers
+from jobs.orders_api import OrdersApi
 
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
+from tests.support.orders_api import OrdersServer, serving
+from tests.support.orders_table import orders_table
 
 
 class System(Protocol):
-    """A system that a source reads, and data that arrives in it.
+    """A system that a source reads, and data that arrives in it. Made with a folder, and what ends it at the end.
 
     ``keeps_a_log``: the source writes down what it plans. One that does not need not plan the same twice: the offset
-    entry decides.
+    entry decides. ``counts``: it knows how much there is in a range before it is read.
     """
 
     source: Source
     keeps_a_log: bool
+    counts: bool
 
     def arrive(self) -> None:
         """One more unit of data."""
@@ -46,8 +53,9 @@ class Files:
     """Small JSON files, at most two a batch."""
 
     keeps_a_log = True
+    counts = True
 
-    def __init__(self, root: Path, *, ordered: bool = False) -> None:
+    def __init__(self, root: Path, stack: ExitStack, *, ordered: bool = False) -> None:
         self._folder = root / "landing"
         self._folder.mkdir()
         self._number = itertools.count()
@@ -69,8 +77,9 @@ class Counter:
     """Somebody else's: numbers, at most two a batch."""
 
     keeps_a_log = False
+    counts = True
 
-    def __init__(self, root: Path, *, block: int | None = None) -> None:
+    def __init__(self, root: Path, stack: ExitStack, *, block: int | None = None) -> None:
         self._head = root / "orders.txt"
         self._head.write_text("0")
         self.source: Source = CounterSource(str(self._head), max_rows=2, block=block)
@@ -85,11 +94,62 @@ class Counter:
         return list(numbers(read.arguments))
 
 
-SYSTEMS: dict[str, Callable[[Path], System]] = {
+class Api:
+    """An HTTP API by a source of the user's own, at most two orders a batch."""
+
+    keeps_a_log = False
+    counts = True
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._server = stack.enter_context(serving(OrdersServer()))
+        self._number = itertools.count()
+        self.source: Source = OrdersApi(self._server.url, max_rows=2)
+
+    def arrive(self) -> None:
+        self._server.add(next(self._number))
+
+    def break_it(self) -> None:
+        self._server.is_down = True
+
+
+class PythonStream(Counter):
+    """A data source of PySpark's, planned by a process of its own.
+
+    :param reader: which of them.
+    """
+
+    counts = False
+
+    def __init__(self, root: Path, stack: ExitStack, *, reader: str) -> None:
+        super().__init__(root, stack)
+        self.source = PythonSource(f"number_streams:{reader}", options={"path": str(self._head)})
+
+
+class Rows:
+    """A table of PostgreSQL, at most two rows a batch."""
+
+    keeps_a_log = False
+    counts = True
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._orders = stack.enter_context(orders_table())
+        self.source: Source = JdbcSource("orders", self._orders.conn_id, max_rows=2)
+
+    def arrive(self) -> None:
+        self._orders.execute("INSERT INTO orders (note) VALUES ('x')")
+
+    def break_it(self) -> None:
+        self._orders.execute("ALTER TABLE orders RENAME TO elsewhere")
+
+
+SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "file": Files,
     "file, ordered": partial(Files, ordered=True),
     "acme's counter": Counter,
     "acme's counter, in blocks": partial(Counter, block=1),
+    "polling": Api,
+    "python": partial(PythonStream, reader="LimitedNumbers"),
+    "jdbc": Rows,
 }
 
 
@@ -97,8 +157,9 @@ system_name = registered(SYSTEMS)
 
 
 @pytest.fixture
-def system(system_name: str, tmp_path: Path) -> System:
-    return SYSTEMS[system_name](tmp_path)
+def system(system_name: str, tmp_path: Path) -> Iterator[System]:
+    with ExitStack() as stack:
+        yield SYSTEMS[system_name](tmp_path, stack)
 
 
 @pytest.fixture
@@ -303,7 +364,7 @@ def test_under_the_smallest_limit_each_batch_has_one_unit_and_none_is_left_out(
         batches.append(reopen().describe(position, end))
         position = end
     assert len(batches) == 3
-    assert all(1 in (batch.rows, batch.splits) for batch in batches)
+    assert all(1 in (batch.rows, batch.splits) for batch in batches) or not system.counts
     assert not reopen().has_new(position)
 
 
@@ -311,7 +372,7 @@ def test_figures_have_words(system: System, reopen: Callable[[], OpenSource]) ->
     system.arrive()
     end = reopen().latest_offset(None)
     words = reopen().in_words(None, end)
-    assert words
+    assert words or not system.counts
     assert all(isinstance(count, int) and count > 0 for count in words.values())
     assert words.keys() <= {reopen().splits, "rows", "bytes"}
 

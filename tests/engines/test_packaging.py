@@ -118,11 +118,48 @@ def test_modules_travel_as_they_are_imported(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(here))
     package, single = packaging.module_files(["acme_of_the_test", "single_of_the_test"], there)
     assert zipfile.ZipFile(package).namelist() == [
+        "acme_of_the_test/inner/",
         "acme_of_the_test/__init__.py",
         "acme_of_the_test/inner/reader.py",
         "acme_of_the_test/inner/schema.json",
     ]
     assert single == there / "single_of_the_test.py"
+
+
+def test_a_folder_without_an_init_travels_as_the_modules_that_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "jobs_of_the_test" / "inner").mkdir(parents=True)
+    there.mkdir()
+    (here / "jobs_of_the_test" / "inner" / "rates.py").write_text("X = 7\n")
+    (here / "jobs_of_the_test" / "secrets.env").write_text("not for Spark")
+    monkeypatch.syspath_prepend(str(here))
+    (archive,) = packaging.module_files(["jobs_of_the_test"], there)
+    ask = f"import sys; sys.path[:0] = [{str(archive)!r}]; from jobs_of_the_test.inner.rates import X; print(X)"
+    run = subprocess.run([sys.executable, "-I", "-c", ask], capture_output=True, text=True, check=False)
+    assert run.stdout == "7\n", run.stderr
+    assert not [name for name in zipfile.ZipFile(archive).namelist() if name.endswith("secrets.env")]
+
+
+def test_a_source_in_the_file_of_the_transform_travels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (here / "rates_of_the_test.py").write_text("X = 1\n")
+    (there / "rates_of_the_test.py").write_text("X = 1\n")
+    monkeypatch.syspath_prepend(str(here))
+    assert packaging.module_files(["rates_of_the_test"], there) == []
+
+
+def test_the_runtime_that_modules_stand_on_can_be_had_alone(tmp_path: Path) -> None:
+    archive = packaging.zip_runtime(tmp_path)
+    ask = (
+        f"import sys; sys.path[:0] = [{str(archive)!r}]; from airflow_provider_microbatch import PollingSource;"
+        "print(PollingSource.__module__)"
+    )
+    run = subprocess.run([sys.executable, "-S", "-I", "-c", ask], capture_output=True, text=True, check=False)
+    assert run.stdout == "airflow_provider_microbatch.runtime.polling\n", run.stderr
 
 
 @pytest.mark.parametrize("name", ["not_installed_anywhere", "../etc", "zlib", "sys", "__main__"])

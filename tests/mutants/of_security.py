@@ -65,7 +65,7 @@ MUTATIONS = [
         name="a class that a checkpoint names is loaded",
         why="who can write a checkpoint runs any module that is installed where the janitor is",
         file="registry.py",
-        old="    return load_class(_checked(path))\n",
+        old="    return load_class(check_class_path(path))\n",
         new="    return load_class(str(path))\n",
         tests=(REGISTRY,),
     ),

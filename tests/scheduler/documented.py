@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
 _NAMED_IN_THE_TEXT = """\
 from airflow_provider_microbatch.operators.drain import drain
 from airflow_provider_microbatch.operators.steps import micro_batch_steps
@@ -69,10 +70,12 @@ def deploy_transform(dags: Path) -> None:
     (dags / "jobs" / "orders_transform.py").write_text(transform)
 
 
-def documented(home: Path) -> Iterator[Documented]:
+def documented(home: Path, *, api: str) -> Iterator[Documented]:
     """All that no other test here runs: a DAG of ``dags/`` may have a test of its own.
 
-    :param home: below it each has a folder of its own; those of ``dags/`` share one, as where they are deployed.
+    :param home: below it each has a folder of its own; those of ``dags/`` that read files share one, as where they are
+        deployed.
+    :param api: the URL of a server that has what lands in a folder at the folder's path.
     """
     readme, _ = blocks(ROOT / "README.md")
     yield _adapted("README", readme, home / "README", engine="spark_default")
@@ -85,7 +88,8 @@ def documented(home: Path) -> Iterator[Documented]:
         if not (ROOT / "tests" / "scheduler" / f"test_{path.name}").exists():
             text = path.read_text()
             # Who is told of its rows looks at all tables of the folder.
-            yield _adapted("dags", text, home / (path.stem if "JobGraph(" in text else "dags"))
+            folder = home / (path.stem if "JobGraph(" in text or _API.search(text) else "dags")
+            yield _adapted("dags", _API.sub(f'"{api}{folder}/landing/polled"', text), folder)
 
 
 def blocks(page: Path) -> list[str]:

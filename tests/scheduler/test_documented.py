@@ -19,6 +19,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.server import CONNECTION
 from tests.scheduler.documented import Documented, deploy_transform, documented
 from tests.scheduler.shop import Shop, order
+from tests.support.orders_api import FolderServer, serving
 
 # Its waits end when what they wait for comes; on a machine that is busy with other things that takes minutes.
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -124,8 +125,15 @@ def warm_engine(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def deployed(shop: Shop, warm_engine: None) -> Iterator[list[Watched]]:
-    found = list(documented(shop.home / "documented"))
+def orders_api() -> Iterator[str]:
+    """An HTTP API of what lands, for the DAG that polls one."""
+    with serving(FolderServer()) as server:
+        yield server.url
+
+
+@pytest.fixture
+def deployed(shop: Shop, warm_engine: None, orders_api: str) -> Iterator[list[Watched]]:
+    found = list(documented(shop.home / "documented", api=orders_api))
     files = {dag.dag_id: shop.airflow.dags / f"{dag.dag_id}.py" for dag in found}
     watched = [Watched(dag=dag, shop=Shop(home=dag.folder, airflow=shop.airflow)) for dag in found]
     deploy_transform(shop.airflow.dags)

@@ -21,11 +21,13 @@ from airflow_provider_microbatch.execution.engine import Code, EngineState, Hand
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Subtask
+from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import Done, run_subtasks
 
 Rows = list[dict[str, Any]]
 
 COUNTER = "acme_microbatch.counter_reader:read"
+POLLED = "airflow_provider_microbatch.runtime.polling:read"
 
 
 def local(path: str) -> Path:
@@ -92,6 +94,9 @@ class InlineEngine:
             if read.reader == COUNTER:
                 found = numbers(read.arguments)
                 sources[name], read_as[name] = [{"id": number} for number in found], {"end": found.stop - 1}
+            elif read.reader == POLLED:
+                polled = revived(read.arguments).read(read.arguments["start"], read.arguments["end"])
+                sources[name], read_as[name] = [{**row} for row in polled if isinstance(row, Mapping)], {}
             else:
                 paths = [path for group in read.arguments["groups"] for path in group["paths"]]
                 sources[name], read_as[name] = self._rows(paths), told(read.arguments)

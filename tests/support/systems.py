@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
+from acme_microbatch.polled_queue import PolledQueue
 from acme_microbatch.queue import OpenQueue, QueueSource
 from acme_microbatch.queue_reader import entries
 
@@ -25,6 +26,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Read
+from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SubtaskStages
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -34,6 +36,7 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
 from tests.support.halves import HalvedFiles
 
 Row = dict[str, Any]
@@ -429,6 +432,20 @@ class LateQueues(FilesOnPosix):
         return self._landing(source) / "queue"
 
 
+class PolledQueues(LateQueues):
+    """The same queues by a source of the user's own, which knows where a batch ends before it is read."""
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        return PolledQueue(str(self._queue(name)), max_lines=limit)
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, FileSink, "sink"), (OpenSource, OpenPollingSource, "source"))
+
+    def _read(self, source: Read) -> tuple[list[Row], Mapping[str, Any]]:
+        arguments = source.arguments
+        return [dict(row) for row in revived(arguments).read(arguments["start"], arguments["end"])], {}
+
+
 def _entry(ids: Sequence[int]) -> str:
     return json.dumps([{"id": row} for row in ids]) + "\n"
 
@@ -455,5 +472,6 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-into-two-tables": FilesIntoTwoTables,
     "files-split-wise": SplitWiseFiles,
     "late-queues": LateQueues,
+    "polled-queues": PolledQueues,
 }
 DEFAULT = "files-on-posix"

@@ -110,6 +110,8 @@ class SparkConnectEngine:
             packaging.record_process(handle["tag"], pid=launch.hello.pid, started=launch.hello.started)
             files = [Path(shutil.copyfile(path, folder / Path(path).name)) for path in code.files]
             files += packaging.module_files(job.requires.modules, folder)
+            if job.requires.modules:
+                files.append(packaging.zip_runtime(folder))  # which the server need not have
             launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
         except OSError as error:
             launch.close()

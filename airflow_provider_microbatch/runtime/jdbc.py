@@ -1,0 +1,31 @@
+"""Reads the planned rows of a database's table by Spark's JDBC source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.files import ReadResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NONE = "1 = 0"
+
+
+def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
+    """Read one range.
+
+    :param arguments: ``url``, ``user``, ``password_setting`` (of the session that has the password; none is no error:
+        the driver may find one by itself), ``table`` (quoted) and ``predicates``, each of which is a partition.
+    """
+    properties = {"driver": "org.postgresql.Driver"}
+    if arguments["user"]:
+        properties["user"] = arguments["user"]
+    password = spark.conf.get(arguments["password_setting"], None)
+    if password:
+        properties["password"] = password
+    # Without predicates Spark would read the whole table.
+    predicates = list(arguments["predicates"]) or [_NONE]
+    frame = spark.read.jdbc(arguments["url"], arguments["table"], predicates=predicates, properties=properties)
+    return ReadResult(frame=frame, columns=tuple(frame.columns))

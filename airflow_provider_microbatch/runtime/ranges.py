@@ -1,0 +1,86 @@
+"""Reads a planned range by partitions that Python functions read on executors: a batch data source of Spark's, which
+Spark Connect has too. Needs pyarrow where they run, as every data source in Python does."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RANGE = "range"
+
+
+class RangeSource(DataSource):
+    """The range that its one option says, as JSON: which functions are called, and with what."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "microbatch_range"
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(self._range["schema"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RangeReader(self._range, schema)
+
+    @property
+    def _range(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.options[_RANGE])
+        return found
+
+
+class Piece(InputPartition):
+    """One partition.
+
+    :param value: what the range's functions know it by; anything that can be pickled.
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+
+
+class RangeReader(DataSourceReader):
+    """Asks for the partitions once, and for the rows of each where Spark has it read.
+
+    :param range: ``pieces`` and ``rows`` (``module:function``), and ``arguments`` for both.
+    """
+
+    def __init__(self, range: Mapping[str, Any], schema: StructType) -> None:
+        self._range = range
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        pieces = _loaded(self._range["pieces"])(self._range["arguments"], self._schema)
+        # Of none Spark would make one by itself, and have it read.
+        return [Piece((piece,)) for piece in pieces] or [Piece(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is not None:
+            yield from _loaded(self._range["rows"])(self._range["arguments"], partition.value[0], self._schema)
+
+
+def frame_of(
+    spark: SparkSession, pieces: str, rows: str, *, arguments: Mapping[str, Any], schema: StructType
+) -> DataFrame:
+    """The rows of a range.
+
+    :param pieces: ``module:function``, called with the arguments and the schema; what it returns are partitions.
+    :param rows: ``module:function``, called with the arguments, a partition and the schema; an iterator over rows.
+    :param arguments: JSON values.
+    :param schema: of the rows.
+    """
+    spark.dataSource.register(RangeSource)
+    option = json.dumps({"pieces": pieces, "rows": rows, "arguments": dict(arguments), "schema": schema.jsonValue()})
+    return spark.read.format(RangeSource.name()).option(_RANGE, option).load()
+
+
+def _loaded(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

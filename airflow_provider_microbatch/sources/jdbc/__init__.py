@@ -1,0 +1,75 @@
+"""Rows of a PostgreSQL table that only grows, by an incrementing column: planned by psycopg, read by Spark's JDBC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+
+DRIVER = "org.postgresql:postgresql:42.7.8"
+
+
+@dataclass(frozen=True)
+class JdbcSource(Source):
+    """The rows of a table, in the order of a column that a sequence fills.
+
+    A transaction that takes a number may commit after one that took a later number. So an offset names, beside the
+    highest number, those below it that nobody could see: once one is there it is read, by the next batch, and once.
+    A number is waited for until no transaction is left that ran when it was first missed, and ``late_seconds`` have
+    passed.
+
+    :param table: ``table`` or ``schema.table``.
+    :param conn_id: a connection of type ``postgres``: host, port, database (``schema``), login, password.
+    :param column: whole numbers, unique, from a sequence; an index must begin with it.
+    :param first: the first number; what is below is not read.
+    :param late_seconds: so long a number that was missed is waited for at least. It covers who takes a number before
+        their transaction writes anything.
+    :param max_rows: so many new rows are in a batch at most; None for no limit.
+    :param partitions: so many queries read a batch beside each other.
+    :param driver: Maven coordinates of the JDBC driver; None if Spark has one.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    table: str
+    conn_id: str
+    _: KW_ONLY
+    column: str = "id"
+    first: int = 1
+    late_seconds: float = 3600
+    max_rows: int | None = None
+    partitions: int = 1
+    driver: str | None = DRIVER
+
+    def __post_init__(self) -> None:
+        where = f"JdbcSource({self.table!r:.200})"
+        for name in ("table", "conn_id", "column"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise DefinitionError(f"{where}: {name} must be a name, not {value!r:.200}.")
+        if not 1 <= len(self.table.split(".")) <= 2 or not all(self.table.split(".")):
+            raise DefinitionError(f"{where}: table must be 'table' or 'schema.table'.")
+        for name in ("first", "partitions"):
+            if type(getattr(self, name)) is not int or (name == "partitions" and self.partitions < 1):
+                raise DefinitionError(f"{where}: {name} must be a whole number, of partitions at least 1.")
+        if self.max_rows is not None and (type(self.max_rows) is not int or self.max_rows < 1):
+            raise DefinitionError(f"{where}: max_rows must be a whole number above 0, or None; not {self.max_rows!r}.")
+        seconds = self.late_seconds
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+            raise DefinitionError(f"{where}: late_seconds must be a number above 0, not {seconds!r}.")
+        if self.driver is not None and (not isinstance(self.driver, str) or self.driver.count(":") != 2):
+            raise DefinitionError(f"{where}: driver must be 'group:artifact:version', or None; not {self.driver!r}.")
+
+    def open(self, context: SourceContext) -> OpenSource:
+        """The source in the surroundings of one checkpoint."""
+        from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
+
+        return OpenJdbcSource(self, context)
+
+    def reads_as(self) -> Mapping[str, str | None]:
+        return {"table": self.table, "column": self.column}
+
+    def location(self) -> str:
+        """The table, and the connection."""
+        return f"{self.conn_id}:{self.table}"

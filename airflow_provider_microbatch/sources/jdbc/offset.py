@@ -1,0 +1,98 @@
+"""Offsets of a table that is read by an incrementing column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Numbers that nobody could see when a later one was read.
+
+    :param first: the first of them.
+    :param last: the last of them.
+    :param seen_ms: when they were first missed, by the database's clock; milliseconds since the epoch.
+    :param xmax: the first transaction id that was not given out then: who may still commit one of them has a lower one.
+    """
+
+    first: int
+    last: int
+    seen_ms: int
+    xmax: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a batch ends. Which rows it has follows from it and from the number at which the batch before it ended:
+    those in between that are in no gap, and those that came late.
+
+    :param number: the highest that was read.
+    :param gaps: what is missed below it, in order.
+    :param late: first and last of numbers that were gaps of the batch before and are rows of this one, in order.
+    :param rows: how many rows the batch has.
+    """
+
+    number: int
+    gaps: tuple[Gap, ...] = ()
+    late: tuple[tuple[int, int], ...] = ()
+    rows: int = 0
+
+    def text(self) -> Offset:
+        """As it stands in the logs."""
+        return json.dumps(
+            {
+                "n": self.number,
+                "gaps": [[gap.first, gap.last, gap.seen_ms, gap.xmax] for gap in self.gaps],
+                "late": [list(span) for span in self.late],
+                "rows": self.rows,
+            }
+        )
+
+    @classmethod
+    def of(cls, offset: Offset) -> Self:
+        """:raises ValueError: if the text is none."""
+        try:
+            values: Any = json.loads(offset)
+            if not isinstance(values, dict) or values.keys() != {"n", "gaps", "late", "rows"}:
+                raise TypeError("it has other fields than n, gaps, late and rows")
+            gaps = tuple(Gap(first=a, last=b, seen_ms=c, xmax=d) for a, b, c, d in values["gaps"])
+            late = tuple((a, b) for a, b in values["late"])
+            numbers: list[Any] = [values["n"], values["rows"], *(n for span in values["late"] for n in span)]
+            numbers += [n for gap in values["gaps"] for n in gap]
+            if not all(type(number) is int for number in numbers):
+                raise TypeError("it has something else than whole numbers")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
+        return cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"])
+
+    def spans(self, start: int) -> list[tuple[int, int]]:
+        """First and last of the numbers that a batch has which ends here and begins after ``start``; numbers within
+        that nobody had when it was planned are not in them."""
+        found, first = [*self.late], start + 1
+        for gap in self.gaps:
+            if gap.first > start:
+                if first < gap.first:
+                    found.append((first, gap.first - 1))
+                first = gap.last + 1
+        return [*found, *([(first, self.number)] if first <= self.number else [])]
+
+
+def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
+    """The same numbers in so many lists of about as many numbers each, or in fewer."""
+    total = sum(last - first + 1 for first, last in spans)
+    size, room = -(-total // parts) or 1, 0
+    found: list[list[tuple[int, int]]] = []
+    for first, last in spans:
+        while first <= last:
+            if room == 0:
+                found.append([])
+                room = size
+            taken = min(room, last - first + 1)
+            found[-1].append((first, first + taken - 1))
+            first, room = first + taken, room - taken
+    return found

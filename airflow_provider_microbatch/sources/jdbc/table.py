@@ -1,0 +1,126 @@
+"""What PostgreSQL is asked about the numbers of a table, each time in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import SourceError
+
+_CONNECT_SECONDS = 10
+_WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it, each of its parts quoted."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+@contextmanager
+def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Snapshot]:
+    """The table as it is at one moment.
+
+    :raises SourceError: if it cannot be asked.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SourceError(
+            "psycopg is not installed, which plans for tables of PostgreSQL. Run: pip install "
+            "'airflow-provider-microbatch[postgres]'"
+        ) from error
+    try:
+        with psycopg.connect(
+            host=connection.host,
+            port=connection.port or 5432,
+            dbname=connection.schema,
+            user=connection.login,
+            password=connection.password,
+            connect_timeout=_CONNECT_SECONDS,
+            application_name="microbatch",
+        ) as opened:
+            opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            opened.read_only = True
+            yield Snapshot(opened, table=table, column=column)
+    except psycopg.Error as error:
+        raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
+
+
+class Snapshot:
+    """:param opened: a connection in a transaction of one snapshot.
+    :param table: as the user wrote it.
+    :param column: likewise.
+    """
+
+    def __init__(self, opened: Any, *, table: str, column: str) -> None:
+        self._opened = opened
+        self._table, self._column = quoted(table), quoted_column(column)
+
+    def check(self) -> None:
+        """:raises SourceError: if the column is not of whole numbers."""
+        cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
+        if cursor.description[0].type_code not in _WHOLE:
+            raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
+
+    def moment(self) -> tuple[int, int, int]:
+        """The time, milliseconds since the epoch; the lowest id of a transaction that runs; and the first that was not
+        given out."""
+        now_ms, xmin, xmax = self._row(
+            "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, pg_snapshot_xmin(s)::text, "
+            "pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
+        )
+        return int(now_ms), int(xmin), int(xmax)
+
+    def any_after(self, number: int) -> bool:
+        """Whether there is a row behind it."""
+        (found,) = self._row(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {self._column} > %s)", number)
+        return bool(found)
+
+    def last(self, after: int, most: int | None) -> int:
+        """The highest number of those behind it, of the first so many if there is a limit; itself if there is none."""
+        (found,) = self._row(
+            f"SELECT max(n) FROM (SELECT {self._column} AS n FROM {self._table} WHERE {self._column} > %s "
+            f"ORDER BY {self._column} LIMIT %s) AS first",
+            after,
+            most,
+        )
+        return after if found is None else int(found)
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """First and last of the numbers in between, both included, that are not there."""
+        rows = self._opened.execute(
+            f"SELECT before + 1, n - 1 FROM (SELECT n, lag(n, 1, %s::bigint) OVER (ORDER BY n) AS before FROM ("
+            f"SELECT {self._column}::bigint AS n FROM {self._table} WHERE {self._column} BETWEEN %s AND %s "
+            "UNION ALL SELECT %s::bigint) AS present) AS pairs WHERE n - before > 1 ORDER BY n",
+            (first - 1, first, last, last + 1),
+        )
+        return [(int(one), int(other)) for one, other in rows]
+
+    def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Those of which something is there."""
+        rows = self._opened.execute(
+            "SELECT one, other FROM unnest(%s::bigint[], %s::bigint[]) AS span(one, other) WHERE EXISTS ("
+            f"SELECT FROM {self._table} WHERE {self._column} BETWEEN one AND other)",
+            ([one for one, _ in spans], [other for _, other in spans]),
+        )
+        return {(int(one), int(other)) for one, other in rows}
+
+    def count(self, spans: Sequence[tuple[int, int]]) -> int:
+        """How many rows there are in them."""
+        (found,) = self._row(
+            f"SELECT count(*) FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) AS span(one, other) "
+            f"ON {self._column} BETWEEN one AND other",
+            [one for one, _ in spans],
+            [other for _, other in spans],
+        )
+        return int(found)
+
+    def _row(self, statement: str, *values: Any) -> Any:
+        return self._opened.execute(statement, values).fetchone()
+
+
+def quoted_column(name: str) -> str:
+    """A column's name as SQL has it; a point is part of it."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,67 @@
+"""Where a source's first batch begins is as durable as any other position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acme_microbatch.polled_queue import PolledQueue
+
+from tests.execution.world import KEY, World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+class Queued(World):
+    """A pipeline of a queue that is polled, and begins where ``first`` says."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, **pipeline: Any) -> None:
+        super().__init__(root, **pipeline)
+        self.first = 0
+        self.sources["orders"] = PolledQueue(str(root / "queue"))  # type: ignore[assignment]
+        monkeypatch.setattr(PolledQueue, "initial_offset", lambda _: {"n": self.first})
+
+    def append(self, *ids: int) -> None:
+        with (self.root / "queue").open("a") as queue:
+            queue.writelines(f'[{{"id": {id}}}]\n' for id in ids)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queued:
+    return Queued(tmp_path, monkeypatch)
+
+
+def test_the_first_batch_begins_where_the_source_said_and_its_replay_does_too(world: Queued) -> None:
+    world.append(1, 2, 3)
+    world.first = 1
+    world.run(1)
+    assert world.table() == {0: [2, 3]}
+    world.first = 0
+    engine = InlineEngine()
+    world.run(1, engine, clear_number=1)
+    assert [job.sources["orders"].arguments["start"] for job in engine.jobs] == [{"n": 1}]
+    assert world.table() == {0: [2, 3]}
+
+
+def test_a_source_that_had_nothing_new_keeps_its_first_position(world: Queued, tmp_path: Path) -> None:
+    world.sources["other"] = PolledQueue(str(tmp_path / "other"))  # type: ignore[assignment]
+    (tmp_path / "other").write_text('[{"id": 9}]\n[{"id": 10}]\n')
+    world.append(1)
+    world.first = 1  # the newest of the one, the middle of the other
+    world.run(1)
+    assert world.table() == {0: [10]}
+    entry = world.checkpoint.offset_log.get(KEY.id)
+    assert entry is not None
+    assert (entry.starts["orders"], entry.ends["orders"]) == ('{"n": 1}', '{"n": 1}')
+    world.first = 0
+    world.append(2)
+    world.run(2)
+    assert world.table() == {0: [10], 1: [2]}
+
+
+def test_a_sensor_does_not_fire_for_what_lies_before_the_first_position(world: Queued) -> None:
+    world.append(1)
+    world.first = 1
+    assert not world.execution.should_fire(run_identity(1)).fire
+    world.append(2)
+    assert world.execution.should_fire(run_identity(1)).fire

@@ -1,0 +1,218 @@
+"""Rows of a table of a real PostgreSQL, while others write: each is read once, whenever its transaction commits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.sources import ReadLimit, SourceContext
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc import open as opened_module
+from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
+from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.support.orders_table import OrdersTable, orders_table
+
+
+@pytest.fixture
+def orders() -> Iterator[OrdersTable]:
+    with orders_table() as table:
+        yield table
+
+
+@pytest.fixture
+def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., OpenJdbcSource]:
+    def opened(**options: Any) -> OpenJdbcSource:
+        store = PosixStore(tmp_path / "checkpoint")
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id, **options).open(context)
+        assert isinstance(source, OpenJdbcSource)
+        return source
+
+    return opened
+
+
+def ids(orders: OrdersTable, source: OpenJdbcSource, start: str | None, end: str | None) -> list[int]:
+    """The rows that the planned predicates have now."""
+    found = []
+    with orders.connect() as session:
+        for predicate in source.read(start, end).arguments["predicates"]:
+            found += [id for (id,) in session.execute(f"SELECT id FROM orders WHERE {predicate}")]
+    return sorted(found)
+
+
+INSERT = "INSERT INTO orders (note) VALUES ('x')"
+
+
+def test_a_row_that_is_committed_behind_a_later_one_is_read_by_the_next_batch_and_once(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        first = source.latest_offset(source.initial_offset())
+        assert ids(orders, source, None, first) == [2]
+        assert not source.has_new(first)
+        assert source.latest_offset(first) == first
+    assert source.has_new(first)
+    orders.execute(INSERT)
+    second = source.latest_offset(first)
+    assert ids(orders, source, first, second) == [1, 3]
+    # As it was planned, although the row of the gap is there now.
+    assert ids(orders, source, None, first) == [2]
+    assert not source.has_new(second)
+    assert [source.describe(*range).rows for range in ((None, first), (first, second))] == [1, 2]
+    assert source.lag(first).rows == 2
+    assert source.lag(second).rows == 0
+
+
+def test_a_gap_is_waited_for_as_long_as_a_transaction_of_then_runs(opened: Any, orders: OrdersTable) -> None:
+    source = opened(late_seconds=0.001)
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        position = None
+        for _ in range(3):
+            orders.execute(INSERT)
+            position = source.latest_offset(position)
+        assert [(gap.first, gap.last) for gap in Place.of(position).gaps] == [(1, 1)]
+    orders.execute(INSERT)
+    end = source.latest_offset(position)
+    assert ids(orders, source, position, end) == [1, 5]
+    assert Place.of(end).gaps == ()
+
+
+def test_a_number_that_was_rolled_back_is_forgotten_and_its_batch_stays_as_it_was(
+    opened: Any, orders: OrdersTable
+) -> None:
+    with orders.connect() as session:
+        session.execute(INSERT)
+        session.rollback()
+    orders.execute(INSERT)
+    patient, source = opened(), opened(late_seconds=0.001)
+    first = source.latest_offset(None)
+    orders.execute(INSERT)
+    second = source.latest_offset(first)
+    assert Place.of(second).gaps == ()
+    assert len(Place.of(patient.latest_offset(first)).gaps) == 1
+    # Whoever writes the number by hand, after all, changes no batch that was planned.
+    orders.execute("INSERT INTO orders VALUES (1, 'by hand')")
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([2], [3])
+
+
+def test_a_limit_leaves_the_rest_to_the_next_batch(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 10)")
+    source = opened(max_rows=4, partitions=3)
+    position, batches = None, []
+    while (end := source.latest_offset(position)) != position:
+        batches.append(ids(orders, source, position, end))
+        position = end
+    assert batches == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    assert len(source.read(None, source.latest_offset(None)).arguments["predicates"]) == 2
+    assert ids(orders, source, None, source.latest_offset(None, ReadLimit(rows=1))) == [1]
+
+
+def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersTable) -> None:
+    source, over = opened(max_rows=20, late_seconds=0.001), threading.Event()
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        with orders.connect() as session:
+            for _ in range(25):
+                for _ in range(chance.randint(1, 4)):
+                    session.execute(INSERT)
+                over.wait(chance.random() / 100)  # its numbers are taken, and nobody sees them
+                session.rollback() if chance.random() < 0.2 else session.commit()
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    for writer in writers:
+        writer.start()
+    position, read, ranges = None, Counter[int](), []
+    while True:
+        ended = not any(writer.is_alive() for writer in writers)
+        end = source.latest_offset(position)
+        if end == position:
+            if ended:
+                break
+            continue
+        found = ids(orders, source, position, end)
+        assert len(found) == source.describe(position, end).rows
+        read.update(found)
+        ranges.append((position, end, found))
+        position = end
+    with orders.connect() as session:
+        there = Counter(id for (id,) in session.execute("SELECT id FROM orders"))
+    assert read == there
+    assert len(ranges) > 3
+    for start, end, found in ranges:
+        assert ids(orders, source, start, end) == found
+
+
+def test_a_column_that_is_not_dense_is_named(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    orders.execute("INSERT INTO orders SELECT 10 * n, 'x' FROM generate_series(1, 5) AS n")
+    with pytest.raises(SourceError, match=r"'orders': 5 gaps are waited for in 'id' of orders"):
+        opened().latest_offset(None)
+
+
+def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
+    with pytest.raises(SourceError, match=r"source 'orders': column \"note\".* is not of whole numbers"):
+        opened(column="note").check()
+    with pytest.raises(SourceError, match=r"source 'orders': PostgreSQL says: .*missing"):
+        opened(column="missing").check()
+    orders.execute(INSERT)
+    with pytest.raises(SourceError, match="behind the last row"):
+        opened().check_offset(Place(number=7).text())
+
+
+def test_names_are_names_and_no_sql(tmp_path: Path, orders: OrdersTable) -> None:
+    orders.execute('CREATE TABLE "a ""b" ("x; DROP TABLE orders" int)')
+    orders.execute('INSERT INTO "a ""b" VALUES (1)')
+    store = PosixStore(tmp_path / "checkpoint")
+    context = SourceContext(name="odd", log=store, state=store, clock_ms=lambda: 0)
+    source = JdbcSource('public.a "b', orders.conn_id, column="x; DROP TABLE orders").open(context)
+    assert source.has_new(None)
+    orders.execute("SELECT * FROM orders")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"table": "a.b.c"}, {"table": ""}, {"partitions": 0}, {"max_rows": 0}, {"late_seconds": 0}, {"driver": "x"},
+     {"first": "1"}],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="JdbcSource"):
+        JdbcSource(**{"table": "orders", "conn_id": "orders_db", **options})
+
+
+@given(
+    st.integers(0, 30),
+    st.sets(st.integers(1, 60), max_size=40),
+    st.sets(st.integers(1, 30), max_size=10),
+    st.integers(1, 5),
+)
+def test_the_numbers_of_a_batch_are_those_that_were_there(
+    start: int, there: set[int], late: set[int], parts: int
+) -> None:
+    behind = {number for number in there if number > start}
+    if not behind:
+        return
+    end = max(behind)
+    missing = [number for number in range(start + 1, end + 1) if number not in behind]
+    gaps = tuple(Gap(first=number, last=number, seen_ms=0, xmax=3) for number in missing)
+    late = {number for number in late if number <= start}
+    place = Place(number=end, gaps=gaps, late=tuple((number, number) for number in sorted(late)))
+    assert Place.of(place.text()) == place
+    divided_spans = divided(place.spans(start), parts)
+    found = [n for part in divided_spans for first, last in part for n in range(first, last + 1)]
+    assert sorted(found) == sorted(behind | late)
+    assert len(divided_spans) <= parts
