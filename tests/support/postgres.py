@@ -46,6 +46,11 @@ class Postgres:
     def __init__(self, *, port: int) -> None:
         self._port = port
 
+    @property
+    def port(self) -> int:
+        """Where it listens, on loopback."""
+        return self._port
+
     def database(self, name: str) -> str:
         """A new database.
 
@@ -71,9 +76,10 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(*, is_replica: bool = False) -> Iterator[Postgres]:
     """Start a server, and stop it at the end.
 
+    :param is_replica: it is one of nothing: it waits for ever for what a primary would send, and is only read.
     :raises AssertionError: if it does not start; with what it said.
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-postgres-"))
@@ -91,6 +97,8 @@ def postgres() -> Iterator[Postgres]:
                 **user,
             )
             assert made.returncode == 0, log.read_text()
+            if is_replica:
+                (data / "standby.signal").touch()
             port = free_port()
             listening = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
             process = subprocess.Popen([programs / "postgres", "-D", data, *listening, *options], **to_log, **user)

@@ -31,6 +31,7 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from tests.support import sql
 
 Row = dict[str, Any]
 
@@ -305,6 +306,20 @@ class FilesInSqlite(FilesOnPosix):
         return f"sqlite://{self._root}/checkpoint.db"
 
 
+class FilesInOurSqlite(FilesOnPosix):
+    """The same with the checkpoint in a table of a SQLite file."""
+
+    def checkpoint(self) -> str:
+        return sql.in_sqlite(self._root)
+
+
+class FilesInPostgres(FilesOnPosix):
+    """The same with the checkpoint in a table of a PostgreSQL server."""
+
+    def checkpoint(self) -> str:
+        return sql.in_postgres(self._root)
+
+
 class FilesIntoTwoTables(FilesOnPosix):
     """The same into two tables, each of which gets all rows."""
 
@@ -395,5 +410,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
     "late-queues": LateQueues,
+    "sql-sqlite": FilesInOurSqlite,
+    "sql-postgres": FilesInPostgres,
 }
 DEFAULT = "files-on-posix"
