@@ -15,6 +15,7 @@ from airflow_provider_microbatch.cli import (
     adopt,
     check,
     class_archive,
+    copy,
     engine,
     export,
     import_,
@@ -46,9 +47,10 @@ COMMANDS = (
     withdraw_clear,
     export,
     import_,
+    copy,
 )
 WITHOUT_CHECKPOINT = (engine, class_archive)
-_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_)
+_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 

@@ -469,6 +469,34 @@ def test_tables_of_an_older_version_are_migrated_and_keep_what_is_in_them(
         assert sorted(number for (number,) in versions) == [1, 2]
 
 
+def test_whoever_waits_while_another_makes_the_tables_finds_them_made(
+    connected: Connected, server_port: int, tmp_path: Path
+) -> None:
+    store, other = connected(extra={"application_name": "waits"}), connected()
+    schema = store.location.split("/")[3]
+    put = threading.Thread(target=lambda: store.put_if_absent("offsets/0", b"x"))
+    login = {"host": "127.0.0.1", "port": server_port, "user": "postgres", "dbname": "checkpoints"}
+    with psycopg2.connect(**login) as session, session.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"microbatch {schema}"])
+        put.start()
+        wait_until(lambda: waiting_for_a_lock("waits", server_port))
+        cursor.execute(f'CREATE SCHEMA "{schema}"')
+        cursor.execute(f'CREATE TABLE "{schema}".microbatch_version (version integer, applied_ms bigint)')
+        cursor.execute(f'INSERT INTO "{schema}".microbatch_version VALUES (1, 0)')
+        for statement in databases.database_of(other.location.split("/")[2]).kind.migrations[0]:
+            cursor.execute(statement.replace("{schema}", f'"{schema}"'))
+    put.join()
+    assert other.get("offsets/0") == b"x"
+
+
+def waiting_for_a_lock(name: str, port: int) -> bool:
+    with psycopg2.connect(host="127.0.0.1", port=port, user="postgres", dbname="postgres") as session:
+        cursor = session.cursor()
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        cursor.execute(asked, [name])
+        return bool(cursor.fetchone()[0])  # type: ignore[index]
+
+
 # Who is refused
 
 

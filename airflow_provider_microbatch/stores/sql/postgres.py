@@ -77,6 +77,12 @@ _REMEDIES = (
 )
 _LENGTH = "CAST(:length AS integer)"
 _ZERO = "decode('00', 'hex')"
+# By the catalog's rows, not by to_regclass: that may answer from what the session knew before it waited for the lock.
+_SCHEMA = "SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema"
+_TABLE = (
+    "SELECT oid FROM pg_catalog.pg_class WHERE relname = 'microbatch_version' AND relnamespace ="
+    " (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema)"
+)
 _MIGRATE_LOCK = "SELECT pg_advisory_xact_lock(hashtext(CAST(:name AS text)))"
 
 
@@ -183,10 +189,8 @@ class Postgres(Kind):
     def version(self, session: Session, address: Address) -> int:
         import sqlalchemy
 
-        # One look: the tables are there, or are not, by one snapshot.
-        there = sqlalchemy.text("SELECT to_regclass(:name)")
         quoted = session.dialect.identifier_preparer.quote_identifier(address.schema)
-        if session.execute(there, {"name": f"{quoted}.microbatch_version"}).scalar() is None:
+        if session.execute(sqlalchemy.text(_TABLE), {"schema": address.schema}).scalar() is None:
             return 0
         newest = sqlalchemy.text(f"SELECT max(version) FROM {quoted}.microbatch_version".replace(":", r"\:"))
         return int(session.execute(newest).scalar() or 0)
@@ -195,8 +199,8 @@ class Postgres(Kind):
         import sqlalchemy
 
         # IF NOT EXISTS asks for the right to make one although it is there.
-        quoted = session.dialect.identifier_preparer.quote_identifier(address.schema)
-        if session.execute(sqlalchemy.text("SELECT to_regnamespace(:name)"), {"name": quoted}).scalar() is None:
+        if session.execute(sqlalchemy.text(_SCHEMA), {"schema": address.schema}).scalar() is None:
+            quoted = session.dialect.identifier_preparer.quote_identifier(address.schema)
             session.execute(sqlalchemy.text(f"CREATE SCHEMA {quoted}".replace(":", r"\:")))
 
     def remedy(self, error: BaseException) -> str:
