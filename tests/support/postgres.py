@@ -13,9 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -76,9 +77,10 @@ class Postgres:
 
 
 @contextmanager
-def postgres(*, is_replica: bool = False) -> Iterator[Postgres]:
+def postgres(*, is_replica: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Postgres]:
     """Start a server, and stop it at the end.
 
+    :param settings: beside, or in place of, those that a server for tests has.
     :param is_replica: it is one of nothing: it waits for ever for what a primary would send, and is only read.
     :raises AssertionError: if it does not start; with what it said.
     """
@@ -87,7 +89,7 @@ def postgres(*, is_replica: bool = False) -> Iterator[Postgres]:
         programs, user = _programs(folder)
         data, log = folder / "data", folder / "log"
         log.touch(mode=0o666)
-        options = [part for key, value in _SETTINGS.items() for part in ("-c", f"{key}={value}")]
+        options = [part for key, value in {**_SETTINGS, **settings}.items() for part in ("-c", f"{key}={value}")]
         with log.open("ab") as output:
             to_log: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": folder}
             made = subprocess.run(
