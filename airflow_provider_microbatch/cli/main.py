@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         if command is import_:
             import_.add_origin(sub)
-        sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path or a file: URL")
+        sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path, or a URL (file:, sql:)")
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument(
             "--sources",

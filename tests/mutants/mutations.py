@@ -16,6 +16,7 @@ from tests.mutants import (
     of_security,
     of_several_sinks,
     of_sources,
+    of_sql,
     of_tables,
 )
 
@@ -33,5 +34,6 @@ MUTATIONS = [
     *of_renames.MUTATIONS,
     *of_security.MUTATIONS,
     *of_sources.MUTATIONS,
+    *of_sql.MUTATIONS,
     *of_tables.MUTATIONS,
 ]
