@@ -118,7 +118,7 @@ def test_a_folder_of_any_names_is_listed_as_they_are(paths: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(sql.in_sqlite(Path(folder)))
         for path in paths:
-            assert store.put_if_absent(path, path.encode())
+            assert store.put_if_absent(path, b"x")
         expected = sorted({path.split("/")[1] for path in paths})
         assert store.list("top") == expected
         assert store.list_after("top") == expected
