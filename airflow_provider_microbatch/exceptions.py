@@ -51,6 +51,10 @@ class MaintenanceError(CheckpointError):
     """A command that changes the checkpoint is refused, or one is at it and keeps everybody else out."""
 
 
+class MovedError(MaintenanceError):
+    """The checkpoint has moved to another place, which the message names; or is not all at this one yet."""
+
+
 class SourceError(MicroBatchError):
     """A source cannot be listed or read."""
 

@@ -15,26 +15,37 @@ log = logging.getLogger(__name__)
 
 Close = Callable[[], object]
 
-_stack: ContextVar[ExitStack | None] = ContextVar("lifetime", default=None)
+
+class _Ends(ExitStack):
+    """What is to be closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[Close] = []
+
+
+_ends: ContextVar[_Ends | None] = ContextVar("lifetime", default=None)
 
 
 @contextmanager
 def lifetime() -> Iterator[None]:
     """When the block ends, close what was opened in it, the newest first. One within another closes its own."""
-    with ExitStack() as stack:
-        token = _stack.set(stack)
+    with _Ends() as ends:
+        token = _ends.set(ends)
         try:
             yield
         finally:
-            _stack.reset(token)
+            _ends.reset(token)
 
 
 def at_end(close: Close) -> None:
-    """Have this called when the task, look or command that goes on here ends. What it raises is logged: nobody's work
-    is undone because a connection cannot be closed. Outside of any, as in a notebook, nothing calls it."""
-    stack = _stack.get()
-    if stack is not None:
-        stack.callback(_close, close)
+    """Have this called when the task, look or command that goes on here ends, once, however often it is said. What it
+    raises is logged: nobody's work is undone because a connection cannot be closed. Outside of any, as in a notebook,
+    nothing calls it."""
+    ends = _ends.get()
+    if ends is not None and close not in ends.said:
+        ends.said.append(close)
+        ends.callback(_close, close)
 
 
 def _close(close: Close) -> None:

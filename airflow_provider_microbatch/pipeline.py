@@ -60,7 +60,8 @@ class Pipeline(Definition):
     """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
 
     :param name: name of the pipeline; recorded in the checkpoint, which refuses any other pipeline.
-    :param checkpoint: where offset log, commit log and attempts lie: a local path or a ``file:`` URL.
+    :param checkpoint: where offset log, commit log and attempts lie: a local path, a ``file:`` URL, or
+        ``sql://conn_id/schema/prefix``.
     :param sources: by name. Names are the identity of a source: a rename has to be said to the checkpoint.
     :param sink: where batches are published.
     :param sinks: in place of ``sink``, several by name: the transform returns a dict with a frame for each. They are

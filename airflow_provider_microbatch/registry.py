@@ -136,7 +136,13 @@ PIPELINES = Registry(
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },
 )
-STORES = Registry("stores", {"file": Entry(f"{_PACKAGE}.stores.posix:PosixStore")})
+STORES = Registry(
+    "stores",
+    {
+        "file": Entry(f"{_PACKAGE}.stores.posix:PosixStore"),
+        "sql": Entry(f"{_PACKAGE}.stores.sql:SqlStore"),
+    },
+)
 """By the scheme of an address."""
 ENGINES = Registry(
     "engines",

@@ -17,6 +17,7 @@
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
 | ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
 | ``maintenance/<n>``, ``….decided``, ``….end`` | what was changed by ``microbatch repair`` and the like |
+| ``maintenance/moved``, ``…/from``, ``…/from.end`` | that the checkpoint has moved: see :mod:`.places` |
 | ``repaired/<time>/…`` | what these moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
 | ``resolved/<lane>/<id>/<sha256>`` | where a batch ends that was planned without an end, and whose attempt chose it |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.places import ARRIVED, ARRIVING, MOVED, Places
 from airflow_provider_microbatch.checkpoint.records import check_types, corrupt, decode_record, encode_record
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 from airflow_provider_microbatch.stores import Store
@@ -58,6 +59,8 @@ class MaintenanceLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.places = Places(store)
+        """Where the checkpoint has gone, or comes from."""
         self._leases = Leases(store.scoped("leases"))
         self._signs: dict[int, tuple[int, str]] = {}
 
@@ -87,22 +90,26 @@ class MaintenanceLog:
         """
         return self._newest()[1]
 
-    def _newest(self) -> tuple[int, Maintenance | None]:
-        number, is_open = self._last()
-        return number, self._get(number) if is_open else None
-
-    def _last(self) -> tuple[int, bool]:
-        """The number of the newest command, 0 for none; and whether it has not ended."""
+    def is_closed(self) -> bool:
+        """Whether nobody may begin anything: a command has not ended, or the checkpoint is elsewhere. One listing."""
         names = set(self._store.list(""))
-        number = max(numbers([name.removesuffix(_END).removesuffix(_DECIDED) for name in names]), default=0)
-        return number, str(number) in names and f"{number}{_END}" not in names
+        return _last(names)[1] or MOVED in names or (ARRIVING in names and ARRIVED not in names)
+
+    def _newest(self, *, if_here: bool = False) -> tuple[int, Maintenance | None]:
+        """:param if_here: raise if the checkpoint is elsewhere."""
+        names = set(self._store.list(""))
+        if if_here:
+            self.places.check(names)
+        number, is_open = _last(names)
+        return number, self._get(number) if is_open else None
 
     def in_progress(self) -> str | None:
         """The command that is at the checkpoint and alive, or None.
 
         :raises MaintenanceError: if one was killed: somebody has to finish it, waiting is no use.
+        :raises MovedError: if the checkpoint is elsewhere.
         """
-        found = self.unfinished()
+        found = self._newest(if_here=True)[1]
         if found is None:
             return None
         if self.held_seconds(found.number) == 0:
@@ -114,8 +121,9 @@ class MaintenanceLog:
         command was there in between.
 
         :raises MaintenanceError: if it has begun and has not ended.
+        :raises MovedError: if the checkpoint is elsewhere.
         """
-        newest, found = self._newest()
+        newest, found = self._newest(if_here=True)
         if found is not None:
             since = datetime.fromtimestamp(found.started_ms / 1000, tz=UTC).isoformat(timespec="seconds")
             root = self._store.location.removesuffix("/maintenance")
@@ -175,7 +183,10 @@ class MaintenanceLog:
         :return: its number; None if there is none.
         :raises MaintenanceError: if it still counts as alive.
         """
-        number, is_open = self._last()
+        names = set(self._store.list(""))
+        # What has left goes on at the new place, which is not open yet: given up it would be closed at both.
+        self.places.check(names & {MOVED})
+        number, is_open = _last(names)
         if not is_open:
             return None
         seconds = self.held_seconds(number)
@@ -297,6 +308,12 @@ class MaintenanceLog:
             )
         except KeyError as error:
             corrupt(where, f"not what it should be: {error} is missing")
+
+
+def _last(names: Collection[str]) -> tuple[int, bool]:
+    """The number of the newest command, 0 for none; and whether it has not ended."""
+    number = max(numbers([name.removesuffix(_END).removesuffix(_DECIDED) for name in names]), default=0)
+    return number, str(number) in names and f"{number}{_END}" not in names
 
 
 def _digest(entry: bytes) -> str:

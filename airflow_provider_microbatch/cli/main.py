@@ -16,6 +16,7 @@ from airflow_provider_microbatch.cli import (
     check,
     check_source,
     class_archive,
+    copy,
     engine,
     export,
     import_,
@@ -47,9 +48,10 @@ COMMANDS = (
     withdraw_clear,
     export,
     import_,
+    copy,
 )
 WITHOUT_CHECKPOINT = (engine, class_archive, check_source)
-_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_)
+_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 
@@ -69,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         if command is import_:
             import_.add_origin(sub)
-        sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path or a file: URL")
+        sub.add_argument("location", metavar="LOCATION", help="the checkpoint: a path, or a URL (file:, sql:)")
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument(
             "--sources",

@@ -22,14 +22,21 @@ def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoi
     return Checkpoint(open_checkpoint_store(location, sources=sources), sources=sources)
 
 
-def open_checkpoint_store(location: str, *, sources: tuple[str, ...] = ()) -> Store:
-    """The store of :func:`open_checkpoint`, for commands that change it."""
+def open_checkpoint_store(location: str, *, sources: tuple[str, ...] = (), leaving_for: str | None = None) -> Store:
+    """The store of :func:`open_checkpoint`, for commands that change it.
+
+    :param leaving_for: the place that the checkpoint may have moved to, or be on its way to.
+    """
     store = open_location(location)
     if not {"metadata", "offsets", "commits", "maintenance"} & set(store.list("")):
         raise CheckpointError(
             f"{store.location} is not a checkpoint: it is not there, or holds neither 'metadata' nor 'offsets' nor "
             "'commits'. Give the path that the pipeline has as checkpoint=…"
         )
+    places = Checkpoint(store).maintenance.places
+    moved = places.moved()
+    if moved is None or moved.target != leaving_for:
+        places.check(store.list("maintenance"))
     _check_names(Checkpoint(store, sources=sources))
     return store
 

@@ -16,7 +16,7 @@ def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[Commit
     None while a command is at the checkpoint. It marks that first and looks at the source then: who says what he takes
     of the source first, and asks here then, is seen by the command, or sees it.
     """
-    if checkpoint.maintenance.unfinished() is not None:
+    if checkpoint.maintenance.is_closed():
         return
     logs = checkpoint.lane(lane)
     newest, begins = logs.commit_log.latest_id(), None

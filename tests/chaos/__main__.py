@@ -73,6 +73,7 @@ def main() -> int:
     _stop_once()
     adopt_orphans()
     print(f"system {given.system}, seed {given.seed}", flush=True)
+    SYSTEMS[given.system](folder).checkpoint()  # a server that it needs is this process's, and one for all worlds
     tally = Tally()
     try:
         _play_all(given, folder, tally)

@@ -16,11 +16,14 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store, Versioned, look_by_listing
 from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
+from tests.support import sql
 
 Address = Callable[[Path], str]
 ADDRESSES: dict[str, Address] = {
     "posix": lambda folder: str(folder / "checkpoint"),
     "sqlite, of another package": lambda folder: f"sqlite://{folder}/checkpoint.db",
+    "sql-sqlite": sql.in_sqlite,
+    "sql-postgres": sql.in_postgres,
 }
 
 

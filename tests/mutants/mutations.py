@@ -18,6 +18,7 @@ from tests.mutants import (
     of_security,
     of_several_sinks,
     of_sources,
+    of_sql,
     of_subtasks,
     of_tables,
 )
@@ -39,5 +40,6 @@ MUTATIONS = [
     *of_security.MUTATIONS,
     *of_sources.MUTATIONS,
     *of_subtasks.MUTATIONS,
+    *of_sql.MUTATIONS,
     *of_tables.MUTATIONS,
 ]

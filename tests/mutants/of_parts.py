@@ -293,7 +293,7 @@ MUTATIONS = [
         name="clean_source does not see a command",
         why="what a rewind is about to take back is deleted, and its rows are in no table",
         file="execution/committed.py",
-        old="    if checkpoint.maintenance.unfinished() is not None:\n",
+        old="    if checkpoint.maintenance.is_closed():\n",
         new="    if False:\n",
         tests=(CLEAN_LATE,),
     ),

@@ -13,9 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -46,6 +47,11 @@ class Postgres:
     def __init__(self, *, port: int) -> None:
         self._port = port
 
+    @property
+    def port(self) -> int:
+        """Where it listens, on loopback."""
+        return self._port
+
     def database(self, name: str) -> str:
         """A new database.
 
@@ -71,9 +77,11 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(*, is_replica: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Postgres]:
     """Start a server, and stop it at the end.
 
+    :param settings: beside, or in place of, those that a server for tests has.
+    :param is_replica: it is one of nothing: it waits for ever for what a primary would send, and is only read.
     :raises AssertionError: if it does not start; with what it said.
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-postgres-"))
@@ -81,7 +89,7 @@ def postgres() -> Iterator[Postgres]:
         programs, user = _programs(folder)
         data, log = folder / "data", folder / "log"
         log.touch(mode=0o666)
-        options = [part for key, value in _SETTINGS.items() for part in ("-c", f"{key}={value}")]
+        options = [part for key, value in {**_SETTINGS, **settings}.items() for part in ("-c", f"{key}={value}")]
         with log.open("ab") as output:
             to_log: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": folder}
             made = subprocess.run(
@@ -91,6 +99,8 @@ def postgres() -> Iterator[Postgres]:
                 **user,
             )
             assert made.returncode == 0, log.read_text()
+            if is_replica:
+                (data / "standby.signal").touch()
             port = free_port()
             listening = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-p", str(port)]
             process = subprocess.Popen([programs / "postgres", "-D", data, *listening, *options], **to_log, **user)

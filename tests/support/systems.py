@@ -37,6 +37,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
+from tests.support import sql
 from tests.support.halves import HalvedFiles
 
 Row = dict[str, Any]
@@ -313,6 +314,20 @@ class FilesInSqlite(FilesOnPosix):
         return f"sqlite://{self._root}/checkpoint.db"
 
 
+class FilesInOurSqlite(FilesOnPosix):
+    """The same with the checkpoint in a table of a SQLite file."""
+
+    def checkpoint(self) -> str:
+        return sql.in_sqlite(self._root)
+
+
+class FilesInPostgres(FilesOnPosix):
+    """The same with the checkpoint in a table of a PostgreSQL server."""
+
+    def checkpoint(self) -> str:
+        return sql.in_postgres(self._root)
+
+
 class FilesIntoTwoTables(FilesOnPosix):
     """The same into two tables, each of which gets all rows."""
 
@@ -473,5 +488,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-split-wise": SplitWiseFiles,
     "late-queues": LateQueues,
     "polled-queues": PolledQueues,
+    "sql-sqlite": FilesInOurSqlite,
+    "sql-postgres": FilesInPostgres,
 }
 DEFAULT = "files-on-posix"

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
     DropOutput,
@@ -157,7 +158,7 @@ class Drafting:
         """Plan a step that is made already."""
         self._do(step)
 
-    def elsewhere(self, step: DropOutput | DropStage | Copy) -> None:
+    def elsewhere(self, step: DropOutput | DropStage | Copy | MovingStep) -> None:
         """Plan what changes something else than this checkpoint, and so cannot be drafted."""
         self._steps.append(step)
 

@@ -120,6 +120,20 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
         )
 
 
+def fence_ahead(drafting: Drafting, key: BatchKey, *, why: str) -> None:
+    """Plan to take the epoch after the newest one, and nothing else: the attempts of before are ended by who ends dead
+    attempts, and can only neither publish nor commit any more."""
+    epoch = drafting.checkpoint.attempts.epochs.all(key)[-1] + 1
+    drafting.step(
+        Fence(
+            path=f"attempts/{key}/{epoch}",
+            text=encode_record(_fence(drafting, key, epoch, FencedBy.COMMAND)).decode(),
+            end=_end(drafting, "it runs nothing"),
+            why=why,
+        )
+    )
+
+
 def _end(drafting: Drafting, why: str) -> str:
     values = {"state": "canceled", "ended_ms": drafting.at_ms, "error": f"microbatch {drafting.command}: {why}"}
     return encode_record(values).decode()

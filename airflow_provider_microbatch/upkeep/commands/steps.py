@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint, files_below
+from airflow_provider_microbatch.upkeep.commands.moving import MOVING, MovingStep
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 IsOver = Callable[[], bool]
@@ -466,15 +467,15 @@ class Sweep:
         store.move_litter(self.path, self.target)
 
 
-Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep
+Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep | MovingStep
 
-AskingStep = SetAside | SetAsideLate | DropOutput | Copy | Move
+AskingStep = SetAside | SetAsideLate | DropOutput | Copy | Move | MovingStep
 """Steps that change more than one thing, or take what cannot be put back. Of a fence the second change is the end of
 the first, and has to follow."""
 
 _KINDS: Mapping[str, type[Step]] = {
     kind.kind: kind
-    for kind in (SetAside, SetAsideLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep)
+    for kind in (SetAside, SetAsideLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep, *MOVING)
 }
 
 

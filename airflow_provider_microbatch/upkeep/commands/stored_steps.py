@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
@@ -70,6 +71,12 @@ def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None
 def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[str]) -> None:
     if isinstance(step, Copy):
         _check_copy(step, store, told)
+    elif isinstance(step, MovingStep):
+        if step.source != store.location or step.target not in told:
+            raise MaintenanceError(
+                f"it moves {step.source!r:.200} to {step.target!r:.200}, which only the command that names both "
+                "finishes."
+            )
     elif isinstance(step, (DropOutput, DropStage)):
         identity = checkpoint.identity()
         if isinstance(step, DropStage) and step.checkpoint not in ("", identity.query_id if identity else ""):

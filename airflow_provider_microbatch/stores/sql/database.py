@@ -1,0 +1,200 @@
+"""The databases of this process, by their connections; and what it means to get no answer from one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.lifetime import at_end
+from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
+from airflow_provider_microbatch.stores.sql.address import Address
+from airflow_provider_microbatch.stores.sql.kind import PATIENCE_SECONDS, Kind, kind_of
+from airflow_provider_microbatch.stores.sql.migrations import are_there, in_schema, migrate
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection as Session
+    from sqlalchemy.engine import Engine
+
+_FIRST_SECONDS = 5.0
+"""So long a database is looked for that this process has never reached: its address may be wrong."""
+_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 2.0
+
+T = TypeVar("T")
+Values = Mapping[str, Any]
+
+_databases: dict[tuple[int, str], Database] = {}
+"""By process: a child of a fork (Airflow forks its tasks) must neither use nor close a connection of its parent. What
+it has inherited stays here, untouched."""
+
+
+class Done(NamedTuple):
+    """What came of a statement that changes something.
+
+    :param rows: so many were changed.
+    :param was_lost: it was sent before, and that got no answer: what there is now may be its doing.
+    """
+
+    rows: int
+    was_lost: bool
+
+
+class _Opened(NamedTuple):
+    kind: Kind
+    engine: Engine
+    ready: set[str]
+    """Schemas whose tables are of today's version."""
+
+
+def database_of(conn_id: str) -> Database:
+    """The one of this process. Touches nothing."""
+    # Made by two threads at once, one stays. A lock might be held by a thread that a fork has left behind.
+    return _databases.setdefault((os.getpid(), conn_id), Database(conn_id))
+
+
+class Database:
+    """What a connection of Airflow leads to. It is looked up when it is needed, and the sessions are closed when the
+    task, look or command ends: the next one looks it up again, as secrets change.
+
+    :param conn_id: of the connection.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+        self._opened: _Opened | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of database it is. Asks Airflow, not the database. :raises CheckpointError: if there is none."""
+        return self._open().kind
+
+    def close(self) -> None:
+        """Close what is open. A statement that another thread is at comes to its end; the next one opens anew."""
+        with self._opening:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.engine.dispose()
+
+    def rows(self, address: Address, statement: str, values: Values, *, doing: str) -> list[Any]:
+        """What a statement that changes nothing finds. Nothing where nothing was ever written, and nothing is made.
+
+        :param statement: ``{schema}`` is that of the address.
+        :param doing: in words, for messages.
+        :raises CheckpointError: if the database cannot be asked.
+        """
+
+        def ask(opened: _Opened, session: Session) -> list[Any]:
+            if not _is_ready(opened, session, address):
+                return []
+            return list(session.execute(_bound(session, statement, address, values), values))
+
+        if not self.kind.exists():
+            return []
+        return self._answered(address, ask, doing=doing)[0]
+
+    def change(self, address: Address, statement: str, values: Values, *, doing: str, makes: bool) -> Done:
+        """Do a statement; what it did is durable then. One without an answer is said again: done twice it has to be as
+        if it was done once.
+
+        :param makes: make the tables, if they are not there; else there is nothing to change then.
+        :raises CheckpointError: if the database cannot be reached, or refuses.
+        """
+
+        def do(opened: _Opened, session: Session) -> int:
+            if not _is_ready(opened, session, address, make=makes):
+                return 0
+            rows: int = session.execute(_bound(session, statement, address, values), values).rowcount
+            return rows
+
+        if not makes and not self.kind.exists():
+            return Done(0, False)
+        return Done(*self._answered(address, do, doing=doing))
+
+    def clock_ms(self, address: Address, *, doing: str) -> int:
+        """The database's clock, milliseconds since the epoch. :raises CheckpointError: if it cannot be asked."""
+        kind = self.kind
+        if not kind.exists():
+            return time.time_ns() // 1_000_000  # a file's clock is this machine's
+        asked = f"SELECT {kind.clock_ms}"
+        return self._answered(
+            address,
+            lambda _, session: int(session.execute(in_schema(session, asked, address)).scalar_one()),
+            doing=doing,
+        )[0]
+
+    def _answered(self, address: Address, ask: Callable[[_Opened, Session], T], *, doing: str) -> tuple[T, bool]:
+        """What the database answers; and whether it was asked before, and that got no answer."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        self.kind.check(address)
+        began, pause, was_lost, was_reached = time.monotonic(), _PAUSE_SECONDS, False, False
+        while True:
+            opened, is_reached = self._open(), False
+            try:
+                with opened.engine.connect() as session:
+                    is_reached = was_reached = True
+                    try:
+                        opened.kind.before(session)
+                        answer = ask(opened, session)
+                        session.commit()
+                    except BaseException:
+                        # Whatever is open in it ends with it: no transaction of ours waits in the pool.
+                        session.invalidate()
+                        raise
+                return answer, was_lost
+            except DBAPIError as error:
+                is_lost = not is_reached or opened.kind.is_lost(error)
+                patience = PATIENCE_SECONDS if was_reached or opened.ready else _FIRST_SECONDS
+                if not is_lost or time.monotonic() - began + pause > patience:
+                    raise self._explained(opened.kind, error.orig or error, address, doing) from error.orig
+                was_lost = was_lost or is_reached
+            except SQLAlchemyError as error:
+                raise self._explained(opened.kind, error, address, doing) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _open(self) -> _Opened:
+        at_end(self.close)
+        with self._opening:
+            if self._opened is None:
+                try:
+                    kind = kind_of(connections.connect(self._conn_id))
+                except DefinitionError as error:
+                    raise CheckpointError(str(error)) from error
+                self._opened = _Opened(kind, kind.engine(), set())
+            return self._opened
+
+    def _explained(self, kind: Kind, error: BaseException, address: Address, doing: str) -> CheckpointError:
+        said = " ".join(str(error).split()) or type(error).__name__
+        for secret in kind.secrets:
+            said = said.replace(secret, HIDDEN)
+        remedy = kind.remedy(error) or f"See that connection {self._conn_id!r} is right and the database answers."
+        return CheckpointError(
+            f"cannot {doing} of checkpoint {address} (connection {self._conn_id!r}, {kind.name} at {kind.place}): "
+            f"{mask(said)}. {remedy}"
+        )
+
+
+def _is_ready(opened: _Opened, session: Session, address: Address, *, make: bool = False) -> bool:
+    """Whether the tables are there, which is looked at once."""
+    if address.schema not in opened.ready:
+        if make:
+            migrate(session, opened.kind, address)
+        elif not are_there(session, opened.kind, address):
+            return False
+        opened.ready.add(address.schema)
+    return True
+
+
+def _bound(session: Session, statement: str, address: Address, values: Values) -> Any:
+    import sqlalchemy
+
+    lists = [name for name, value in values.items() if isinstance(value, list)]
+    text = in_schema(session, statement, address)
+    return text.bindparams(*(sqlalchemy.bindparam(name, expanding=True) for name in lists)) if lists else text
