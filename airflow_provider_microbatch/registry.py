@@ -101,6 +101,7 @@ SOURCES = Registry("sources", {"file": Entry(f"{_PACKAGE}.sources.file:FileSourc
 SINKS = Registry(
     "sinks",
     {
+        "delta": Entry(f"{_PACKAGE}.sinks.delta:DeltaSink", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),

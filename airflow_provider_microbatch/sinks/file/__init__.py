@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -87,31 +87,17 @@ class FileSink(SelfContained):
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        root = _local_path(self.path)
         where = f"FileSink({self.path!r})"
-        if not root.startswith("/"):
-            raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
-        if any(sign in _GLOB or not sign.isprintable() for sign in root):
-            raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+        check_path(self.path, where=where)
         if self.format not in FORMATS:
             raise DefinitionError(f"{where}: format {self.format!r} is none of {', '.join(FORMATS)}.")
-        given: object = self.partition_by
-        if isinstance(given, str):
-            raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
-        for column in self.partition_by:
-            if not isinstance(column, str) or not column:
-                raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
-            if column.startswith("."):
-                raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
-            if column.casefold() in RESERVED_COLUMNS:
-                raise DefinitionError(f"{where}: partition_by: {column!r} is a folder of ours; rename the column.")
+        object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
         check_options(self.options, where=where)
 
     @property
     def root(self) -> Path:
         """The table's folder."""
-        return Path(_local_path(self.path))
+        return local_path(self.path)
 
     @property
     def folder(self) -> TableFolder:
@@ -139,7 +125,7 @@ class FileSink(SelfContained):
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
         as they are: published, they are as readable as the table is."""
-        with _reporting("make ready", self.root):
+        with reporting("make ready", self.root):
             self.folder.make_known(tables, is_there=is_there)
             make_folders(self.root)
             check_no_link(self.root, self.root / STAGING)
@@ -161,18 +147,18 @@ class FileSink(SelfContained):
         )
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
-        with _reporting("read the stage of", batch.key):
+        with reporting("read the stage of", batch.key):
             found = read_manifest(self._stage_path(batch, epoch), batch.key)
         # Where a replay was cut off between its exchange and its clean-up, the older output lies here.
         return found if found is not None and found.epoch == epoch else None
 
     def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        with _reporting("read the stage of", batch.key):
+        with reporting("read the stage of", batch.key):
             return read_error(self._stage_path(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         key, target = batch.key, self._target_path(batch.key)
-        with _reporting("look for", key):
+        with reporting("look for", key):
             if not self.folder.is_here(batch.tables) or not os.path.lexists(target):
                 return None
             found = read_manifest(target, key)
@@ -195,7 +181,7 @@ class FileSink(SelfContained):
 
     def would_show(self, location: str) -> bool:
         try:
-            below = Path(_local_path(location)).relative_to(self.root).parts
+            below = local_path(location).relative_to(self.root).parts
         except (DefinitionError, ValueError):
             return False
         return not any(name.startswith(("_", ".")) for name in below)
@@ -213,12 +199,12 @@ class FileSink(SelfContained):
         return self.folder.seems_away(tables)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        with _reporting("list", self.root):
+        with reporting("list", self.root):
             return self.published_ids(lane) if self.folder.is_here(tables) else []
 
     def published_ids(self, lane: str) -> list[int]:
         """The same, of the folder as it is."""
-        with _reporting("list", self.root):
+        with reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
         return sorted(int(text) for text in ids if text.isascii() and text.isdecimal())
@@ -229,7 +215,7 @@ class FileSink(SelfContained):
             return found
         key = batch.key
         stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
-        with _reporting("publish", key):
+        with reporting("publish", key):
             own = self._complete_stage(batch, epoch)
             make_folders(target.parent)
             published = rename_new(stage, target)
@@ -247,7 +233,7 @@ class FileSink(SelfContained):
         stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
         if self.contains(batch) is None:
             return self.publish(batch, epoch)
-        with _reporting("replace", key), self._locked(key):
+        with reporting("replace", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 raise SinkError(f"{target} was removed while batch {key} was replaced. Run the batch again.")
@@ -268,7 +254,7 @@ class FileSink(SelfContained):
         key, target = batch.key, self._target_path(batch.key)
         if self.contains(batch) is None:
             return False
-        with _reporting("withdraw", key), self._locked(key):
+        with reporting("withdraw", key), self._locked(key):
             current = self.contains(batch)
             if current is None:
                 return False
@@ -288,7 +274,7 @@ class FileSink(SelfContained):
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         stage = self._stage_path(batch, epoch)
-        with _reporting("drop a stage of", batch.key):
+        with reporting("drop a stage of", batch.key):
             check_no_link(self.root, stage.parent)
             left = list(stage.parent.glob(f"{stage.name}.dropped-*"))
             for rest in left:
@@ -308,19 +294,19 @@ class FileSink(SelfContained):
         path = self._fence_path(batch, epoch)
         if self.folder.is_empty():
             return  # no Spark has anything to write here, and the place where a table is to be mounted stays as it is
-        with _reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
+        with reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
             # The reason may come out of a checkpoint that others can write: it goes to the log, and into no file here.
             write_mark(path.name, _FENCED, dir_fd=held)
         log.info("%s: %s", path, by)
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with _reporting("remove old fences of", self.root):
+        with reporting("remove old fences of", self.root):
             return self._drop_old(
                 "_fenced", "lane=*/batch_id=*.attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
             )
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with _reporting("remove replaced output of", self.root):
+        with reporting("remove replaced output of", self.root):
             return self._drop_old(
                 "_replaced", "lane=*/batch_id=*/attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
             )
@@ -354,7 +340,7 @@ class FileSink(SelfContained):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         root = _of_checkpoint(self.root / STAGING, checkpoint)
-        with _reporting("list the stages of", self.root):
+        with reporting("list the stages of", self.root):
             names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
         found = set()
         for match in filter(None, map(_STAGE.fullmatch, names)):
@@ -451,29 +437,52 @@ def check_options(options: Mapping[str, str], *, where: str) -> None:
             raise DefinitionError(f"{where}: options: {refused}")
 
 
+def check_path(path: object, *, where: str) -> None:
+    """:raises DefinitionError: if the table cannot be a local folder of that path."""
+    root = str(local_path(path, where=where))
+    if not root.startswith("/"):
+        raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
+    if any(sign in _GLOB or not sign.isprintable() for sign in root):
+        raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+
+
+def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
+    """What a user has given as ``partition_by``. :raises DefinitionError: if these are no columns to partition by."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
+    columns = tuple(given)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
+        if column.startswith("."):
+            raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
+        if column.casefold() in RESERVED_COLUMNS:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is a column of ours; rename it.")
+    return columns
+
+
 def _of_checkpoint(folder: Path, checkpoint: str) -> Path:
     return folder / checkpoint if checkpoint else folder
 
 
-def _local_path(path: object) -> str:
+def local_path(path: object, *, where: str = "") -> Path:
     """The local path that ``path`` names.
 
     :raises DefinitionError: if it is on another file system.
     """
+    where = where or f"FileSink({path!r})"
     if not isinstance(path, str) or not path:
-        raise DefinitionError(f"FileSink: path must be a path or 'file:' URL, not {path!r}.")
+        raise DefinitionError(f"{where}: path must be a path or 'file:' URL, not {path!r}.")
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
-        return os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path)
+        return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
     if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        raise DefinitionError(
-            f"FileSink({path!r}): only local paths and 'file:///…' URLs are supported: publishing is a rename."
-        )
-    return os.path.normpath("/" + rest.lstrip("/"))
+        raise DefinitionError(f"{where}: only local paths and 'file:///…' URLs are supported: publishing is a rename.")
+    return Path(os.path.normpath("/" + rest.lstrip("/")))
 
 
 @contextmanager
-def _reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
+def reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
     """Errors of the file system as errors of the sink."""
     try:
         yield
