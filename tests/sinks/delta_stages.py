@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -17,6 +16,7 @@ from airflow_provider_microbatch.sinks import OpenSink
 from tests.sinks.stages import BATCH, folder_of
 
 LONGS = {"id": "long", "epoch": "long"}
+_ESCAPED = "\"#%'*/:=?\\{[]^"
 _ARROW = {"long": pa.int64(), "integer": pa.int32(), "string": pa.string(), "date": pa.date32()}
 
 
@@ -54,8 +54,7 @@ def write_rows(
             path.parent.mkdir(exist_ok=True)
             write_file(path, [{**row, **ours} for row in found], {k: v for k, v in types.items() if k != partition_by})
             listed[path.relative_to(folder).as_posix()] = path.stat().st_size
-    fields = [{"name": name, "type": kind, "nullable": False, "metadata": {}} for name, kind in types.items()]
-    write_lines(folder / "_schema", [{"schema": {"type": "struct", "fields": fields}}])
+    write_schema(folder, types)
     if complete:
         result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": sum(map(len, parts))}
         result |= {"identity": batch.to_dict()} if batch.checkpoint else {}
@@ -70,11 +69,28 @@ def write_file(path: Path, rows: Sequence[Mapping[str, Any]], columns: Mapping[s
     parquet.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), path)
 
 
+def write_marked_part(path: Path, rows: Sequence[Mapping[str, Any]], constants: Mapping[str, Any]) -> None:
+    """A file of rows with ``id`` and ``version``; folders that somebody removed are made again, as Spark does."""
+    columns = {"id": "long", "version": "long", "lane": "string", "batch_id": "long"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, [{**row, **constants} for row in rows], columns)
+    write_schema(path.parent, columns)
+
+
+def write_schema(folder: Path, columns: Mapping[str, str]) -> None:
+    """The columns, as the runtime tells them."""
+    fields = [{"name": name, "type": kind, "nullable": False, "metadata": {}} for name, kind in columns.items()]
+    write_lines(folder / "_schema", [{"schema": {"type": "struct", "fields": fields}}])
+
+
 def write_lines(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """JSON lines, as Spark leaves them."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "part-00000.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _hive(value: str | None) -> str:
-    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe=" ü&+_")
+    """As Spark calls the folder of a partition."""
+    if value is None:
+        return "__HIVE_DEFAULT_PARTITION__"
+    return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in value)

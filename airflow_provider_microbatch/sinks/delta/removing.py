@@ -151,33 +151,66 @@ def _count(path: Path, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
         if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
             return rows, 0
         parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
-        return rows, sum(_is_of(part, key).true_count for part in parts)
+        schema = _plain(file.schema_arrow)
+        return rows, sum(_is_of(table, key).true_count for table in _tables(parts, schema))
 
 
-def _is_of(part: Any, key: BatchKey) -> Any:
+def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
+    """Parts of a file as tables, whose columns have the types of ``schema``."""
+    import pyarrow as pa
+
+    for part in parts:
+        table = pa.Table.from_batches([part])
+        yield table.cast(pa.schema([schema.field(name) for name in table.column_names]))
+
+
+def _plain(schema: Any) -> Any:
+    """The columns without views, as files of delta-rs have them: Arrow neither compares nor filters these."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain_type(kind.key_type)), kind.item_field.with_type(_plain_type(kind.item_type))
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
+def _is_of(table: Any, key: BatchKey) -> Any:
+    """Which rows are the batch's."""
     import pyarrow.compute as pc
 
     lane, number = RESERVED_COLUMNS
-    found = pc.and_(pc.equal(part.column(lane), key.lane), pc.equal(part.column(number), key.id))
-    return pc.fill_null(found, False)
+    found = pc.and_(pc.equal(table.column(lane), key.lane), pc.equal(table.column(number), key.id))
+    return pc.fill_null(found, False).combine_chunks()
 
 
 def _write_rest(root: Path, path: str, key: BatchKey) -> str:
     """A file with the rows of others. :return: its path below the table's folder."""
-    import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import parquet
 
     left = f"{DATA}/rest/{uuid.uuid4().hex}.parquet"
     make_folders((root / left).parent)
     # Spark's times have 96 bits, which Arrow would take for nanoseconds: those end in the year 2262.
-    with (
-        parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file,
-        parquet.ParquetWriter(root / left, file.schema_arrow, compression="snappy") as writer,
-    ):
-        for part in file.iter_batches(batch_size=_ROWS):
-            kept = part.filter(pc.invert(_is_of(part, key)))
-            writer.write_table(pa.Table.from_batches([kept], schema=file.schema_arrow))
+    with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:
+        schema = _plain(file.schema_arrow)
+        with parquet.ParquetWriter(root / left, schema, compression="snappy") as writer:
+            for table in _tables(file.iter_batches(batch_size=_ROWS), schema):
+                writer.write_table(table.filter(pc.invert(_is_of(table, key))))
     sync(root / left)
     sync((root / left).parent)
     return left
