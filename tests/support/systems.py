@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Protocol
 from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
 from acme_microbatch.queue import OpenQueue, QueueSource
 from acme_microbatch.queue_reader import entries
-from deltalake import DeltaTable
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -25,7 +24,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job, Read, Stage
-from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
@@ -38,7 +37,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.sinks.delta_stages import write_marked_part
-from tests.sinks.stages import NOTHING_KNOWN
+from tests.support.delta_table import batches_of
 
 Row = dict[str, Any]
 
@@ -324,7 +323,7 @@ class FilesIntoDelta(FilesOnPosix):
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         lake = self._away if self._away.exists() else self._root / "lake"
-        return [delta_batches(lake)]
+        return [batches_of(lake)]
 
     def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
         return ((Places, "take", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
@@ -336,21 +335,6 @@ class FilesIntoDelta(FilesOnPosix):
         file = path.with_suffix(".parquet")
         write_marked_part(file, rows, stage.arguments["constants"])
         return file
-
-
-def delta_batches(lake: Path) -> dict[BatchKey, list[Row]]:
-    """What a reader of a Delta table finds at one version of it, by batch; and batches that are in without a row."""
-    if not (lake / "_delta_log").is_dir():
-        return {}
-    found: dict[BatchKey, list[Row]] = {}
-    for row in DeltaTable(lake.as_uri()).to_pyarrow_table().to_pylist():
-        found.setdefault(BatchKey(row.pop("lane"), row.pop("batch_id")), []).append(row)
-    sink = DeltaSink(str(lake)).open(SinkContext())
-    for folder in (lake / "_microbatch" / "batches").glob("lane=*"):
-        lane = folder.name.removeprefix("lane=")
-        for number in sink.batches(lane, NOTHING_KNOWN):
-            found.setdefault(BatchKey(lane, number), [])
-    return found
 
 
 class FilesInSqlite(FilesOnPosix):
