@@ -16,6 +16,8 @@ from airflow_provider_microbatch.runtime.session import folder_beside_driver
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_TIMES = "spark.sql.parquet.outputTimestampType"
+
 
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as files.
@@ -60,7 +62,14 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     for name, value in arguments["constants"].items():
         constants[name] = constants[name].cast("bigint" if isinstance(value, int) else "string")
     marked = frame.withColumns(constants)
-    listing = write(marked, arguments)
+    conf = marked.sparkSession.conf
+    before = conf.get(_TIMES)
+    # In 96 bits times are nanoseconds to others, who merge files: those end in the year 2262, and wrap around.
+    conf.set(_TIMES, "TIMESTAMP_MICROS")
+    try:
+        listing = write(marked, arguments)
+    finally:
+        conf.set(_TIMES, before)
     # Before the manifest: a stage that is complete has told its columns.
     report.write_schema(marked.sparkSession, arguments["path"], marked.schema)
     return listing
