@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.job_status import JobStatusHook
     from airflow_provider_microbatch.pipeline import Pipeline
     from airflow_provider_microbatch.sinks import Sink
+    from airflow_provider_microbatch.sinks.delta import DeltaSink
     from airflow_provider_microbatch.sinks.file import FileSink
     from airflow_provider_microbatch.sinks.table import TableSink
     from airflow_provider_microbatch.sinks.table.catalog import Catalog
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Catalog",
     "ConnectStatements",
+    "DeltaSink",
     "FileSink",
     "FileSource",
     "JdbcSource",
@@ -47,6 +49,7 @@ __all__ = [
 
 _LAZY = {
     "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
+    "DeltaSink": "airflow_provider_microbatch.sinks.delta",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",

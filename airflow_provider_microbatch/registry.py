@@ -108,6 +108,7 @@ SOURCES = Registry(
 SINKS = Registry(
     "sinks",
     {
+        "delta": Entry(f"{_PACKAGE}.sinks.delta:DeltaSink", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),

@@ -47,7 +47,12 @@ def write_error(spark: SparkSession, folder: str, report: Mapping[str, str]) -> 
 def write_schema(spark: SparkSession, folder: str, schema: StructType) -> None:
     """Write the columns of a stage table: in Spark's JSON form, and as names and types for a statement."""
     columns = [[field.name, field.dataType.simpleString()] for field in schema.fields]
-    _write(_line(spark, {"schema": schema.jsonValue(), "columns": columns}), f"{folder}/{SCHEMA}", mode="error")
+    told = {"schema": schema.jsonValue(), "columns": columns}
+    stage = folder_beside_driver(spark, folder)
+    if stage is not None:
+        _write_here(stage / SCHEMA, [_text(told)])
+    else:
+        _write(_line(spark, told), f"{folder}/{SCHEMA}", mode="error")
 
 
 def _write_here(folder: Path, lines: list[str]) -> None:

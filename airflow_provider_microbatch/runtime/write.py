@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_TIMES = "spark.sql.parquet.outputTimestampType"
 
 
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
@@ -43,6 +46,33 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer.save(path)
     folder = folder_beside_driver(frame.sparkSession, path)
     return _listing(frame, path) if folder is None else list(_walk(folder))
+
+
+def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
+    """Write the rows of a batch as files in which each row says whose it is, and tell the columns: for a table whose
+    readers know files by a log, in which others may merge them.
+
+    :param frame: what the transform returned.
+    :param arguments: those of :func:`write`, and ``constants``: further columns, by name, with the value of all rows.
+    :return: the listing of its files.
+    """
+    from pyspark.sql import functions as F
+
+    constants = {name: F.lit(value) for name, value in arguments["constants"].items()}
+    for name, value in arguments["constants"].items():
+        constants[name] = constants[name].cast("bigint" if isinstance(value, int) else "string")
+    marked = frame.withColumns(constants)
+    conf = marked.sparkSession.conf
+    before = str(conf.get(_TIMES))
+    # In 96 bits times are nanoseconds to others, who merge files: those end in the year 2262, and wrap around.
+    conf.set(_TIMES, "TIMESTAMP_MICROS")
+    try:
+        listing = write(marked, arguments)
+    finally:
+        conf.set(_TIMES, before)
+    # Before the manifest: a stage that is complete has told its columns.
+    report.write_schema(marked.sparkSession, arguments["path"], marked.schema)
+    return listing
 
 
 def _walk(stage: Path) -> Iterator[str]:

@@ -50,8 +50,10 @@ class ProcessEngine:
         path = self._root / "jobs" / f"{tag}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(plan))
+        # What is not JSON is written by a package.
+        bare = [] if any(stage.arguments["format"] == "parquet" for stage in job.stages.values()) else ["-S"]
         self._started[tag] = subprocess.Popen(
-            [sys.executable, "-S", "-m", "tests.chaos.engine_process", str(path)],
+            [sys.executable, *bare, "-m", "tests.chaos.engine_process", str(path)],
             cwd=TOP,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -41,7 +41,7 @@ class Engine:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.job: dict[str, Any] = json.loads(plan["job"])
-        self.stages = [local(stage["arguments"]["path"]) for stage in self.job["stages"].values()]
+        self.stages = {local(stage["arguments"]["path"]): stage for stage in self.job["stages"].values()}
 
     def run(self) -> None:
         self.reach("begin")
@@ -53,13 +53,12 @@ class Engine:
             rows += [{**row, "version": self.plan["version"]} for row in found]
         half = len(rows) // 2
         # No two attempts share a file name, as with Spark: a reader that is overtaken by a replay finds its file gone.
-        one, other = (f"part-0000{number}-{self.job['epoch']}.json" for number in range(2))
-        for stage in self.stages:
-            self.write(stage / one, rows[:half])
+        one, other = (f"part-0000{number}-{self.job['epoch']}" for number in range(2))
+        written = {stage: [self.write_part(stage / one, rows[:half])] for stage in self.stages}
         self.reach("half")
         time.sleep(self.plan["pace"])
         for stage in self.stages:
-            self.write(stage / other, rows[half:])
+            written[stage].append(self.write_part(stage / other, rows[half:]))
         result = {
             "numInputRows": counted,
             "numOutputRows": len(rows),
@@ -70,7 +69,7 @@ class Engine:
         }
         for stage in self.stages:
             self.reach("before the manifest")
-            sizes = [{"file": name, "bytes": (stage / name).stat().st_size} for name in (one, other)]
+            sizes = [{"file": file.name, "bytes": file.stat().st_size} for file in written[stage]]
             temporary = stage / MANIFEST / "_temporary"
             self.write(temporary / "part-00000.txt", [{"result": result}, *sizes])
             (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
@@ -83,6 +82,18 @@ class Engine:
         victim = self.plan["victim"]
         pids = {"engine": [os.getpid()], "task": [self.plan["task"]], "both": [self.plan["task"], os.getpid()]}
         kill(Path(self.plan["root"]), f"{victim}, engine at {point}", *pids[victim])
+
+    def write_part(self, path: Path, rows: list[dict[str, Any]]) -> Path:
+        """:return: the file, which ends as its format does."""
+        arguments = self.stages[path.parent]["arguments"]
+        file = path.with_suffix(f".{arguments['format']}")
+        if arguments["format"] == "parquet":
+            from tests.sinks.delta_stages import write_marked_part
+
+            write_marked_part(file, rows, arguments["constants"])
+        else:
+            self.write(file, rows)
+        return file
 
     @staticmethod
     def write(path: Path, rows: list[dict[str, Any]]) -> None:

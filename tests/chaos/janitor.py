@@ -15,7 +15,9 @@ from tests.chaos.setting import Setting
 def main(root: Path, point: str | None) -> int:
     """What ``microbatch janitor`` does, on the checkpoint of the pipeline in ``root``."""
     setting = Setting.load(root)
-    Points(point, action="kill", root=root, who="janitor").install(SparkSubmitEngine, setting.sink_class)
+    Points(point, action="kill", root=root, who="janitor").install(
+        SparkSubmitEngine, setting.sink_class, setting.publish_steps
+    )
     return microbatch.main(["janitor", setting.pipeline().checkpoint, "--grace", "0"])
 
 

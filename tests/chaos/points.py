@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.chaos.signals import kill
@@ -56,8 +55,11 @@ class Points:
         self._root = root
         self._who = who
 
-    def install(self, engine: type, sink: type) -> None:
-        """Wrap every step, and those of the engine's and the opened sink's class. For the life of this process."""
+    def install(self, engine: type, sink: type, steps: Sequence[tuple[Any, str, str]]) -> None:
+        """Wrap every step, and those of the engine's and the opened sink's class. For the life of this process.
+
+        :param steps: of the sink's publish: owner and name of a function, and the step's.
+        """
         self._wrap(Checkpoint, "claim", "claim")
         self._wrap(SourceLog, "add", "source log")
         self._wrap(MetadataLog, "add", _log_name)
@@ -72,8 +74,8 @@ class Points:
         self._wrap(sink, "publish", "publish")
         self._wrap(sink, "replace", "replace")
         self._wrap(sink, "drop_stage", "drop stage")
-        self._wrap(file_sink, "rename_new", "rename")
-        self._wrap(file_sink, "exchange", "exchange")
+        for owner, name, step in steps:
+            self._wrap(owner, name, step)
         self._wrap(Replays, "request", "replay request")
         self._wrap(Replays, "complete", "replay's answer")
         self._wrap(OpenedSources, "commit", "tell the sources")

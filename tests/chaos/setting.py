@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
@@ -79,6 +81,11 @@ class Setting:
     def sink_class(self) -> type:
         """That of the table, opened."""
         return type(self.where.sink().open(SinkContext()))
+
+    @property
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        """Where a process may die while that publishes: owner and name of a function, and the step's."""
+        return self.where.publish_steps()
 
     def land(self, source: str, rows: range) -> None:
         """One unit of these ids."""

@@ -35,19 +35,16 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     root = Path(order["root"])
     if "number" not in order:
         return clean(root, order["point"])
-    sink = Setting.load(root).sink_class
-    Points(order["point"], action=order["action"], root=root).install(ProcessEngine, sink)
+    setting = Setting.load(root)
+    points = Points(order["point"], action=order["action"], root=root)
+    points.install(ProcessEngine, setting.sink_class, setting.publish_steps)
     engine = ProcessEngine(root, version=order["version"], fault=order["engine"])
     try:
-        summary = (
-            Setting.load(root)
-            .execution()
-            .run(
-                run=identity(number=order["number"], attempt=order["attempt"], clear=order["clear"]),
-                engine=engine,
-                code=Code(transform="jobs/orders.py:transform", code_hash=str(order["version"])),
-                transform=None,
-            )
+        summary = setting.execution().run(
+            run=identity(number=order["number"], attempt=order["attempt"], clear=order["clear"]),
+            engine=engine,
+            code=Code(transform="jobs/orders.py:transform", code_hash=str(order["version"])),
+            transform=None,
         )
     except MicroBatchError as error:
         return {"outcome": "error", "type": type(error).__name__, "message": str(error)}
@@ -62,7 +59,8 @@ def clean(root: Path, point: str | None) -> dict[str, Any]:
     :return: ``{"outcome": "cleaned", "failed": …, "dropped": …}``.
     """
     setting = Setting.load(root)
-    Points(point, action="kill", root=root, who="janitor").install(ProcessEngine, setting.sink_class)
+    points = Points(point, action="kill", root=root, who="janitor")
+    points.install(ProcessEngine, setting.sink_class, setting.publish_steps)
     hand_down(lambda: Settings(trusted_modules=(Diary.__module__, "tests.support.halves")))
     engine = ProcessEngine(root, version=0, fault={})
     janitor = Janitor(

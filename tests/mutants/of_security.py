@@ -169,7 +169,7 @@ MUTATIONS = [
         name="stages that cannot be listed are no error of the sink",
         why="one table that cannot be read ends the whole janitor for its checkpoint",
         file="sinks/file/__init__.py",
-        old='        with _reporting("list the stages of", self.root):\n',
+        old='        with reporting("list the stages of", self.root):\n',
         new="        if True:\n",
         tests=(HOSTILE_FILES,),
     ),

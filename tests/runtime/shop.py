@@ -16,6 +16,22 @@ def keep(batch: Batch) -> DataFrame:
     return batch.sources["orders"]
 
 
+def of_all_kinds(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select(
+        "id",
+        "note",
+        F.lit(True).alias("yes"),
+        F.lit(1.5).cast("decimal(10,2)").alias("amount"),
+        F.to_date(F.lit("2026-01-02")).alias("day"),
+        F.timestamp_seconds(F.lit(1_700_000_000) + F.col("id")).alias("at"),
+        F.to_timestamp(F.lit("2999-12-31T10:00:00Z")).alias("far"),
+        F.array(F.struct(F.col("id").alias("a"), F.col("note").alias("b"))).alias("inner"),
+        F.create_map(F.lit("k"), F.col("note")).alias("by_key"),
+        F.encode("note", "utf-8").alias("raw"),
+        F.lit(0.5).alias("half"),
+    )
+
+
 def splits(batch: Batch) -> dict[str, DataFrame]:
     orders = batch.sources["orders"]
     return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}

@@ -14,6 +14,7 @@ from functools import partial
 
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.server import CONNECTION
@@ -90,7 +91,10 @@ class Watched:
         wanted = [id for ids in newest for id in ids]
         tables = {}
         for folder in (self.shop.home / "lake").iterdir():
-            table = ds.dataset(folder, partitioning="hive").to_table(columns=["id"])
+            if (folder / "_delta_log").is_dir():
+                table = DeltaTable(folder.as_uri()).to_pyarrow_table(columns=["id"])
+            else:
+                table = ds.dataset(folder, partitioning="hive").to_table(columns=["id"])
             tables[folder.name] = sorted(table["id"].to_pylist())
         wrong = {name: found for name, found in tables.items() if found != wanted}
         return f"landed {wanted}, in the tables {wrong}" if wrong or not tables else ""

@@ -25,10 +25,15 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.files import joined, told
-from airflow_provider_microbatch.runtime.job import Job, Read
+from airflow_provider_microbatch.runtime.job import Job, Read, Stage
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SubtaskStages
+from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
+from airflow_provider_microbatch.sinks.delta.places import Places
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -37,7 +42,9 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
+from tests.sinks.delta_stages import write_marked_part
 from tests.support import sql
+from tests.support.delta_table import batches_of
 from tests.support.halves import HalvedFiles
 
 Row = dict[str, Any]
@@ -127,6 +134,9 @@ class System(Protocol):
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         """The seams that the system fills: base, class, and its name for people."""
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        """Where a process may die while the sink publishes: owner and name of a function, and the point's."""
 
 
 class FilesOnPosix:
@@ -221,12 +231,14 @@ class FilesOnPosix:
         read = {name: self._read(source) for name, source in job.sources.items()}
         rows = [{**row, "version": version} for found, _ in read.values() for row in found]
         middle = len(rows) // 2
-        sizes: dict[Path, list[Row]] = {stage: [] for stage in self._stages(job)}
-        for stage, written in sizes.items():
+        sizes: dict[Path, list[Row]] = {}
+        for stage in job.stages.values():
+            folder = _folder(stage)
+            sizes[folder] = []
             for number, part in enumerate((rows[:middle], rows[middle:])):
                 yield "write half of a stage"
-                size = _write_lines(stage / f"part-{number}.json", part)
-                written.append({"file": f"part-{number}.json", "bytes": size})
+                file = self._write_part(stage, folder / f"part-{number}", part)
+                sizes[folder].append({"file": file.name, "bytes": file.stat().st_size})
         result = {
             "numInputRows": {name: len(found) for name, (found, _) in read.items()},
             "numOutputRows": len(rows),
@@ -236,23 +248,28 @@ class FilesOnPosix:
             "read": {name: told for name, (_, told) in read.items()},
             "identity": dict(job.identity),
         }
-        for stage, written in sizes.items():
+        for folder, written in sizes.items():
             yield "write a manifest"
-            _write_lines(stage / "_manifest" / "part-0.txt", [{"result": result}, *written])
+            _write_lines(folder / "_manifest" / "part-0.txt", [{"result": result}, *written])
 
     def rows_of(self, job: Job) -> Sequence[Row]:
         return [row for source in job.sources.values() for row in self._read(source)[0]]
 
     def fail(self, job: Job, error: str) -> None:
         report = {"origin": "transform", "error": error, "traceback": f"Traceback: {error}"}
-        _write_lines(self._stages(job)[0] / "_error" / "part-0.txt", [report])
+        _write_lines(_folder(job.stage) / "_error" / "part-0.txt", [report])
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, FileSink, "sink"), (OpenSource, OpenFileSource, "source"))
 
-    @staticmethod
-    def _stages(job: Job) -> list[Path]:
-        return [Path(stage.arguments["path"].removeprefix("file://")) for stage in job.stages.values()]
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((file_sink, "rename_new", "rename"), (file_sink, "exchange", "exchange"))
+
+    def _write_part(self, stage: Stage, path: Path, rows: Sequence[Row]) -> Path:
+        """Half of a stage. :return: the file, which is called as ``path`` is, and ends as its format does."""
+        file = path.with_suffix(".json")
+        _write_lines(file, rows)
+        return file
 
     def _read(self, source: Read) -> tuple[list[Row], Mapping[str, Any]]:
         """The rows, and what a reader tells of them."""
@@ -305,6 +322,28 @@ class FilesIntoDatabase(FilesOnPosix):
 
 def _database_at(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="acme", host=conn_id)
+
+
+class FilesIntoDelta(FilesOnPosix):
+    """The same into a Delta table."""
+
+    def sink(self) -> Sink:
+        return DeltaSink(str(self._root / "lake"))
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        lake = self._away if self._away.exists() else self._root / "lake"
+        return [batches_of(lake)]
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Places, "take", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
+
+    def _write_part(self, stage: Stage, path: Path, rows: Sequence[Row]) -> Path:
+        file = path.with_suffix(".parquet")
+        write_marked_part(file, rows, stage.arguments["constants"])
+        return file
 
 
 class FilesInSqlite(FilesOnPosix):
@@ -474,6 +513,10 @@ def _batches(table: Path) -> dict[BatchKey, list[Row]]:
     return found
 
 
+def _folder(stage: Stage) -> Path:
+    return Path(stage.arguments["path"].removeprefix("file://"))
+
+
 def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     """As Spark's committers do, folders that somebody removed are made again. How many bytes the file has."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -483,6 +526,7 @@ def _write_lines(path: Path, rows: Sequence[Row]) -> int:
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
+    "delta": FilesIntoDelta,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
     "files-split-wise": SplitWiseFiles,

@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -87,31 +87,17 @@ class FileSink(SelfContained):
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        root = _local_path(self.path)
         where = f"FileSink({self.path!r})"
-        if not root.startswith("/"):
-            raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
-        if any(sign in _GLOB or not sign.isprintable() for sign in root):
-            raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+        check_path(self.path, where=where)
         if self.format not in FORMATS:
             raise DefinitionError(f"{where}: format {self.format!r} is none of {', '.join(FORMATS)}.")
-        given: object = self.partition_by
-        if isinstance(given, str):
-            raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
-        for column in self.partition_by:
-            if not isinstance(column, str) or not column:
-                raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
-            if column.startswith("."):
-                raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
-            if column.casefold() in RESERVED_COLUMNS:
-                raise DefinitionError(f"{where}: partition_by: {column!r} is a folder of ours; rename the column.")
+        object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
         check_options(self.options, where=where)
 
     @property
     def root(self) -> Path:
         """The table's folder."""
-        return Path(_local_path(self.path))
+        return local_path(self.path)
 
     @property
     def folder(self) -> TableFolder:
@@ -201,7 +187,7 @@ class FileSink(SelfContained):
 
     def would_show(self, location: str) -> bool:
         try:
-            below = Path(_local_path(location)).relative_to(self.root).parts
+            below = local_path(location).relative_to(self.root).parts
         except (DefinitionError, ValueError):
             return False
         return not any(name.startswith(("_", ".")) for name in below)
@@ -458,22 +444,45 @@ def check_options(options: Mapping[str, str], *, where: str) -> None:
             raise DefinitionError(f"{where}: options: {refused}")
 
 
+def check_path(path: object, *, where: str) -> None:
+    """:raises DefinitionError: if the table cannot be a local folder of that path."""
+    root = str(local_path(path, where=where))
+    if not root.startswith("/"):
+        raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
+    if any(sign in _GLOB or not sign.isprintable() for sign in root):
+        raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+
+
+def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
+    """What a user has given as ``partition_by``. :raises DefinitionError: if these are no columns to partition by."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
+    columns = tuple(given)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
+        if column.startswith("."):
+            raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
+        if column.casefold() in RESERVED_COLUMNS:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is a column of ours; rename it.")
+    return columns
+
+
 def _of_checkpoint(folder: Path, checkpoint: str) -> Path:
     return folder / checkpoint if checkpoint else folder
 
 
-def _local_path(path: object) -> str:
+def local_path(path: object, *, where: str = "") -> Path:
     """The local path that ``path`` names.
 
     :raises DefinitionError: if it is on another file system.
     """
+    where = where or f"FileSink({path!r})"
     if not isinstance(path, str) or not path:
-        raise DefinitionError(f"FileSink: path must be a path or 'file:' URL, not {path!r}.")
+        raise DefinitionError(f"{where}: path must be a path or 'file:' URL, not {path!r}.")
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
-        return os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path)
+        return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
     if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        raise DefinitionError(
-            f"FileSink({path!r}): only local paths and 'file:///…' URLs are supported: publishing is a rename."
-        )
-    return os.path.normpath("/" + rest.lstrip("/"))
+        raise DefinitionError(f"{where}: only local paths and 'file:///…' URLs are supported: publishing is a rename.")
+    return Path(os.path.normpath("/" + rest.lstrip("/")))

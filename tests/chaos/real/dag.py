@@ -42,7 +42,7 @@ def dag_of(root: Path) -> DAG:
     """The DAG of the pipeline in ``root``, named like the folder. Its process is prepared: points can be armed, and
     leases are as short as the setting says."""
     setting = Setting.load(root)
-    HeldPoints(root).install(SparkSubmitEngine, setting.sink_class)
+    HeldPoints(root).install(SparkSubmitEngine, setting.sink_class, setting.publish_steps)
     defaults = Execution.__init__.__kwdefaults__
     assert defaults is not None
     defaults["lease_seconds"] = setting.lease_seconds

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from tests.chaos.points import Points
@@ -22,8 +24,8 @@ class HeldPoints(Points):
     def __init__(self, root: Path) -> None:
         super().__init__(None, action="hold", root=root)
 
-    def install(self, engine: type, sink: type) -> None:
-        super().install(engine, sink)
+    def install(self, engine: type, sink: type, steps: Sequence[tuple[Any, str, str]]) -> None:
+        super().install(engine, sink, steps)
         self._wrap(MicroBatchOperator, "execute", EXECUTE)
 
     def reach(self, point: str) -> None:

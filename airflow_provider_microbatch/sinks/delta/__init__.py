@@ -1,0 +1,112 @@
+"""A Delta table on a local or shared POSIX file system. Publishing is one commit of the table's own log, made by the
+orchestrator with delta-rs; Spark writes plain Parquet and needs no jar of Delta's.
+
+::
+
+    <path>/_delta_log/…                                     the table: what readers look at
+    <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
+    <path>/microbatch/rest/…                                rows of others out of files that a replay took apart
+    <path>/_table_id/<id>                                   a file: by it the table is known again
+    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
+    <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
+    <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
+    <path>/_microbatch/_locks/…                             who publishes an attempt, and who removes it, are never two
+
+What is in the log of a Delta table goes: commit infos with the log's clean-up, files with OPTIMIZE, their rows with
+DELETE. What stays is an application transaction, so each batch has one of its own: ``microbatch/<lane>/<id>``, whose
+version is a number made of the manifest's digest (0: taken out). Nobody skips by these versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks.file import check_options, check_path, local_path, partition_columns
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
+
+SCHEMA_POLICIES = ("fail", "add_columns")
+
+
+@dataclass(frozen=True)
+class DeltaSink(Sink):
+    """Publishes each batch as one commit of a Delta table.
+
+    The table gets two columns, ``lane`` and ``batch_id``, which say of each row whose it is, also after OPTIMIZE has
+    merged its file with others. It is made by the first publish, unless it is there.
+
+    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
+    :param partition_by: the table's partition columns.
+    :param schema_policy: what becomes of columns that the table does not have: ``"fail"`` publishes only rows with
+        just the table's columns; ``"add_columns"`` adds what is missing on either side, as null. A type never changes.
+    :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    path: str
+    _: KW_ONLY
+    partition_by: tuple[str, ...] = ()
+    schema_policy: str = "fail"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = f"DeltaSink({self.path!r})"
+        check_path(self.path, where=where)
+        if "%" in str(self.root):
+            raise DefinitionError(f"{where}: path must not have '%': delta-rs decodes it, and looks elsewhere.")
+        object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
+        if self.schema_policy not in SCHEMA_POLICIES:
+            raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
+        check_options(self.options, where=where)
+
+    def open(self, context: SinkContext) -> OpenSink:
+        for client in ("deltalake", "pyarrow"):
+            if find_spec(client) is None:
+                raise DefinitionError(
+                    f"DeltaSink({self.path!r}) needs {client}, which is not installed here. Run: "
+                    "pip install 'airflow-provider-microbatch[delta]' pyarrow"
+                )
+        from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
+
+        return OpenDelta(self)
+
+    @property
+    def root(self) -> Path:
+        """The table's folder."""
+        return local_path(self.path, where=f"DeltaSink({self.path!r})")
+
+    @property
+    def folder(self) -> TableFolder:
+        """The same, as one that may be away."""
+        return TableFolder(self.root)
+
+    def location(self) -> str:
+        return self.folder.location
+
+    @property
+    def can_withdraw(self) -> bool:
+        return True
+
+    def is_same_place(self, other: Sink) -> bool:
+        return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)
+
+    def would_show(self, location: str) -> bool:
+        """Readers see nothing of it; a VACUUM of the table would remove it."""
+        try:
+            below = local_path(location).relative_to(self.root).parts
+        except (DefinitionError, ValueError):
+            return False
+        return not any(name.startswith(("_", ".")) for name in below)
+
+    def unlike(self, before: Sink) -> str | None:
+        if isinstance(before, DeltaSink) and before.partition_by != self.partition_by:
+            return (
+                f"the Delta table {self.root} is partitioned by {list(before.partition_by)}, not by "
+                f"{list(self.partition_by)}."
+            )
+        return None

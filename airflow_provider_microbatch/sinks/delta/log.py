@@ -1,0 +1,229 @@
+"""The table's log, by delta-rs: what it says now, and one more commit.
+
+delta-rs commits what it is told: it looks at no constraint, no column and no application transaction of before. What it
+does guarantee is that a version is written once. So each commit here is for the version after the one that was looked
+at, or it is none, and whoever lost looks again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.posix import sync
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+WITHDRAWN = 0
+"""The number of a batch that was taken out."""
+
+PATIENCE_SECONDS = 60.0
+"""How long a commit is tried again, against others who commit."""
+
+_LONGEST_PAUSE = 0.5
+
+
+def transaction_of(key: BatchKey) -> str:
+    """The application transaction of a batch."""
+    return f"microbatch/{key.lane}/{key.id}"
+
+
+class Snapshot:
+    """The table at one version.
+
+    :param table: as delta-rs has opened it.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.table = table
+        self.version = table.version()
+
+    def number(self, key: BatchKey) -> int | None:
+        """The number of the manifest of a batch that is in; None if it is not."""
+        return self.table.transaction_version(transaction_of(key)) or None
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """In the JSON form that Delta has from Spark."""
+        schema: Mapping[str, Any] = json.loads(self.table.schema().to_json())
+        return schema
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self.table.metadata().configuration
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """In their order."""
+        return tuple(self.table.metadata().partition_columns)
+
+    def commits_after(self, version: int) -> str:
+        """What others have committed since, newest first, in words."""
+        found = []
+        for info in self.table.history(max(self.version - version, 1)):
+            who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
+            found.append(f"version {info.get('version')}: {info.get('operation')} by {who}")
+        return "; ".join(found)
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """:param root: the table's folder."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where its entries lie."""
+        return self.root / "_delta_log"
+
+    @property
+    def _uri(self) -> str:
+        return self.root.as_uri()
+
+    def open(self) -> Snapshot | None:
+        """The table as it is now; None if there is none.
+
+        :raises SinkError: if it cannot be read.
+        """
+        if not self.folder.is_dir():
+            return None
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with _reporting("read", self.root):
+            try:
+                return Snapshot(DeltaTable(self._uri))
+            except TableNotFoundError:
+                return None  # an empty folder: whoever makes the table has not committed yet
+
+    def snapshots(self) -> Iterator[Snapshot | None]:
+        """The table as it is now, again and again as long as commits are worth another try."""
+        end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
+        while True:
+            yield self.open()
+            if time.monotonic() > end:
+                return
+            time.sleep(random.uniform(0, pause))  # who lost against each other should not meet again
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def commit(
+        self,
+        before: Snapshot,
+        actions: Sequence[AddAction | RemoveAction],
+        *,
+        key: BatchKey,
+        number: int,
+        info: Mapping[str, Any],
+    ) -> bool:
+        """Commit files, and the number of a batch, as the version after ``before``.
+
+        :param info: JSON values for the commit info.
+        :return: False if somebody else has committed that version.
+        """
+        from deltalake import Schema
+        from deltalake.exceptions import CommitFailedError
+
+        with _reporting("commit to", self.root):
+            try:
+                before.table.create_write_transaction(
+                    list(actions),
+                    "append",
+                    Schema.from_json(json.dumps(before.schema)),
+                    list(before.partition_columns),
+                    commit_properties=_properties(key, number, info),
+                )
+            except CommitFailedError:
+                return False
+        return True
+
+    def create(
+        self,
+        adds: Sequence[AddAction],
+        *,
+        schema: Mapping[str, Any],
+        partition_by: Sequence[str],
+        key: BatchKey,
+        number: int,
+        info: Mapping[str, Any],
+    ) -> bool:
+        """Make the table, with its first batch. :return: False if somebody else has made it."""
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        with _reporting("make", self.root):
+            try:
+                create_table_with_add_actions(
+                    self._uri,
+                    Schema.from_json(json.dumps(schema)),
+                    list(adds),
+                    mode="error",
+                    partition_by=list(partition_by),
+                    commit_properties=_properties(key, number, info),
+                )
+            except DeltaError:
+                if self.open() is None:
+                    raise
+                return False
+        sync(self.root)
+        return True
+
+    def add_columns(self, before: Snapshot, fields: Sequence[Mapping[str, Any]]) -> None:
+        """Add columns that may be null. Of two who add the same one is refused, and finds them there."""
+        from deltalake import CommitProperties, Field
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        with _reporting("add columns to", self.root):
+            try:
+                before.table.alter.add_columns(
+                    [Field.from_json(json.dumps(one)) for one in fields],
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except (CommitFailedError, DeltaError):
+                now = self.open()
+                if now is None or now.version == before.version:
+                    raise
+
+    def sync(self, *, since_ns: int) -> None:
+        """Have entries last through a power cut that were written since then."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and entry.stat().st_mtime_ns >= since_ns:
+                    sync(Path(entry.path))
+        sync(self.folder)
+
+
+def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(
+        custom_metadata={"microbatch": dict(info)},
+        # No rebase: what was looked at may be no longer so, and of two attempts at one batch both would append.
+        max_commit_retries=0,
+        app_transactions=[Transaction(transaction_of(key), number)],
+    )
+
+
+@contextmanager
+def _reporting(doing: str, root: Path) -> Iterator[None]:
+    """Errors of delta-rs as errors of the sink."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise SinkError(f"cannot {doing} the Delta table {root}: {error}") from error

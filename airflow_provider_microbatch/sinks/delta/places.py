@@ -1,0 +1,137 @@
+"""Files of an attempt on their way from its stage into the table.
+
+They have to lie where the log will name them before it does so. So a stage that is complete is renamed to a folder of
+the table that no other attempt has; from then until the log names it only a mark tells that it is there. Whoever
+publishes it, or removes it, holds the attempt's lock: files that a commit is about to name must not go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, rename_new, sync, write_mark
+from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
+
+DATA = "microbatch"
+"""The folder of all files of batches. Its name is not hidden: VACUUM has to find what the log no longer names."""
+
+_MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
+_TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
+_LOCKS = 1024
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files of an attempt lie in the table.
+
+    :param number: of the attempt's manifest.
+    :param below: the folder, relative to the table's.
+    :param mark: the file that tells of it until the attempt is published.
+    """
+
+    number: int
+    below: str
+    mark: Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """:param root: the table's folder.
+    :param hidden: the folder in it that nobody reads.
+    """
+
+    root: Path
+    hidden: Path
+
+    @contextmanager
+    def locked(self, batch: BatchIdentity, epoch: int) -> Iterator[None]:
+        """Be the only one who publishes or removes what the attempt has written. One that sleeps with it keeps nobody
+        from the next attempt: that has another lock."""
+        name = (zlib.crc32(f"{batch.checkpoint}/{batch.key}".encode()) + epoch) % _LOCKS
+        path = self.hidden / "_locks" / str(name)
+        check_no_link(self.root, path)
+        with locked(path, seconds=TABLE_SECONDS):
+            yield
+
+    def of(self, batch: BatchIdentity, epoch: int, number: int) -> Place:
+        """The place of an attempt whose manifest has that number."""
+        mark = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
+        return Place(
+            number=number,
+            below=f"{folder_of_batch(batch.key)}{number:016x}",
+            mark=mark / f"attempt={epoch}.{number:016x}",
+        )
+
+    def marked(self, batch: BatchIdentity, epoch: int) -> list[Place]:
+        """Places of the attempt that are not known to be published: one at most, but for attempts of checkpoints that
+        were restored."""
+        folder = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
+        names = sorted(path.name for path in folder.glob(f"attempt={epoch}.*"))
+        return [self.of(batch, epoch, int(name.rpartition(".")[2], 16)) for name in names]
+
+    def stages(self, checkpoint: str) -> Iterator[tuple[BatchKey, int]]:
+        """All attempts of a checkpoint that have such a place."""
+        root = self._marks(checkpoint)
+        names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
+        for match in filter(None, map(_MARK.fullmatch, names)):
+            with contextlib.suppress(DefinitionError, ValueError):
+                yield BatchKey(match["lane"], int(match["id"])), int(match["epoch"])
+
+    def take(self, stage: Path, place: Place) -> bool:
+        """Rename a stage, which is complete and on disk, to its place.
+
+        :return: False if it is gone; an earlier try may have brought it there.
+        """
+        target = self.root / place.below
+        check_no_link(self.root, target.parent)
+        check_no_link(self.root, place.mark.parent)
+        make_folders(target.parent)
+        make_folders(place.mark.parent)
+        write_mark(place.mark, _TOLD)
+        sync(place.mark.parent)
+        try:
+            rename_new(stage, target)
+        except FileNotFoundError:
+            return False
+        sync(target.parent)
+        with contextlib.suppress(OSError):
+            stage.parent.rmdir()  # the batch's, if this was its last stage
+        return True
+
+    def forget(self, place: Place) -> None:
+        """It is in the log now, durably: no more attempt's to remove."""
+        with contextlib.suppress(FileNotFoundError):
+            place.mark.unlink()
+        with contextlib.suppress(OSError):
+            place.mark.parent.rmdir()
+
+    def remove(self, place: Place) -> bool:
+        """Remove files that no commit will name. :return: False if there were none."""
+        target = self.root / place.below
+        found = os.path.lexists(target)
+        if found:
+            with folder_of(self.root, target) as held:
+                remove_in(held, target)
+            with contextlib.suppress(OSError):
+                target.parent.rmdir()
+        self.forget(place)
+        return found
+
+    def _marks(self, checkpoint: str) -> Path:
+        return self.hidden / "_placed" / (checkpoint or "-")
+
+
+def folder_of_batch(key: BatchKey) -> str:
+    """Below it lie, relative to the table's folder, files that have rows of that batch and of no other."""
+    return f"{DATA}/{key.lane}/{key.id}/"

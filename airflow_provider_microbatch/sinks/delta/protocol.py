@@ -1,0 +1,126 @@
+"""What a table asks of who writes to it, and delta-rs does not do when it is given files that were written already. A
+table that asks for any of it is refused by name, before anything runs: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta.columns import nullable_type
+from airflow_provider_microbatch.sinks.delta.log import Snapshot
+
+_HARMLESS = {
+    "appendOnly",  # looked at where something is to be replaced
+    "invariants",  # those that are declared are found in the columns
+    "checkConstraints",  # and in the properties
+    "generatedColumns",
+    "changeDataFeed",  # appended files need no change files, nor do files that go as a whole
+    "timestampNtz",
+    "vacuumProtocolCheck",
+    # delta-rs sets these on tables that it makes; without a column of the type they ask for nothing.
+    "variantType",
+    "variantType-preview",
+}
+"""Writer features that ask nothing, or what is looked for by itself."""
+
+_OF_COLUMNS = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generated value",
+    "delta.identity.start": "an identity (a value counted by the writer)",
+    "delta.columnMapping.id": "a mapped name",
+    "CURRENT_DEFAULT": "a default",
+}
+
+_OF_PROPERTIES = {
+    "delta.enableDeletionVectors": "deletion vectors",
+    "delta.enableRowTracking": "row tracking",
+    "delta.enableInCommitTimestamps": "in-commit timestamps",
+    "delta.enableIcebergCompatV1": "Iceberg compatibility",
+    "delta.enableIcebergCompatV2": "Iceberg compatibility",
+    "delta.enableTypeWidening": "type widening",
+}
+
+FORGETS = "delta.setTransactionRetentionDuration"
+
+
+def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> None:
+    """See that files can be added to the table as it is.
+
+    :param partition_by: what the sink says of its partitions.
+    :raises SinkError: naming what cannot be written, and the way on.
+    """
+    check_memory(snapshot, where=where)
+    found = list(_unwritable(snapshot))
+    if found:
+        raise SinkError(
+            f"the Delta table {where} cannot be written: it has {', '.join(found)}, which files that Spark has written "
+            "as plain Parquet do not honour. Drop it from the table (ALTER TABLE … DROP FEATURE, DROP CONSTRAINT, …), "
+            "or give the pipeline another table. Nothing was written."
+        )
+    if snapshot.partition_columns != tuple(partition_by):
+        raise SinkError(
+            f"the Delta table {where} is partitioned by {list(snapshot.partition_columns)}, and the sink says "
+            f"{list(partition_by)}: DeltaSink(…, partition_by={list(snapshot.partition_columns)}). Nothing was written."
+        )
+
+
+def check_memory(snapshot: Snapshot, *, where: str) -> None:
+    """See that the table does not forget its application transactions.
+
+    :raises SinkError: if it does: nobody could say then which batches are in.
+    """
+    if FORGETS in snapshot.properties:
+        raise SinkError(
+            f"the Delta table {where} forgets application transactions ({FORGETS}="
+            f"{snapshot.properties[FORGETS]!r}), by which it is known which batches are in. Unset it: ALTER TABLE … "
+            f"UNSET TBLPROPERTIES ('{FORGETS}'). Nothing was written."
+        )
+
+
+def check_may_remove(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if nothing may be taken out of the table."""
+    if _is_set(snapshot.properties, "delta.appendOnly"):
+        raise SinkError(
+            f"the Delta table {where} is append-only (delta.appendOnly): no batch of it can be replaced or taken out. "
+            "Nothing was changed."
+        )
+
+
+def has_change_feed(snapshot: Snapshot) -> bool:
+    """Whether readers follow its changes row by row."""
+    return _is_set(snapshot.properties, "delta.enableChangeDataFeed")
+
+
+def _unwritable(snapshot: Snapshot) -> Iterator[str]:
+    properties, protocol = snapshot.properties, snapshot.table.protocol()
+    for feature in sorted(set(protocol.writer_features or ()) - _HARMLESS):
+        yield f"the table feature {feature}"
+    if protocol.min_writer_version > 7 or protocol.min_reader_version > 3:
+        yield f"a protocol of versions {protocol.min_reader_version} and {protocol.min_writer_version}"
+    for name in properties:
+        if name.startswith("delta.constraints."):
+            yield f"the constraint {name.removeprefix('delta.constraints.')} ({properties[name]})"
+    for name, what in _OF_PROPERTIES.items():
+        if _is_set(properties, name):
+            yield what
+    if properties.get("delta.columnMapping.mode", "none") != "none":
+        yield "column mapping"
+    if properties.get("delta.checkpointPolicy", "classic") != "classic":
+        yield "v2 checkpoints"
+    for column in snapshot.schema["fields"]:
+        yield from _of_column(column)
+
+
+def _of_column(column: Mapping[str, Any]) -> Iterator[str]:
+    name = column["name"]
+    if not column["nullable"] or nullable_type(column["type"]) != column["type"]:
+        yield f"the column {name} that is, or has in it what is, NOT NULL"
+    for key, what in _OF_COLUMNS.items():
+        if key in column["metadata"]:
+            yield f"the column {name} with {what}"
+
+
+def _is_set(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "false").lower() == "true"

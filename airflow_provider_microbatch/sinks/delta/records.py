@@ -1,0 +1,95 @@
+"""Manifests of published batches, one small file each. The table's log says by a number which of them counts: it is
+made of the file's bytes, so a file that anybody has changed, or that is another attempt's, is not the one it names."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
+from airflow_provider_microbatch.sinks.file.reading import read_regular
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest's file: of one manifest always the same."""
+    identity = manifest.identity.to_dict() if manifest.identity else None
+    values = {"epoch": manifest.epoch, "identity": identity, "files": dict(manifest.files)}
+    return json.dumps({**values, "result": dict(manifest.result)}, sort_keys=True).encode()
+
+
+def number_of(data: bytes) -> int:
+    """By which the log names a manifest: 62 bits of its digest, and never 0."""
+    return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 2) or 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """:param root: a hidden folder of the table."""
+
+    root: Path
+
+    def put(self, manifest: Manifest) -> int:
+        """Keep a manifest, durably. :return: its number."""
+        data = encode(manifest)
+        number = number_of(data)
+        path = self._path(manifest.key, number)
+        check_no_link(self.root, path.parent)
+        make_folders(path.parent)
+        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        with hidden.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+        sync(path.parent)
+        return number
+
+    def get(self, key: BatchKey, number: int) -> Manifest:
+        """The manifest of that number.
+
+        :raises SinkError: if it is gone, or not the one that was put.
+        """
+        path = self._path(key, number)
+        ways = (
+            "Bring the folder _microbatch of the table back from its backup; or give the pipeline another table. "
+            "Nothing was published."
+        )
+        try:
+            data = read_regular(path)
+            if number_of(data) != number:
+                raise ValueError("somebody changed it")
+            values = json.loads(data)
+            identity = BatchIdentity.from_dict(values["identity"]) if values["identity"] else None
+            return Manifest(key=key, **{**values, "identity": identity})
+        except FileNotFoundError as error:
+            raise SinkError(
+                f"the log of the table says that batch {key} is in, and who put it there would stand in {path}, which "
+                f"is gone. {ways}"
+            ) from error
+        except _UNREADABLE as error:
+            raise SinkError(f"{path} is no manifest of a batch: {error}. {ways}") from error
+
+    def drop(self, key: BatchKey, number: int) -> None:
+        """Of an attempt that was never published."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(key, number).unlink()
+
+    def ids(self, lane: str) -> Iterator[int]:
+        """Ids of batches of the lane that were ever about to be published, ascending."""
+        names = {path.name.partition(".")[0] for path in (self.root / f"lane={lane}").glob("*.json")}
+        yield from sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    def _path(self, key: BatchKey, number: int) -> Path:
+        return self.root / f"lane={key.lane}" / f"{key.id}.{number:016x}.json"

@@ -1,0 +1,216 @@
+"""Which files of a table have rows of a batch, and what is left of them without these.
+
+A file below the batch's own folder has no other rows. Any other may have some: OPTIMIZE merges files of several
+batches, DELETE and UPDATE write files anew. There the columns ``lane`` and ``batch_id`` tell; a file that has rows of
+others too is written again without the batch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.delta.places import DATA, folder_of_batch
+from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
+from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction, RemoveAction
+
+_NAMEABLE = re.compile(r"[A-Za-z0-9/_.=% -]+")
+"""Paths that delta-rs writes into the log as it read them there: a removal under another spelling would remove nothing,
+and the batch's rows would be there twice."""
+_ROWS = 65_536
+
+
+@dataclass
+class Removal:
+    """What takes a batch out of the table.
+
+    :param rows: so many of its rows are in now.
+    :param actions: removals, and additions of what is left of files that had rows of others too.
+    :param left: files that were written for it, in the table's folder.
+    """
+
+    rows: int = 0
+    actions: list[AddAction | RemoveAction] = field(default_factory=list)
+    left: list[Path] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """No commit names what was written for it."""
+        for path in self.left:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> Removal:
+    """What takes a batch out of the table as it is in that snapshot.
+
+    :param root: the table's folder.
+    :raises SinkError: if a file cannot be named, or may not be written anew.
+    """
+    from deltalake.transaction import RemoveAction
+
+    found = Removal()
+    try:
+        for file in _candidates(snapshot, key):
+            path = unquote(file["path"])
+            if ":/" in path or path.startswith("/"):
+                raise SinkError(
+                    f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
+                    "Nothing was changed; copy the table (a deep clone)."
+                )
+            is_own = path.startswith(folder_of_batch(key))
+            all_rows, rows = _count(root / path, key, all_of_it=is_own)
+            if rows == 0:
+                continue
+            found.rows += rows
+            _check_name(path, where=where)
+            values = _partition(file["partition"])
+            found.actions.append(RemoveAction(path, True, time.time_ns() // 1_000_000, file["size_bytes"], values))
+            if rows < all_rows:
+                if has_change_feed(snapshot):
+                    raise SinkError(
+                        f"{path} of the Delta table {where} has rows of batch {key} and of others, and readers follow "
+                        "the table's changes (delta.enableChangeDataFeed): written anew without the batch, the others "
+                        "would come to them again. Nothing was changed. Replace its rows by DELETE and INSERT."
+                    )
+                left = _write_rest(root, path, key)
+                found.left.append(root / left)
+                add = add_of(root, left, values, None)
+                if add is not None:
+                    found.actions.append(add)
+    except BaseException:
+        found.undo()
+        raise
+    return found
+
+
+def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
+    """Files that may have rows of the batch, by what the log says of them."""
+    import pyarrow as pa
+
+    table = pa.table(snapshot.table.get_add_actions(flatten=False))
+    columns = set(table.column_names)
+    names = [name for name in ("path", "size_bytes", "partition", "min", "max") if name in columns]
+    for batch in table.select(names).to_batches(max_chunksize=1000):
+        for file in batch.to_pylist():
+            if all(
+                _may_be(file, name, value) for name, value in zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
+            ):
+                yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
+
+
+def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
+    low, high = ((file.get(side) or {}).get(name) for side in ("min", "max"))
+    return low is None or high is None or low <= value <= high
+
+
+def _check_name(path: str, *, where: str) -> None:
+    if not _NAMEABLE.fullmatch(path):
+        raise SinkError(
+            f"the Delta table {where} has a file {path!r} with rows of the batch, whose path delta-rs would spell "
+            "otherwise than the log does. Nothing was changed. Replace the batch's rows by DELETE and INSERT."
+        )
+
+
+def _partition(values: Mapping[str, Any] | None) -> dict[str, str | None]:
+    return {name: _text(value) for name, value in (values or {}).items()}
+
+
+def _text(value: Any) -> str | None:
+    """A partition's value as the log has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.datetime):
+        raise SinkError(f"a partition of the time {value} cannot be written: its text depends on who reads it.")
+    return None if value is None else str(value)
+
+
+def _count(path: Path, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
+    """Rows of a file, and those of the batch."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        rows = file.metadata.num_rows
+        if all_of_it:
+            return rows, rows
+        if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
+            return rows, 0
+        parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
+        schema = _plain(file.schema_arrow)
+        return rows, sum(_is_of(table, key).true_count for table in _tables(parts, schema))
+
+
+def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
+    """Parts of a file as tables, whose columns have the types of ``schema``."""
+    import pyarrow as pa
+
+    for part in parts:
+        table = pa.Table.from_batches([part])
+        yield table.cast(pa.schema([schema.field(name) for name in table.column_names]))
+
+
+def _plain(schema: Any) -> Any:
+    """The columns without views, as files of delta-rs have them: Arrow neither compares nor filters these."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain_type(kind.key_type)), kind.item_field.with_type(_plain_type(kind.item_type))
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
+def _is_of(table: Any, key: BatchKey) -> Any:
+    """Which rows are the batch's."""
+    import pyarrow.compute as pc
+
+    lane, number = RESERVED_COLUMNS
+    found = pc.and_(pc.equal(table.column(lane), key.lane), pc.equal(table.column(number), key.id))
+    return pc.fill_null(found, False).combine_chunks()
+
+
+def _write_rest(root: Path, path: str, key: BatchKey) -> str:
+    """A file with the rows of others. :return: its path below the table's folder."""
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    left = f"{DATA}/rest/{uuid.uuid4().hex}.parquet"
+    make_folders((root / left).parent)
+    # Spark's times have 96 bits, which Arrow would take for nanoseconds: those end in the year 2262.
+    with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:
+        schema = _plain(file.schema_arrow)
+        with parquet.ParquetWriter(root / left, schema, compression="snappy") as writer:
+            for table in _tables(file.iter_batches(batch_size=_ROWS), schema):
+                writer.write_table(table.filter(pc.invert(_is_of(table, key))))
+    sync(root / left)
+    sync((root / left).parent)
+    return left

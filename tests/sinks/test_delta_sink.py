@@ -1,0 +1,521 @@
+"""The Delta sink on tables of delta-rs: what of a batch is known when the log forgets, what a replay touches, what is
+refused, and who wins when several commit. (tests/contract/test_sink.py has what it shares with every sink.)"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from pyarrow import Table as ArrowTable
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from tests.sinks.delta_stages import write_delta_stage, write_rows
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def opened(root: Path, **given: Any) -> OpenSink:
+    return DeltaSink(str(root), **given).open(SinkContext())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "my orders"
+
+
+@pytest.fixture
+def sink(root: Path) -> OpenSink:
+    return opened(root)
+
+
+def publish(sink: OpenSink, number: int, *, rows: int = 3, epoch: int = 1) -> None:
+    write_delta_stage(sink, epoch, batch=batch_of(BatchKey("live", number)), rows=rows)
+    sink.publish(expect(BatchKey("live", number)), epoch)
+
+
+def table(root: Path) -> DeltaTable:
+    return DeltaTable(root.as_uri())
+
+
+def rows(root: Path) -> Counter[tuple[int, int]]:
+    """How many rows there are of each batch and attempt."""
+    found = table(root).to_pyarrow_table(columns=["batch_id", "epoch"]).to_pylist()
+    return Counter((row["batch_id"], row["epoch"]) for row in found)
+
+
+def optimize_and_vacuum(root: Path) -> None:
+    table(root).optimize.compact()
+    table(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def test_a_batch_is_one_commit_and_says_whose_it_is(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    before = table(root).version()
+    publish(sink, 7)
+    assert table(root).version() == before + 1
+    told = table(root).history(1)[0]["microbatch"]
+    assert told["identity"] == BATCH.to_dict()
+    assert (told["batch"], told["epoch"]) == ("live/7", 1)
+    assert rows(root) == {(6, 1): 3, (7, 1): 3}
+
+
+def test_what_is_in_is_known_when_the_log_was_cleaned_up_and_files_were_merged_and_vacuumed(
+    sink: OpenSink, root: Path
+) -> None:
+    for number in (5, 6, 7):
+        publish(sink, number)
+    known = {number: sink.contains(expect(BatchKey("live", number))) for number in (5, 6, 7)}
+    table(root).create_checkpoint()
+    for entry in (root / "_delta_log").glob("*.json"):
+        os.utime(entry, (1e9, 1e9))
+    publish(sink, 8)
+    table(root).cleanup_metadata()
+    assert not (root / "_delta_log" / f"{0:020}.json").exists()
+    optimize_and_vacuum(root)
+    assert {number: sink.contains(expect(BatchKey("live", number))) for number in (5, 6, 7)} == known
+    assert sink.batches("live", NOTHING_KNOWN) == [5, 6, 7, 8]
+    assert sink.contains(expect(BatchKey("live", 9))) is None
+
+
+def test_a_replay_after_files_were_merged_takes_out_just_the_rows_of_its_batch(sink: OpenSink, root: Path) -> None:
+    for number in (6, 7, 8):
+        publish(sink, number)
+    optimize_and_vacuum(root)
+    assert len(table(root).file_uris()) == 1
+    write_delta_stage(sink, 2, rows=5)
+    before = table(root).version()
+    sink.replace(EXPECTED, 2)
+    assert table(root).version() == before + 1
+    assert rows(root) == {(6, 1): 3, (7, 2): 5, (8, 1): 3}
+    assert sink.withdraw(EXPECTED, 2)
+    assert rows(root) == {(6, 1): 3, (8, 1): 3}
+
+
+def test_a_replay_of_an_older_batch_is_not_skipped(sink: OpenSink, root: Path) -> None:
+    """As Delta's own idempotent writes would: by a version that is not above the newest."""
+    for number in range(6, 12):
+        publish(sink, number)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    assert rows(root)[7, 2] == 3
+    assert rows(root)[7, 1] == 0
+
+
+def test_others_append_meanwhile_and_nothing_is_lost(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink, 7)
+    commit = DeltaLog.commit
+    foreign = []
+
+    def interrupted(self: DeltaLog, *args: Any, **kwargs: Any) -> bool:
+        if not foreign:
+            foreign.append(1)
+            write_deltalake(
+                root.as_uri(), ArrowTable.from_pylist([{"id": 1, "epoch": 0}]), mode="append", schema_mode="merge"
+            )
+        return commit(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaLog, "commit", interrupted)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    publish(sink, 8)
+    assert rows(root) == {(7, 2): 3, (8, 1): 3, (None, 0): 1}
+
+
+def test_who_overwrites_the_batch_while_it_is_replaced_is_named(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (7, 8):
+        publish(sink, number)
+    commit = DeltaLog.commit
+
+    def interrupted(self: DeltaLog, *args: Any, **kwargs: Any) -> bool:
+        table(root).delete("batch_id = 7 AND id = 1")
+        monkeypatch.undo()
+        return commit(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaLog, "commit", interrupted)
+    write_delta_stage(sink, 2)
+    with pytest.raises(SinkError, match=r"somebody else has deleted .* of batch live/7 .*DELETE by delta-rs"):
+        sink.replace(EXPECTED, 2)
+    assert rows(root) == {(7, 1): 2, (8, 1): 3}
+
+
+def test_a_merge_of_files_while_the_batch_is_replaced_does_no_harm(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (7, 8):
+        publish(sink, number)
+    commit = DeltaLog.commit
+
+    def interrupted(self: DeltaLog, *args: Any, **kwargs: Any) -> bool:
+        table(root).optimize.compact()
+        monkeypatch.undo()
+        return commit(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaLog, "commit", interrupted)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    assert rows(root) == {(7, 2): 3, (8, 1): 3}
+
+
+def test_rows_that_were_deleted_before_a_replay_are_told_of_and_come_back(
+    sink: OpenSink, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(sink, 7)
+    table(root).delete("id = 1")
+    write_delta_stage(sink, 2)
+    with caplog.at_level(logging.WARNING):
+        sink.replace(EXPECTED, 2)
+    assert "had 3 rows when it was published, and has 2 now" in caplog.text
+    assert rows(root) == {(7, 2): 3}
+
+
+def _publish_when_told(root: Path, epoch: int, start: Any, results: Any) -> None:
+    sink = opened(root)
+    start.wait()
+    try:
+        results.put(sink.publish(EXPECTED, epoch).epoch)
+    except Exception as error:
+        results.put(repr(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exists", [False, True], ids=["which makes the table", "into a table"])
+def test_of_attempts_that_publish_at_once_in_processes_of_their_own_one_is_in(
+    sink: OpenSink, root: Path, exists: bool
+) -> None:
+    if exists:
+        publish(sink, 6)
+    epochs = range(1, 4)
+    for epoch in epochs:
+        write_delta_stage(sink, epoch)
+    start, results = SPAWN.Barrier(len(epochs)), SPAWN.Queue()
+    processes = [SPAWN.Process(target=_publish_when_told, args=(root, epoch, start, results)) for epoch in epochs]
+    for process in processes:
+        process.start()
+    told = {results.get(timeout=120) for _ in epochs}
+    for process in processes:
+        process.join(timeout=60)
+    assert len(told) == 1
+    (winner,) = told
+    assert rows(root)[7, winner] == 3
+    assert sum(count for (number, _), count in rows(root).items() if number == 7) == 3
+    for epoch in set(epochs) - {winner}:
+        assert sink.drop_stage(BATCH, epoch)
+    assert sink.stages(CHECKPOINT) == []
+    on_disk = list((root / "microbatch" / "live" / "7").rglob("*.parquet"))
+    assert len(on_disk) == 1
+
+
+@pytest.mark.parametrize("step", ["take", "commit", "sync"])
+def test_who_dies_while_it_publishes_is_followed_by_whoever_comes_next(
+    sink: OpenSink, root: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_microbatch.sinks.delta.places import Places
+
+    publish(sink, 6)
+    owner: Any = Places if step == "take" else DeltaLog
+    real = getattr(owner, step)
+    for when in ("before", "after"):
+
+        def dies(self: Any, *args: Any, when: str = when, **kwargs: Any) -> Any:
+            if when == "after":
+                real(self, *args, **kwargs)
+            raise KeyboardInterrupt
+
+        number = 7 if when == "before" else 8
+        batch = batch_of(BatchKey("live", number))
+        write_delta_stage(sink, 1, batch=batch)
+        monkeypatch.setattr(owner, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            sink.publish(expect(batch.key), 1)
+        monkeypatch.undo()
+        assert (batch.key, 1) in sink.stages(CHECKPOINT) or sink.contains(expect(batch.key)) is not None
+        write_delta_stage(sink, 2, batch=batch)
+        published = sink.publish(expect(batch.key), 2).epoch
+        assert published == (1 if (step, when) in {("commit", "after"), ("sync", "before"), ("sync", "after")} else 2)
+        for epoch in (1, 2):
+            assert sink.drop_stage(batch, epoch) is (epoch != published)
+        assert rows(root)[number, published] == 3
+        assert sum(count for (found, _), count in rows(root).items() if found == number) == 3
+        assert sink.stages(CHECKPOINT) == []
+        assert len(list((root / "microbatch" / "live" / str(number)).rglob("*.parquet"))) == 1
+
+
+def test_what_an_attempt_has_in_place_is_published_by_who_takes_over(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*args: Any, **kwargs: Any) -> bool:
+        raise KeyboardInterrupt
+
+    write_delta_stage(sink, 1)
+    staged = sink.manifest(BATCH, 1)
+    monkeypatch.setattr(DeltaLog, "create", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sink.publish(EXPECTED, 1)
+    monkeypatch.undo()
+    assert sink.contains(EXPECTED) is None
+    assert sink.manifest(BATCH, 1) == staged
+    assert sink.publish(EXPECTED, 1) == staged
+    assert rows(root) == {(7, 1): 3}
+
+
+def test_files_that_a_replay_put_out_stay_for_who_reads_an_older_version(sink: OpenSink, root: Path) -> None:
+    publish(sink, 7)
+    before = table(root).version()
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    sink.drop_stage(BATCH, 1)
+    sink.drop_replaced(CHECKPOINT, older_seconds=0)
+    assert DeltaTable(root.as_uri(), version=before).to_pyarrow_table().num_rows == 3
+    optimize_and_vacuum(root)
+    assert rows(root) == {(7, 2): 3}
+
+
+PARTITIONED = {"id": "long", "country": "string"}
+
+
+def test_partitions_of_any_value_are_read_back(root: Path) -> None:
+    sink = opened(root, partition_by=["country"])
+    values = ["DE", "a b", "50%/ü=?", "_c", None, "it's [1]#&+"]
+    given = [{"id": id, "country": value} for id, value in enumerate(values)]
+    for epoch in (1, 2):
+        write_rows(sink, epoch, [given], PARTITIONED, partition_by="country")
+    sink.publish(EXPECTED, 1)
+    sink.replace(EXPECTED, 2)
+    found = table(root).to_pyarrow_table(columns=["id", "country"]).to_pylist()
+    assert sorted(found, key=lambda row: int(row["id"])) == given
+    # VACUUM of Spark removes files that delta-rs spells otherwise than they are called.
+    paths = DeltaTable(root.as_uri()).get_add_actions().column("path").to_pylist()
+    assert all("%" not in path for path in paths)
+
+
+def test_a_replay_in_a_partitioned_table_after_files_were_merged(root: Path) -> None:
+    sink = opened(root, partition_by=["country"])
+    for number in (6, 7):
+        given = [{"id": id, "country": country} for country in ("a b", "x:y") for id in range(3)]
+        batch = batch_of(BatchKey("live", number))
+        write_rows(sink, 1, [given], PARTITIONED, batch=batch, partition_by="country")
+        sink.publish(expect(batch.key), 1)
+    optimize_and_vacuum(root)
+    assert len(table(root).file_uris()) == 2
+    write_rows(sink, 2, [[{"id": 9, "country": "x:y"}]], PARTITIONED, partition_by="country")
+    sink.replace(EXPECTED, 2)
+    found = table(root).to_pyarrow_table(columns=["batch_id", "country"]).to_pylist()
+    counts = Counter((row["batch_id"], row["country"]) for row in found)
+    assert counts == {(6, "a b"): 3, (6, "x:y"): 3, (7, "x:y"): 1}
+
+
+def test_another_column_is_refused_and_added_only_where_that_is_said(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    wider = {"id": "long", "epoch": "long", "note": "string"}
+    write_rows(sink, 1, [[{"id": 1, "epoch": 1, "note": "a"}]], wider)
+    with pytest.raises(SinkError, match=r"does not have 'note'.*schema_policy='add_columns'"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+    allowing = opened(root, schema_policy="add_columns")
+    allowing.publish(EXPECTED, 1)
+    assert [field.name for field in table(root).schema().fields] == ["id", "epoch", "lane", "batch_id", "note"]
+    publish(allowing, 8)
+    with pytest.raises(SinkError, match="has 'note' too"):
+        publish(opened(root), 9)
+    assert rows(root) == {(6, 1): 3, (7, 1): 1, (8, 1): 3}
+
+
+def test_a_type_is_never_changed(root: Path) -> None:
+    sink = opened(root, schema_policy="add_columns")
+    publish(sink, 6)
+    for epoch, kind in ((1, "integer"), (2, "string")):
+        value = "1" if kind == "string" else 1
+        write_rows(sink, epoch, [[{"id": value, "epoch": epoch}]], {"id": kind, "epoch": "long"})
+        with pytest.raises(SinkError, match=f"column 'id' is {kind}, and long in"):
+            sink.publish(EXPECTED, epoch)
+    assert rows(root) == {(6, 1): 3}
+
+
+def test_a_batch_without_a_row_is_in(sink: OpenSink, root: Path) -> None:
+    write_rows(sink, 1, [[]], {"id": "long", "epoch": "long"})
+    sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+    assert table(root).file_uris() == []
+    publish(sink, 8)
+    assert rows(root) == {(8, 1): 3}
+
+
+def test_a_batch_of_which_no_source_had_a_frame_is_in_and_the_first_frame_makes_the_columns(
+    sink: OpenSink, root: Path
+) -> None:
+    stage = write_delta_stage(sink, 1)
+    for path in (stage / "_schema" / "part-00000.txt", *stage.glob("*.parquet")):
+        path.unlink()
+    (stage / "_schema").rmdir()
+    manifest = stage / "_manifest" / "part-00000.txt"
+    manifest.write_text(manifest.read_text().splitlines()[0] + "\n")
+    sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+    publish(sink, 8)
+    assert rows(root) == {(8, 1): 3}
+
+
+SCHEMA = Schema([Field("id", "long"), Field("epoch", "long"), Field("lane", "string"), Field("batch_id", "long")])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "named"),
+    [
+        ({"delta.enableDeletionVectors": "true"}, "deletionVectors"),
+        ({"delta.columnMapping.mode": "name"}, "column mapping"),
+        ({"delta.checkpointPolicy": "v2"}, "v2 checkpoints"),
+        ({"delta.setTransactionRetentionDuration": "interval 7 days"}, "forgets application transactions"),
+    ],
+)
+def test_a_table_that_asks_for_what_we_do_not_do_is_refused_by_name(
+    sink: OpenSink, root: Path, configuration: dict[str, str | None], named: str
+) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA, configuration=configuration)
+    with pytest.raises(SinkError, match=named):
+        sink.check()
+    write_delta_stage(sink, 1)
+    with pytest.raises(SinkError, match=named):
+        sink.publish(EXPECTED, 1)
+    assert table(root).version() == 0
+
+
+@pytest.mark.parametrize("feature", ["rowTracking", "inCommitTimestamp", "icebergCompatV1", "clustering", "a_new_one"])
+def test_a_feature_that_nobody_here_knows_is_refused_by_name(sink: OpenSink, root: Path, feature: str) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA)
+    entry = root / "_delta_log" / f"{1:020}.json"
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature, "domainMetadata"]}
+    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(SinkError, match=feature):
+        sink.check()
+
+
+def test_columns_and_constraints_with_rules_are_refused_by_name(sink: OpenSink, root: Path) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA).alter.add_constraint({"positive": "id >= 0"})
+    with pytest.raises(SinkError, match="the constraint positive"):
+        sink.check()
+    shutil.rmtree(root)
+    metadata: dict[str, Any] = {"delta.generationExpression": "id + 1"}
+    fields = [Field("id", "long", nullable=False), Field("more", "long", metadata=metadata)]
+    DeltaTable.create(root.as_uri(), Schema([*SCHEMA.fields[1:], *fields]))
+    with pytest.raises(SinkError, match=r"the column id that is.*NOT NULL, the column more with a generated value"):
+        sink.check()
+
+
+def test_a_table_of_other_partitions_is_refused_with_what_to_say(sink: OpenSink, root: Path) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])
+    with pytest.raises(SinkError, match=r"partition_by=\['epoch'\]"):
+        sink.check()
+
+
+def test_an_append_only_table_takes_batches_and_gives_none_back(sink: OpenSink, root: Path) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA, configuration={"delta.appendOnly": "true"})
+    publish(sink, 7)
+    write_delta_stage(sink, 2)
+    for asked in (lambda: sink.replace(EXPECTED, 2), lambda: sink.withdraw(EXPECTED, 1)):
+        with pytest.raises(SinkError, match="append-only"):
+            asked()
+    assert rows(root) == {(7, 1): 3}
+
+
+def test_rows_of_others_do_not_come_twice_to_who_follows_the_changes(sink: OpenSink, root: Path) -> None:
+    DeltaTable.create(root.as_uri(), SCHEMA, configuration={"delta.enableChangeDataFeed": "true"})
+    for number in (7, 8):
+        publish(sink, number)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    table(root).optimize.compact()
+    write_delta_stage(sink, 3)
+    with pytest.raises(SinkError, match="enableChangeDataFeed"):
+        sink.replace(EXPECTED, 3)
+    assert rows(root) == {(7, 2): 3, (8, 1): 3}
+
+
+def test_a_table_of_others_gets_our_columns_where_that_is_said(root: Path) -> None:
+    write_deltalake(root.as_uri(), ArrowTable.from_pylist([{"id": 1, "epoch": 0}]))
+    with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
+        publish(opened(root), 7)
+    publish(opened(root, schema_policy="add_columns"), 7)
+    assert rows(root) == {(7, 1): 3, (None, 0): 1}
+
+
+def test_a_version_that_somebody_else_has_given_a_batch_is_no_batch(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    schema = table(root).schema()
+    properties = CommitProperties(app_transactions=[Transaction("microbatch/live/7", 7)])
+    table(root).create_write_transaction([], "append", schema, commit_properties=properties)
+    with pytest.raises(SinkError, match=r"live.7\..*is gone"):
+        sink.contains(EXPECTED)
+
+
+def test_a_record_that_was_changed_is_not_believed(sink: OpenSink, root: Path) -> None:
+    publish(sink, 7)
+    (record,) = (root / "_microbatch" / "batches" / "lane=live").iterdir()
+    record.write_text(record.read_text().replace('"epoch": 1', '"epoch": 9'))
+    with pytest.raises(SinkError, match="somebody changed it"):
+        sink.contains(EXPECTED)
+
+
+def test_a_file_that_was_vacuumed_before_its_commit_is_missed(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*args: Any, **kwargs: Any) -> bool:
+        raise KeyboardInterrupt
+
+    publish(sink, 6)
+    write_delta_stage(sink, 1)
+    monkeypatch.setattr(DeltaLog, "commit", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sink.publish(EXPECTED, 1)
+    monkeypatch.undo()
+    optimize_and_vacuum(root)
+    with pytest.raises(SinkError, match=r"is gone: somebody removed|no complete stage"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"path": "s3://bucket/orders"}, "only local paths"),
+        ({"path": "/lake/50%"}, "'%'"),
+        ({"path": "/lake", "schema_policy": "ignore"}, "schema_policy"),
+        ({"path": "/lake", "partition_by": "country"}, "partition_by"),
+        ({"path": "/lake", "partition_by": ["batch_id"]}, "batch_id"),
+    ],
+)
+def test_a_definition_that_cannot_be_is_refused_where_it_is_made(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(DefinitionError, match=named):
+        DeltaSink(**given)
+
+
+def test_a_missing_client_is_named_with_the_command(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_microbatch.sinks.delta.find_spec", lambda name: None)
+    with pytest.raises(DefinitionError, match=r"pip install 'airflow-provider-microbatch\[delta\]'"):
+        opened(root)
+
+
+def test_the_key_of_a_lane_is_its_own(sink: OpenSink, root: Path) -> None:
+    lane = batch_of(BatchKey("interval-20260101T000000Z-20260102T000000Z", KEY.id))
+    for batch in (BATCH, lane):
+        write_delta_stage(sink, 1, batch=batch)
+        sink.publish(expect(batch.key), 1)
+    optimize_and_vacuum(root)
+    assert sink.withdraw(expect(lane.key), 1)
+    assert rows(root) == {(7, 1): 3}
