@@ -74,7 +74,6 @@ class Setting:
             transform=f"{self.code}:transform",
             checkpoint_format=self.format,
             hooks=[Diary(str(self.diary))],
-            split_wise=len(self.sources) == 1 and getattr(where, "split_wise", False),
         )
 
     @property
