@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.pipeline import Pipeline
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.merge import Merge
+    from airflow_provider_microbatch.sinks.postgres import PostgresSink
     from airflow_provider_microbatch.sinks.table import TableSink
     from airflow_provider_microbatch.sinks.table.catalog import Catalog
     from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
@@ -30,8 +32,10 @@ __all__ = [
     "FileSink",
     "FileSource",
     "JobStatusHook",
+    "Merge",
     "PathCatalog",
     "Pipeline",
+    "PostgresSink",
     "Sink",
     "Source",
     "SparkCatalog",
@@ -44,8 +48,10 @@ _LAZY = {
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
+    "Merge": "airflow_provider_microbatch.sinks.merge",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
+    "PostgresSink": "airflow_provider_microbatch.sinks.postgres",
     "Sink": "airflow_provider_microbatch.sinks",
     "Source": "airflow_provider_microbatch.sources",
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",

