@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from tests.chaos.signals import kill
+from tests.support.stage_parts import write_part
 
 
 def local(path: str) -> Path:
@@ -30,7 +31,7 @@ class Engine:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.job: dict[str, Any] = json.loads(plan["job"])
-        self.stages = [local(stage["arguments"]["path"]) for stage in self.job["stages"].values()]
+        self.stages = {local(stage["arguments"]["path"]): stage["writer"] for stage in self.job["stages"].values()}
 
     def run(self) -> None:
         self.reach("begin")
@@ -47,13 +48,12 @@ class Engine:
             rows += [{**row, "version": self.plan["version"]} for row in found]
         half = len(rows) // 2
         # No two attempts share a file name, as with Spark: a reader that is overtaken by a replay finds its file gone.
-        one, other = (f"part-0000{number}-{self.job['epoch']}.json" for number in range(2))
-        for stage in self.stages:
-            self.write(stage / one, rows[:half])
+        one, other = (f"part-0000{number}-{self.job['epoch']}" for number in range(2))
+        written = {stage: [write_part(stage, writer, one, rows[:half])] for stage, writer in self.stages.items()}
         self.reach("half")
         time.sleep(self.plan["pace"])
-        for stage in self.stages:
-            self.write(stage / other, rows[half:])
+        for stage, writer in self.stages.items():
+            written[stage].append(write_part(stage, writer, other, rows[half:]))
         result = {
             "numInputRows": counted,
             "numOutputRows": len(rows),
@@ -62,9 +62,8 @@ class Engine:
             "epoch": self.job["epoch"],
             "identity": self.job["identity"],
         }
-        for stage in self.stages:
+        for stage, sizes in written.items():
             self.reach("before the manifest")
-            sizes = [{"file": name, "bytes": (stage / name).stat().st_size} for name in (one, other)]
             temporary = stage / MANIFEST / "_temporary"
             self.write(temporary / "part-00000.txt", [{"result": result}, *sizes])
             (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")

@@ -19,6 +19,8 @@ from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.postgres import open as postgres_sink
+from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.chaos.signals import kill
@@ -74,6 +76,8 @@ class Points:
         self._wrap(sink, "drop_stage", "drop stage")
         self._wrap(file_sink, "rename_new", "rename")
         self._wrap(file_sink, "exchange", "exchange")
+        self._wrap(postgres_sink, "load", "rename")
+        self._wrap(Records, "change", "exchange")
         self._wrap(Replays, "request", "replay request")
         self._wrap(Replays, "complete", "replay's answer")
         self._wrap(OpenedSources, "commit", "tell the sources")

@@ -12,6 +12,9 @@ from typing import Any
 import psycopg
 
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.support.postgres import postgres
 
 CONN_ID = "warehouse"
@@ -68,3 +71,27 @@ def rows(table: str, what: str = "*", order: str = "1") -> list[tuple[Any, ...]]
     """What a reader finds."""
     with connect() as connection:
         return connection.execute(f"SELECT {what} FROM {table} ORDER BY {order}".encode()).fetchall()
+
+
+def sink_in(folder: Path, *, port: int | None = None, table: str = "Orders", **given: Any) -> OpenPostgres:
+    """A sink whose table and stages are the folder's own.
+
+    :param port: where the connection leads instead of to the server.
+    """
+    definition = PostgresSink(CONN_ID, table_in(folder, table), stages=str(folder / "stages"), **given)
+    return definition.open(SinkContext(connect=lambda conn_id: connection_of(conn_id, port=port)))
+
+
+def table_in(folder: Path, table: str = "Orders") -> str:
+    """As it stands in a statement, and in a definition."""
+    return f"{quoted(schema_of(folder))}.{quoted(table)}"
+
+
+def tables_of_ours(folder: Path) -> set[str]:
+    """What stage tables and replaced rows lie in the folder's schema."""
+    with connect() as connection:
+        found = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename ~ '^microbatch_(stage|kept)_'",
+            [schema_of(folder)],
+        )
+        return {str(name).split("_")[1] for (name,) in found}

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -26,11 +26,15 @@ from airflow_provider_microbatch.runtime.files import told
 from airflow_provider_microbatch.runtime.job import Job, Read
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from tests.support.stage_parts import write_part
 
 Row = dict[str, Any]
 
@@ -213,11 +217,10 @@ class FilesOnPosix:
         rows = [{**row, "version": version} for found, _ in read.values() for row in found]
         middle = len(rows) // 2
         sizes: dict[Path, list[Row]] = {stage: [] for stage in self._stages(job)}
-        for stage, written in sizes.items():
+        for (stage, written), one in zip(sizes.items(), job.stages.values(), strict=True):
             for number, part in enumerate((rows[:middle], rows[middle:])):
                 yield "write half of a stage"
-                size = _write_lines(stage / f"part-{number}.json", part)
-                written.append({"file": f"part-{number}.json", "bytes": size})
+                written.append(write_part(stage, one.writer, f"part-{number}", part))
         result = {
             "numInputRows": {name: len(found) for name, (found, _) in read.items()},
             "numOutputRows": len(rows),
@@ -296,6 +299,50 @@ class FilesIntoDatabase(FilesOnPosix):
 
 def _database_at(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="acme", host=conn_id)
+
+
+class FilesIntoPostgres(FilesOnPosix):
+    """The same into a table of PostgreSQL. The stage's lines are for COPY."""
+
+    merge: ClassVar[Merge | None] = None
+
+    def sink(self) -> Sink:
+        from tests.postgres import database
+
+        connections.find_by(database.connection_of)
+        table = database.table_in(self._root)
+        return PostgresSink(database.CONN_ID, table, stages=str(self._root / "stages"), merge=self.merge)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        from tests.postgres import database
+
+        sink = self.sink()
+        assert isinstance(sink, PostgresSink)
+        found: dict[BatchKey, list[Row]] = {}
+        with database.connect() as connection:
+            # A reader's snapshot: of two statements each has its own, unless one says otherwise.
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            if connection.execute("SELECT to_regclass(%s)", [sink.name.text]).fetchone() == (None,):
+                return [{}]
+            batches = sink.name.sibling("microbatch_batches").text
+            for lane, id in connection.execute(f"SELECT lane, id FROM {batches}".encode()):
+                found[BatchKey(lane, id)] = []
+            # Of changes, readers see the newest; which batch brought it the table beside says.
+            rows = sink.name.text if self.merge is None else sink.name.changes().text
+            for lane, id, row, version in connection.execute(
+                f"SELECT _batch_lane, _batch_id, id, version FROM {rows}".encode()
+            ):
+                found[BatchKey(lane, id)].append({"id": row, "version": version})
+            shown = connection.execute(f"SELECT id, version FROM {sink.name.text}".encode()).fetchall()
+        told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
+        assert sorted(shown) == told, f"the table shows {sorted(shown)}, and has {told} on record"
+        return [found]
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenPostgres, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesInSqlite(FilesOnPosix):
@@ -389,11 +436,28 @@ def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     return path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+class ChangesIntoPostgres(FilesIntoPostgres):
+    """The same, merged by id: what each batch brought is kept beside the table."""
+
+    merge = Merge(keys=("id",), sequence_by=("version",))
+
+
+def surroundings(system: str) -> AbstractContextManager[None]:
+    """What a run of worlds of the system needs beside their folders, for as long as it goes on."""
+    if not issubclass(SYSTEMS[system], FilesIntoPostgres):  # type: ignore[arg-type]
+        return nullcontext()
+    from tests.postgres.database import server
+
+    return server()
+
+
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
     "late-queues": LateQueues,
+    "postgres": FilesIntoPostgres,
+    "postgres-merged": ChangesIntoPostgres,
 }
 DEFAULT = "files-on-posix"

@@ -181,10 +181,9 @@ def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str
 
 
 def _as_written(connection: psycopg.Connection[Row], type: str) -> str:
-    # Its own spelling of a type (int8 → bigint), with what stands in brackets.
-    if "(" in type:
-        return type.strip()
-    found = execute(connection, "SELECT format_type(to_regtype(%s), NULL)", type).fetchone()
-    if found is None or found[0] is None:
-        raise SinkError(f"columns=… names the type {type!r:.100}, which the database does not have.")
+    # Its own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
+    result = execute(connection, f"SELECT NULL::{type}").pgresult
+    assert result is not None
+    found = execute(connection, "SELECT format_type(%s, %s)", result.ftype(0), result.fmod(0)).fetchone()
+    assert found is not None
     return str(found[0])

@@ -279,16 +279,18 @@ class OpenPostgres(OpenSink):
     def _load(self, batch: ExpectedBatch, staged: Staged) -> Loaded:
         """The attempt's rows in a stage table. It is there, and on record, before a row is: a process that is killed
         here leaves nothing that nobody finds."""
-        stage, columns, epoch = self._sink.name.new(STAGE), staged.columns, staged.manifest.epoch
+        columns, epoch = staged.columns, staged.manifest.epoch
         if columns is None:
-            return Loaded(table=stage, columns=None)
+            self._database.run(f"publish batch {batch.key}", lambda connection: self._records(connection).make())
+            return Loaded(table=self._sink.name, columns=None)
 
-        def make(connection: Connection) -> list[Column]:
-            made = self._make_stage(connection, stage, columns)
+        def make(connection: Connection) -> tuple[TableName, list[Column]]:
+            stage = self._sink.name.new(STAGE)  # of this try: an earlier one may have been committed without an answer
+            self._records(connection).make()
             self._records(connection).add_stage(stage, batch.staged, epoch)
-            return made
+            return stage, self._make_stage(connection, stage, columns)
 
-        made = self._database.run(f"make a stage table for batch {batch.key}", make)
+        stage, made = self._database.run(f"make a stage table for batch {batch.key}", make)
         self._database.run(
             f"load batch {batch.key}",
             lambda connection: self._fill(connection, stage, made, staged, what=f"batch {batch.key} attempt {epoch}"),
@@ -297,7 +299,6 @@ class OpenPostgres(OpenSink):
 
     def _make_stage(self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn]) -> list[Column]:
         name, merge = self._sink.name, self._sink.merge
-        self._records(connection).make()
         found = columns_of(connection, name)
         if not found:
             self._check_may_create()
@@ -315,7 +316,7 @@ class OpenPostgres(OpenSink):
     def _fill(
         connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str
     ) -> None:
-        execute(connection, f"TRUNCATE {stage.sql}")  # an earlier try may have been committed without an answer
+        execute(connection, f"TRUNCATE {stage.sql}")  # so may one of these
         load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
 
     def _check(self, connection: Connection) -> None:
