@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.delta import DeltaSink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.merge import Merge
+    from airflow_provider_microbatch.sinks.postgres import PostgresSink
     from airflow_provider_microbatch.sinks.table import TableSink
     from airflow_provider_microbatch.sinks.table.catalog import Catalog
     from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
@@ -36,9 +38,11 @@ __all__ = [
     "FileSource",
     "JdbcSource",
     "JobStatusHook",
+    "Merge",
     "PathCatalog",
     "Pipeline",
     "PollingSource",
+    "PostgresSink",
     "PythonSource",
     "Sink",
     "Source",
@@ -54,10 +58,12 @@ _LAZY = {
     "FileSource": "airflow_provider_microbatch.sources.file",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
+    "Merge": "airflow_provider_microbatch.sinks.merge",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
     "PollingSource": "airflow_provider_microbatch.sources.polling",
     "PythonSource": "airflow_provider_microbatch.sources.python",
+    "PostgresSink": "airflow_provider_microbatch.sinks.postgres",
     "Sink": "airflow_provider_microbatch.sinks",
     "Source": "airflow_provider_microbatch.sources",
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",

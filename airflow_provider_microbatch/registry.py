@@ -110,6 +110,7 @@ SINKS = Registry(
     {
         "delta": Entry(f"{_PACKAGE}.sinks.delta:DeltaSink", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
+        "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
     },
@@ -133,6 +134,7 @@ PIPELINES = Registry(
     {
         "flow": Entry(f"{_PACKAGE}.flow:PipelineFlow"),
         "flow step": Entry(f"{_PACKAGE}.flow:FlowStep"),
+        "merge": Entry(f"{_PACKAGE}.sinks.merge:Merge"),
         "pipeline": Entry(f"{_PACKAGE}.pipeline:Pipeline"),
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def airflow_home() -> Path:
     """The session's Airflow home; ``dags`` in it is the DAGs folder."""
     return _HOME
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[None]:
+    """The PostgreSQL that sinks and stores of tests are led to, see :mod:`tests.postgres.database`."""
+    from tests.postgres.database import server
+
+    with server():
+        yield

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.chaos.offspring import adopt_orphans, end_offspring
 from tests.chaos.tally import Tally, append, total
 from tests.chaos.world import World
-from tests.support.systems import DEFAULT, SYSTEMS
+from tests.support.systems import DEFAULT, SYSTEMS, surroundings
 
 REAL_SHARE = 20
 """One kill in so many is real."""
@@ -76,7 +76,8 @@ def main() -> int:
     SYSTEMS[given.system](folder).checkpoint()  # a server that it needs is this process's, and one for all worlds
     tally = Tally()
     try:
-        _play_all(given, folder, tally)
+        with surroundings(given.system):
+            _play_all(given, folder, tally)
     except KeyboardInterrupt:
         print(f"\nStopped. What was under way is in {folder}; done had been:")
         print(tally.text())

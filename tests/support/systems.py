@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -36,16 +36,19 @@ from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.delta.places import Places
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
-from tests.sinks.delta_stages import write_marked_part
 from tests.support import sql
 from tests.support.delta_table import batches_of
 from tests.support.halves import HalvedFiles
+from tests.support.stage_parts import write_part
 
 Row = dict[str, Any]
 
@@ -237,8 +240,7 @@ class FilesOnPosix:
             sizes[folder] = []
             for number, part in enumerate((rows[:middle], rows[middle:])):
                 yield "write half of a stage"
-                file = self._write_part(stage, folder / f"part-{number}", part)
-                sizes[folder].append({"file": file.name, "bytes": file.stat().st_size})
+                sizes[folder].append(write_part(folder, stage.writer, stage.arguments, f"part-{number}", part))
         result = {
             "numInputRows": {name: len(found) for name, (found, _) in read.items()},
             "numOutputRows": len(rows),
@@ -264,12 +266,6 @@ class FilesOnPosix:
 
     def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
         return ((file_sink, "rename_new", "rename"), (file_sink, "exchange", "exchange"))
-
-    def _write_part(self, stage: Stage, path: Path, rows: Sequence[Row]) -> Path:
-        """Half of a stage. :return: the file, which is called as ``path`` is, and ends as its format does."""
-        file = path.with_suffix(".json")
-        _write_lines(file, rows)
-        return file
 
     def _read(self, source: Read) -> tuple[list[Row], Mapping[str, Any]]:
         """The rows, and what a reader tells of them."""
@@ -340,10 +336,55 @@ class FilesIntoDelta(FilesOnPosix):
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
 
-    def _write_part(self, stage: Stage, path: Path, rows: Sequence[Row]) -> Path:
-        file = path.with_suffix(".parquet")
-        write_marked_part(file, rows, stage.arguments["constants"])
-        return file
+
+class FilesIntoPostgres(FilesOnPosix):
+    """The same into a table of PostgreSQL. The stage's lines are for COPY."""
+
+    merge: ClassVar[Merge | None] = None
+
+    def sink(self) -> Sink:
+        from tests.postgres import database
+
+        connections.find_by(database.connection_of)
+        table = database.table_in(self._root)
+        return PostgresSink(database.CONN_ID, table, stages=str(self._root / "stages"), merge=self.merge)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        from tests.postgres import database
+
+        sink = self.sink()
+        assert isinstance(sink, PostgresSink)
+        found: dict[BatchKey, list[Row]] = {}
+        with database.connect() as connection:
+            # A reader's snapshot: of two statements each has its own, unless one says otherwise.
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            if connection.execute("SELECT to_regclass(%s)", [sink.name.text]).fetchone() == (None,):
+                return [{}]
+            batches = sink.name.sibling("microbatch_batches").text
+            for lane, id in connection.execute(f"SELECT lane, id FROM {batches}".encode()):
+                found[BatchKey(lane, id)] = []
+            # Of changes, readers see the newest; which batch brought it the table beside says.
+            rows = sink.name.text if self.merge is None else sink.name.changes().text
+            for lane, id, row, version in connection.execute(
+                f"SELECT _batch_lane, _batch_id, id, version FROM {rows}".encode()
+            ):
+                found[BatchKey(lane, id)].append({"id": row, "version": version})
+            shown = connection.execute(f"SELECT id, version FROM {sink.name.text}".encode()).fetchall()
+        told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
+        assert sorted(shown) == told, f"the table shows {sorted(shown)}, and has {told} on record"
+        return [found]
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenPostgres, "sink"), (OpenSource, OpenFileSource, "source"))
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        from airflow_provider_microbatch.sinks.postgres import open as opened
+        from airflow_provider_microbatch.sinks.postgres.records import Records
+
+        return ((opened, "load", "rename"), (Records, "change", "exchange"))
 
 
 class FilesInSqlite(FilesOnPosix):
@@ -523,6 +564,21 @@ def _write_lines(path: Path, rows: Sequence[Row]) -> int:
     return path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+class ChangesIntoPostgres(FilesIntoPostgres):
+    """The same, merged by id: what each batch brought is kept beside the table."""
+
+    merge = Merge(keys=("id",), sequence_by=("version",))
+
+
+def surroundings(system: str) -> AbstractContextManager[None]:
+    """What a run of worlds of the system needs beside their folders, for as long as it goes on."""
+    if not issubclass(SYSTEMS[system], FilesIntoPostgres):  # type: ignore[arg-type]
+        return nullcontext()
+    from tests.postgres.database import server
+
+    return server()
+
+
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
@@ -534,5 +590,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "polled-queues": PolledQueues,
     "sql-sqlite": FilesInOurSqlite,
     "sql-postgres": FilesInPostgres,
+    "postgres": FilesIntoPostgres,
+    "postgres-merged": ChangesIntoPostgres,
 }
 DEFAULT = "files-on-posix"

@@ -1,0 +1,120 @@
+"""A stage as text that PostgreSQL's ``COPY … FROM STDIN`` takes as it is: one line a row, columns apart by tabs,
+``\\N`` for null (https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-TEXT-FORMAT).
+
+Spark makes each value's text, on all its cores, so that whoever loads the stage only passes bytes on: it needs neither
+Spark nor a decoder, and the database's credentials stay off the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.write import write as write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField
+
+DELETED = "_deleted"
+"""The column that says of a change whether its key is deleted."""
+
+_AS_THEY_ARE = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+_LONGEST_NAME = 63
+_JSON_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_ZONED = "yyyy-MM-dd HH:mm:ss.SSSSSSxxxxx"
+
+
+def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
+    """Write the rows of a batch as lines for ``COPY``, and beside them the columns.
+
+    :param frame: what the transform returned.
+    :param arguments: ``path`` (must not exist), ``remove_nul`` (leave the character NUL out, which PostgreSQL's text
+        cannot have), ``columns`` (the names it must have; empty: any), ``needed`` (names that it must have among
+        others), ``delete_when`` (SQL: which rows delete their key; None if none does).
+    :return: JSON lines, as :func:`airflow_provider_microbatch.runtime.write.write` has them.
+    :raises BatchFailure: if a column is missing, is one too many, or has a name or type that cannot be written.
+    """
+    from pyspark.sql import functions as F
+
+    _check_names(frame.columns, arguments)
+    if arguments["delete_when"] is not None:
+        frame = frame.withColumn(DELETED, F.coalesce(F.expr(arguments["delete_when"]).cast("boolean"), F.lit(False)))
+    cells = [_cell(field, remove_nul=arguments["remove_nul"]) for field in frame.schema.fields]
+    line = F.concat_ws("\t", *(F.coalesce(cell, F.lit("\\N")) for cell in cells))
+    listing = write_files(frame.select(line.alias("value")), {"path": arguments["path"], "format": "text"})
+    report.write_schema(frame.sparkSession, arguments["path"], frame.schema)
+    return listing
+
+
+def _check_names(names: Sequence[str], arguments: Mapping[str, Any]) -> None:
+    wanted, needed = list(arguments["columns"]), list(arguments["needed"])
+    problems = [f"it lacks {', '.join(gone)}" for gone in [[name for name in needed if name not in names]] if gone]
+    if wanted and sorted(names) != sorted(wanted):
+        lacks, more = [one for one in wanted if one not in names], [one for one in names if one not in wanted]
+        problems += [f"it lacks {', '.join(lacks)}"] * bool(lacks) + [f"it has {', '.join(more)} too"] * bool(more)
+    problems += [
+        f"the column {name!r} is there twice" for name in sorted({one for one in names if names.count(one) > 1})
+    ]
+    long = [name for name in names if len(name.encode()) > _LONGEST_NAME]
+    problems += [f"PostgreSQL would cut the name {name!r} to {_LONGEST_NAME} bytes" for name in long]
+    problems += [f"PostgreSQL has no name {name!r}" for name in names if not name or "\0" in name]
+    if not names:
+        problems.append("it has no column")
+    if problems:
+        raise BatchFailure("result", f"the result cannot be written to the table: {'; '.join(dict.fromkeys(problems))}")
+
+
+def _cell(field: StructField, *, remove_nul: bool) -> Column:
+    """The text of a column's values; null for null."""
+    from pyspark.sql import functions as F
+
+    column, kind = F.col("`" + field.name.replace("`", "``") + "`"), _kind(field.dataType)
+    if kind in _AS_THEY_ARE:
+        return column.cast("string")
+    if kind in ("string", "char", "varchar"):
+        text = F.replace(column, F.lit("\0"), F.lit("")) if remove_nul else column
+        return _escaped(text)
+    if kind == "binary":
+        return F.concat(F.lit("\\\\x"), F.lower(F.hex(column)))
+    if kind in ("date", "timestamp_ntz"):
+        return _years(column.cast("string"), F.year(column))
+    if kind == "timestamp":
+        # With its offset: without it, the hour that a session's zone has twice would be ambiguous.
+        return _years(F.date_format(column, _ZONED), F.year(column))
+    if kind in ("array", "struct", "map", "variant"):
+        text = F.to_json(column, _JSON)
+        return _escaped(F.regexp_replace(text, _JSON_NUL, "$1") if remove_nul else text)
+    raise BatchFailure(
+        "result", f"column {field.name!r} is of type {kind}, which has no counterpart here; cast it in the transform"
+    )
+
+
+def _kind(type: DataType) -> str:
+    return type.simpleString().partition("<")[0].partition("(")[0].partition(" ")[0]
+
+
+def _escaped(text: Column) -> Column:
+    """A text as COPY reads it back. The backslash first: it begins what the others become."""
+    from pyspark.sql import functions as F
+
+    for plain, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        text = F.replace(text, F.lit(plain), F.lit(written))
+    return text
+
+
+def _years(text: Column, year: Column) -> Column:
+    """PostgreSQL has neither Spark's sign before a year of five digits, nor a year 0: the one before 1 is 1 BC."""
+    from pyspark.sql import functions as F
+
+    before_christ = F.concat(
+        F.lpad((1 - year).cast("string"), 4, "0"), F.regexp_extract(text, r"^-?\d+(-.*)$", 1), F.lit(" BC")
+    )
+    return F.when(year >= 1, F.regexp_replace(text, r"^\+", "")).otherwise(before_christ)

@@ -1,0 +1,128 @@
+"""A table of PostgreSQL: each batch is one transaction, or no row of it is there.
+
+Spark writes an attempt's rows as text for ``COPY`` into a folder, and never sees the database or its credentials. The
+task streams that folder into an UNLOGGED stage table; then one transaction takes the rows and the batch's identity
+over. ``docs/postgres.md`` has the whole of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, check_identifier
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
+
+__all__ = ["Merge", "PostgresSink"]
+
+_TYPE = re.compile(r"[A-Za-z_][\w .]*(\(\s*\d+\s*(,\s*\d+\s*)?\))?[A-Za-z ]*(\[\])*", re.ASCII)
+"""It becomes part of a statement, and definitions are read out of checkpoints."""
+_NUL = ("fail", "remove")
+
+
+@dataclass(frozen=True)
+class PostgresSink(Sink):
+    """Publishes each batch into a table of PostgreSQL 12 or newer.
+
+    :param conn_id: the Airflow connection, of type ``postgres``; what its extra has for libpq (``sslmode``, …) counts.
+    :param table: ``table`` or ``schema.table``; capitals count. Without ``merge`` it has the columns ``_batch_lane``
+        and ``_batch_id``, which say of each row which batch brought it.
+    :param stages: a folder that Spark and the tasks both see, where attempts write: an absolute path or ``file:`` URL.
+    :param columns: name → type of PostgreSQL. Given, they are held against the table before anything runs, and
+        against the result before anything is written; without them, the result's columns are held against the table
+        before anything is loaded.
+    :param create: make the table if it is absent, of ``columns`` or of the result's columns.
+    :param merge: each row is a change; the table has the newest state of each key.
+    :param nul_characters: PostgreSQL's text cannot have the character NUL: ``fail`` the batch that has one, or
+        ``remove`` it.
+    :param lock_seconds: how long a statement waits for a lock before it is tried again.
+    :param statement_seconds: how long a statement may take, loading a stage included.
+    :param patience_seconds: how long what may pass is tried again: a server that restarts, a deadlock, a lock.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    conn_id: str
+    table: str
+    _: KW_ONLY
+    stages: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    create: bool = True
+    merge: Merge | None = None
+    nul_characters: str = "fail"
+    lock_seconds: float = 30.0
+    statement_seconds: float = 3600.0
+    patience_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        where = f"PostgresSink({self.conn_id!r}, {self.table!r})"
+        if not isinstance(self.conn_id, str) or not self.conn_id:
+            raise DefinitionError(f"{where}: conn_id must be the id of a connection.")
+        TableName.parse(self.table, where=where)
+        if not isinstance(self.columns, Mapping):
+            raise DefinitionError(f"{where}: columns must be names and types, not {self.columns!r:.100}.")
+        for name, type in self.columns.items():
+            if not isinstance(name, str) or not name or not isinstance(type, str) or not type.strip():
+                raise DefinitionError(f"{where}: columns: {name!r:.100}: {type!r:.100} is no name and type.")
+            if _TYPE.fullmatch(type) is None:
+                raise DefinitionError(f"{where}: columns: {type!r:.100} is no type, such as numeric(18, 4).")
+            check_identifier(name, where=where)
+            if name in (LANE, BATCH):
+                raise DefinitionError(f"{where}: columns: {name!r} is added by this package.")
+        if self.merge is not None and not isinstance(self.merge, Merge):
+            raise DefinitionError(f"{where}: merge must be a Merge, not {type_name(self.merge)}.")
+        if self.nul_characters not in _NUL:
+            raise DefinitionError(f"{where}: nul_characters {self.nul_characters!r} is none of {', '.join(_NUL)}.")
+        for name in ("lock_seconds", "statement_seconds", "patience_seconds"):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 1_000_000:
+                raise DefinitionError(f"{where}: {name} must be a number of seconds, not {value!r:.100}.")
+        try:
+            _ = self.files
+        except DefinitionError as error:
+            raise DefinitionError(f"{where}: stages: {error}") from error
+
+    @property
+    def name(self) -> TableName:
+        """The table."""
+        return TableName.parse(self.table, where=type(self).__name__)
+
+    @property
+    def files(self) -> FileSink:
+        """Where attempts write; of this table alone, so that two tables may share ``stages``."""
+        parts = (self.conn_id, self.name.schema, self.name.table)
+        return FileSink("/".join([self.stages.rstrip("/"), *(quote(part, safe="") for part in parts)]), format="json")
+
+    def open(self, context: SinkContext) -> OpenPostgres:
+        from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
+
+        return OpenPostgres(self, context)
+
+    def location(self) -> str:
+        return f"postgres:{self.conn_id}/{self.name}"
+
+    @property
+    def can_withdraw(self) -> bool:
+        return True
+
+    def would_show(self, location: str) -> bool:
+        return self.files.would_show(location)
+
+    def unlike(self, before: Sink) -> str | None:
+        if not isinstance(before, PostgresSink) or (before.merge is None) == (self.merge is None):
+            return None
+        had, has = ("rows", "changes") if before.merge is None else ("changes", "rows")
+        return f"the table {self.name} has batches of {had}, and this sink writes {has} (merge=…)."
+
+
+def type_name(value: object) -> str:
+    """What a value is, for messages."""
+    return type(value).__name__

@@ -1,0 +1,189 @@
+"""The columns of a table, and whether those of a stage go into them: column by column, before a row is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.copy_lines import DELETED
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, listed, quoted
+from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
+
+if TYPE_CHECKING:
+    import psycopg
+
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod),
+       CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod)
+            ELSE format_type(a.atttypid, a.atttypmod) END,
+       a.attnotnull OR t.typnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
+    ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+    AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
+"""
+OWN = {LANE: "text", BATCH: "bigint"}
+"""Of each row: which batch brought it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """:param name: of it.
+    :param type: as PostgreSQL writes it.
+    :param base: the same, or what a domain is made of.
+    :param is_needed: it takes no null.
+    :param has_default: a row that does not name it gets a value.
+    :param is_made: no row may name it: the table makes its value.
+    """
+
+    name: str
+    type: str
+    base: str = ""
+    is_needed: bool = False
+    has_default: bool = False
+    is_made: bool = False
+
+    @property
+    def sql(self) -> str:
+        """In a statement that makes a table."""
+        return f"{quoted(self.name)} {self.type}{' NOT NULL' if self.is_needed else ''}"
+
+
+def columns_of(connection: psycopg.Connection[Row], table: TableName) -> list[Column]:
+    """In their order; none if there is no such table."""
+    return [
+        Column(name=name, type=type, base=base, is_needed=needed, has_default=default, is_made=made)
+        for name, type, base, needed, default, made in execute(connection, _COLUMNS, table.text)
+    ]
+
+
+def check_table(
+    connection: psycopg.Connection[Row],
+    table: TableName,
+    found: Sequence[Column],
+    *,
+    merge: Merge | None,
+    declared: Mapping[str, str],
+) -> None:
+    """See that a table can be published to.
+
+    :param declared: name → type of the columns that it is to have.
+    :raises SinkError: naming every column that is wrong, and what to do.
+    """
+    has = {column.name: column for column in found}
+    problems = [
+        f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"
+        for name, type in (OWN if merge is None else {}).items()
+        if name not in has
+    ]
+    kind = execute(connection, "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)", table.text).fetchone()
+    if kind not in (("r",), ("p",)):
+        problems.append("it is a view, or another thing that is no table")
+    if merge is not None:
+        unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
+        if set(merge.keys) not in unique:
+            problems.append(
+                f"it has no unique constraint over its keys; ALTER TABLE {table.text} ADD PRIMARY KEY "
+                f"({listed(merge.keys)})"
+            )
+    for name, type in declared.items():
+        if merge is not None and name in merge.leave_out:
+            continue
+        wanted = _as_written(connection, type)
+        if name not in has:
+            problems.append(_absent(name, has))
+        elif wanted not in (has[name].type, has[name].base):
+            problems.append(f"column {name!r} is {has[name].type} there, and {wanted} in columns=…")
+    problems += _left_alone(found, declared) if declared else []
+    if problems:
+        raise SinkError(f"the table {table} cannot be written: {'; '.join(problems)}.")
+
+
+def of_stage(
+    table: TableName, staged: Sequence[StagedColumn], found: Sequence[Column], *, merge: Merge | None
+) -> list[Column]:
+    """The columns of a stage table: of the types that the table's have, so that what does not go into them is found
+    while it is loaded, by line and column.
+
+    :raises SinkError: naming every column that does not go into the table.
+    """
+    has, problems, columns = {column.name: column for column in found}, list[str](), list[Column]()
+    aside = (DELETED, *merge.leave_out) if merge is not None else ()
+    for one in staged:
+        if one.name in aside:
+            columns.append(Column(name=one.name, type=one.made_as, is_needed=_orders(one.name, merge)))
+            continue
+        target = has.get(one.name)
+        if target is None:
+            problems.append(_absent(one.name, has))
+        elif target.is_made:
+            problems.append(f"column {one.name!r} gets its values from the table; leave it out of the result")
+        elif not one.fits(target.base):
+            problems.append(
+                f"column {one.name!r} is {one.type} in the result, and not every value of it goes into {target.type}"
+            )
+        else:
+            # A change that deletes has its keys and little else.
+            needed = target.is_needed if merge is None else _orders(one.name, merge)
+            columns.append(Column(name=one.name, type=target.type, is_needed=needed))
+    problems += _left_alone(found, [one.name for one in staged])
+    if problems:
+        raise SinkError(
+            f"the result does not go into the table {table}: {'; '.join(problems)}. Nothing was loaded; change the "
+            "transform, or the table."
+        )
+    return columns
+
+
+def make_table(
+    connection: psycopg.Connection[Row], table: TableName, columns: Sequence[Column], *, merge: Merge | None
+) -> None:
+    """Make the table, with what a publish needs of it."""
+    parts = [column.sql for column in columns if merge is None or column.name not in (DELETED, *merge.leave_out)]
+    if merge is None:
+        parts += [f"{quoted(name)} {type} NOT NULL" for name, type in OWN.items()]
+    else:
+        parts.append(f"PRIMARY KEY ({listed(merge.keys)})")
+    execute(connection, f"CREATE TABLE {table.sql} ({', '.join(parts)})")
+    if merge is None:
+        execute(connection, f"CREATE INDEX ON {table.sql} ({listed((BATCH, LANE))})")  # a replay finds its rows by it
+
+
+def made_of(staged: Sequence[StagedColumn]) -> list[Column]:
+    """The columns of a table that is made for a stage."""
+    return [Column(name=one.name, type=one.made_as, base=one.made_as) for one in staged]
+
+
+def _orders(name: str, merge: Merge | None) -> bool:
+    return merge is not None and name in (*merge.keys, *merge.sequence_by, DELETED)
+
+
+def _absent(name: str, has: Mapping[str, Column]) -> str:
+    other = next((one for one in has if one.casefold() == name.casefold()), None)
+    return f"it has no column {name!r}" + (f", but {other!r}: capitals count" if other is not None else "")
+
+
+def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str]) -> list[str]:
+    return [
+        f"its column {column.name!r} takes no null, has no default, and gets no value"
+        for column in found
+        if column.is_needed and not column.has_default and not column.is_made
+        if column.name not in named and column.name not in OWN
+    ]
+
+
+def _as_written(connection: psycopg.Connection[Row], type: str) -> str:
+    # Its own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
+    result = execute(connection, f"SELECT NULL::{type}").pgresult
+    assert result is not None
+    found = execute(connection, "SELECT format_type(%s, %s)", result.ftype(0), result.fmod(0)).fetchone()
+    assert found is not None
+    return str(found[0])

@@ -1,0 +1,109 @@
+"""Streaming a stage's files into a stage table: bytes go to the server as they are, a piece at a time."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.postgres.columns import Column
+from airflow_provider_microbatch.sinks.postgres.database import Row, client
+from airflow_provider_microbatch.sinks.postgres.names import TableName, listed
+from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
+
+if TYPE_CHECKING:
+    import psycopg
+
+log = logging.getLogger(__name__)
+
+PIECE = 1 << 20
+"""Bytes that are in memory at once."""
+_SAY_SECONDS = 10.0
+_JSON_NUL = re.compile(rb"(?<!\\)(?:\\\\\\\\)*\\\\u0000")
+"""A backslash of JSON is two in COPY's text; an even number of them before it are characters of their own."""
+
+
+def load(
+    connection: psycopg.Connection[Row],
+    stage: TableName,
+    columns: Sequence[Column],
+    files: Sequence[Path],
+    *,
+    staged: Sequence[StagedColumn],
+    what: str,
+) -> int:
+    """Load the files.
+
+    :param columns: of the stage table, in the files' order.
+    :param staged: the same as Spark has them.
+    :param what: what is loaded, for the log.
+    :return: how many rows.
+    :raises SinkError: if a text has the character NUL.
+    """
+    total, done, began = sum(path.stat().st_size for path in files), 0, time.monotonic()
+    said = began
+    # The only statement without parameters, in which a percent sign stands for itself.
+    statement = f"COPY {stage.sql} ({listed(column.name for column in columns)}) FROM STDIN (ENCODING 'UTF8')".replace(
+        "%%", "%"
+    )
+    with connection.cursor() as cursor:
+        try:
+            with cursor.copy(statement.encode()) as copy:
+                for piece in _pieces(files):
+                    if b"\0" in piece:
+                        raise _Nul
+                    copy.write(piece)
+                    done += len(piece)
+                    if time.monotonic() - said >= _SAY_SECONDS:
+                        said = time.monotonic()
+                        rate = _mb(done / (said - began))
+                        log.info("%s: %s of %s loaded, %s a second", what, _mb(done), _mb(total), rate)
+        except _Nul:
+            raise _told(files, staged, what) or SinkError(f"{what}: its files have changed. Run it again.") from None
+        except client().errors.UntranslatableCharacter:
+            told = _told(files, staged, what)  # of JSON, the server tells what is an escape and what only looks like it
+            if told is None:
+                raise
+            raise told from None
+        rows = cursor.rowcount
+    seconds = time.monotonic() - began
+    rate = f", {rows / seconds:,.0f} rows a second" if seconds else ""
+    log.info("%s: %s rows (%s) loaded in %.1f s%s", what, f"{rows:,}", _mb(total), seconds, rate)
+    return rows
+
+
+class _Nul(Exception):
+    """A text has one."""
+
+
+def _pieces(files: Sequence[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+
+def _told(files: Sequence[Path], staged: Sequence[StagedColumn], what: str) -> SinkError | None:
+    """Where the character NUL is; None if it is nowhere."""
+    found = Counter[str]()
+    for path in files:
+        with path.open("rb") as file:
+            for line in file:
+                for one, cell in zip(staged, line.rstrip(b"\n").split(b"\t"), strict=False):
+                    found[one.name] += bool(b"\0" in cell or (one.is_json and _JSON_NUL.search(cell)))
+    columns = ", ".join(f"{name!r} in {count:,} row{'s' * (count > 1)}" for name, count in found.items() if count)
+    if not columns:
+        return None
+    return SinkError(
+        f"{what}: the character NUL (\\0), which PostgreSQL's text cannot have, is in column {columns}. Nothing was "
+        "published; take it out in the transform, or have nul_characters='remove' do it."
+    )
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB"

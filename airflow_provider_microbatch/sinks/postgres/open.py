@@ -1,0 +1,365 @@
+"""The sink in its surroundings: stages in a folder, stage tables, and the transactions that publish."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.settings import make_private_folder
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.file import STAGING
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
+from airflow_provider_microbatch.sinks.file.report import check_files, read_schema
+from airflow_provider_microbatch.sinks.postgres.columns import (
+    OWN,
+    Column,
+    check_table,
+    columns_of,
+    made_of,
+    make_table,
+    of_stage,
+)
+from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
+from airflow_provider_microbatch.sinks.postgres.load import load
+from airflow_provider_microbatch.sinks.postgres.names import STAGE, TableName
+from airflow_provider_microbatch.sinks.postgres.records import Records
+from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
+from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from airflow_provider_microbatch.sinks.postgres import PostgresSink
+
+    Connection = psycopg.Connection[Row]
+
+log = logging.getLogger(__name__)
+
+_DROP_SECONDS = 5.0
+"""How long a dropped stage table that somebody still loads is waited for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A stage that is whole.
+
+    :param files: its data files, in order.
+    :param columns: theirs; None for a batch that had no frame, and so has no row.
+    """
+
+    manifest: Manifest
+    files: Sequence[Path]
+    columns: Sequence[StagedColumn] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A stage table.
+
+    :param columns: None if there is none, as there was no frame.
+    """
+
+    table: TableName
+    columns: Sequence[Column] | None
+
+
+class OpenPostgres(OpenSink):
+    """See :mod:`airflow_provider_microbatch.sinks.postgres`."""
+
+    def __init__(self, sink: PostgresSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._files = sink.files
+        self._database = Database(sink, context.connect)
+
+    @property
+    def definition(self) -> PostgresSink:
+        return self._sink
+
+    def check(self) -> None:
+        self._files.check()
+        self._database.run(f"look at {self._sink.name}", self._check)
+
+    def make_ready(self, tables: KnownTables, *, is_there: Any) -> None:
+        root = self._files.root
+        try:
+            make_folders(root)
+            check_no_link(root, root / STAGING)
+            make_private_folder(root / STAGING)
+        except OSError as error:
+            raise SinkError(f"no stage can be written below {root}: {error}.") from error
+        self._database.run(f"make {self._sink.name} ready", self._make_ready)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        stage, merge = self._files.stage(batch, epoch), self._sink.merge
+        return dataclasses.replace(
+            stage,
+            writer="airflow_provider_microbatch.runtime.copy_lines:write",
+            arguments={
+                "path": stage.arguments["path"],
+                "remove_nul": self._sink.nul_characters == "remove",
+                "columns": list(self._sink.columns),
+                "needed": [] if merge is None else list(dict.fromkeys((*merge.keys, *merge.sequence_by))),
+                "delete_when": None if merge is None else merge.delete_when,
+            },
+            reserved_columns=(*OWN, "_deleted"),
+        )
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        return self._files.manifest(batch, epoch)
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return self._files.failure(batch, epoch)
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        self._files.fence(batch, epoch, by=by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        def look(connection: Connection) -> Manifest | None:
+            records = self._records(connection)
+            found = records.find(batch.key) if records.are_there() else None
+            return None if found is None else batch.check(found, where=self.location())
+
+        return self._database.run(f"look for batch {batch.key}", look)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        def look(connection: Connection) -> list[int]:
+            records = self._records(connection)
+            return records.ids(lane) if records.are_there() else []
+
+        return self._database.run(f"list the batches of lane {lane}", look)
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self._bring_in(batch, epoch, replay=False)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        found = self._bring_in(batch, epoch, replay=True)
+        if found.epoch != epoch:
+            raise PublishConflictError(
+                f"batch {batch.key}: attempt {found.epoch} is published, which is later than attempt {epoch}. "
+                "Nothing was replaced."
+            )
+        return found
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        def take_out(connection: Connection) -> bool:
+            records, rows = self._records(connection), self._rows(connection)
+            if not records.are_there():
+                return False
+            rows.begin()
+            found = records.find(batch.key, lock=True)
+            if found is None:
+                return False
+            if batch.check(found, where=self.location()).epoch != epoch:
+                raise SinkError(
+                    f"batch {batch.key} of {self.location()} is attempt {found.epoch}'s, not {epoch}'s: replaced "
+                    "meanwhile. Nothing was taken out; run the command again."
+                )
+            kept = self._put_out(records, rows, batch, found, withdrawn=True)
+            records.remove(batch.key)
+            rows.follow([kept] if kept is not None else [])
+            return True
+
+        return self._database.run(f"take out batch {batch.key}", take_out)
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        marked = self._database.run(
+            f"drop a stage of batch {batch.key}", lambda connection: self._mark_dropped(connection, batch, epoch)
+        )
+        for stage in marked:
+            # Whoever still loads it holds it; nobody will publish it, and the error has the next one drop it.
+            self._database.run(
+                f"drop the stage table {stage.table} of batch {batch.key} attempt {epoch}, which is being loaded",
+                lambda connection, stage=stage: self._records(connection).drop_stage(stage),  # type: ignore[misc]
+                lock_seconds=min(_DROP_SECONDS, self._sink.lock_seconds),
+            )
+        return self._files.drop_stage(batch, epoch) or bool(marked)
+
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        def look(connection: Connection) -> list[Any]:
+            records = self._records(connection)
+            return records.replaced(checkpoint, older_seconds=older_seconds) if records.are_there() else []
+
+        found = self._database.run("list what was replaced", look)
+        for one in () if dry_run else found:
+            self._database.run(
+                f"drop what was replaced of batch {one.key}",
+                lambda connection, one=one: self._records(connection).drop_replaced(one),  # type: ignore[misc]
+            )
+        return [f"{self.location()} {one.key} attempt {one.epoch}: {one.kept}" for one in found]
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        def look(connection: Connection) -> set[tuple[BatchKey, int]]:
+            records = self._records(connection)
+            return records.stages(checkpoint) if records.are_there() else set()
+
+        return sorted({*self._files.stages(checkpoint), *self._database.run("list the stage tables", look)})
+
+    def _bring_in(self, batch: ExpectedBatch, epoch: int, *, replay: bool) -> Manifest:
+        found = self.contains(batch)
+        if found is None or (replay and found.epoch < epoch):
+            staged = self._staged(batch, epoch)
+            loaded = self._load(batch, staged)
+            found = self._database.run(
+                f"{'replace' if replay else 'publish'} batch {batch.key}",
+                lambda connection: self._publish(connection, batch, staged, loaded, replay=replay),
+            )
+        if found.epoch == epoch:
+            self.drop_stage(batch.staged, epoch)
+        return found
+
+    def _publish(
+        self, connection: Connection, batch: ExpectedBatch, staged: Staged, loaded: Loaded, *, replay: bool
+    ) -> Manifest:
+        """All of it or nothing. Run again after a commit that nobody heard of, it finds that commit: to take the
+        batch's place it waits for whoever is taking it."""
+        records, rows, own = self._records(connection), self._rows(connection), staged.manifest
+        rows.begin()
+        touched = []
+        if not records.add(own):
+            found = records.find(batch.key, lock=True)
+            if found is None:
+                raise SinkError(f"batch {batch.key} came and went while it was published. Run the batch again.")
+            known = batch.check(found, where=self.location())
+            if not replay or known.epoch >= own.epoch:
+                return known
+            touched.append(self._put_out(records, rows, batch, found, withdrawn=False))
+            records.change(own)
+        if records.was_withdrawn(batch.identity, own.epoch):
+            raise AttemptFencedError(
+                f"batch {batch.key} was taken out of {self.location()} while attempt {own.epoch} was about to publish. "
+                "Nothing was published."
+            )
+        if loaded.columns is not None:
+            if not records.hold_stage(loaded.table):
+                raise AttemptFencedError(
+                    f"the stage of batch {batch.key} attempt {own.epoch} was dropped while it was loaded: another has "
+                    "taken its place. Nothing was published."
+                )
+            records.count(batch.key, rows.put_in(batch.key, loaded.table, loaded.columns))
+            touched.append(loaded.table)
+        rows.follow([table for table in touched if table is not None])
+        if loaded.columns is not None:
+            records.drop_stage(loaded.table)
+        return own
+
+    def _put_out(
+        self, records: Records, rows: Rows, batch: ExpectedBatch, found: Manifest, *, withdrawn: bool
+    ) -> TableName | None:
+        kept = rows.take_out(batch.key)
+        if kept is not None:
+            records.add_replaced(kept, found, kept_by=batch.identity.checkpoint, withdrawn=withdrawn)
+        return kept
+
+    def _staged(self, batch: ExpectedBatch, epoch: int) -> Staged:
+        folder = Path(self._files.stage(batch.staged, epoch).arguments["path"].removeprefix("file://"))
+        manifest = self._files.manifest(batch.staged, epoch)
+        if manifest is None:
+            raise SinkError(
+                f"batch {batch.key} attempt {epoch} has no complete stage at {folder}. Run the batch again."
+            )
+        batch.check_stage(manifest, where=str(folder))
+        check_files(folder, manifest)
+        schema = read_schema(folder)
+        if schema is None and manifest.files:
+            raise SinkError(f"the stage {folder} does not say which columns it has. Run the batch again.")
+        columns = None if schema is None else [StagedColumn(name=name, type=type) for name, type in schema["columns"]]
+        return Staged(manifest=manifest, files=[folder / name for name in manifest.files], columns=columns)
+
+    def _load(self, batch: ExpectedBatch, staged: Staged) -> Loaded:
+        """The attempt's rows in a stage table. It is there, and on record, before a row is: a process that is killed
+        here leaves nothing that nobody finds."""
+        columns, epoch = staged.columns, staged.manifest.epoch
+        if columns is None:
+            self._database.run(f"publish batch {batch.key}", lambda connection: self._records(connection).make())
+            return Loaded(table=self._sink.name, columns=None)
+
+        def make(connection: Connection) -> tuple[TableName, list[Column]]:
+            stage = self._sink.name.new(STAGE)  # of this try: an earlier one may have been committed without an answer
+            self._records(connection).make()
+            self._records(connection).add_stage(stage, batch.staged, epoch)
+            return stage, self._make_stage(connection, stage, columns)
+
+        stage, made = self._database.run(f"make a stage table for batch {batch.key}", make)
+        self._database.run(
+            f"load batch {batch.key}",
+            lambda connection: self._fill(connection, stage, made, staged, what=f"batch {batch.key} attempt {epoch}"),
+        )
+        return Loaded(table=stage, columns=made)
+
+    def _make_stage(self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn]) -> list[Column]:
+        name, merge = self._sink.name, self._sink.merge
+        found = columns_of(connection, name)
+        if not found:
+            self._check_may_create()
+            make_table(connection, name, self._declared() or made_of(staged), merge=merge)
+            found = columns_of(connection, name)
+        check_table(connection, name, found, merge=merge, declared=self._sink.columns)
+        columns = of_stage(name, staged, found, merge=merge)
+        rows = self._rows(connection)
+        if isinstance(rows, Merged):
+            rows.make_ready(columns)
+        execute(connection, f"CREATE UNLOGGED TABLE {stage.sql} ({', '.join(column.sql for column in columns)})")
+        return columns
+
+    @staticmethod
+    def _fill(
+        connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str
+    ) -> None:
+        execute(connection, f"TRUNCATE {stage.sql}")  # so may one of these
+        load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
+
+    def _check(self, connection: Connection) -> None:
+        name = self._sink.name
+        found = columns_of(connection, name)
+        if found:
+            check_table(connection, name, found, merge=self._sink.merge, declared=self._sink.columns)
+            return
+        self._check_may_create()
+        schema = execute(
+            connection, "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", name.schema
+        ).fetchone()
+        if schema != (True,):
+            why = "there is no such schema" if schema is None else "the connection's login may not CREATE in it"
+            raise SinkError(f"{self.location()} cannot be made in schema {name.schema}: {why}.")
+
+    def _make_ready(self, connection: Connection) -> None:
+        name, merge = self._sink.name, self._sink.merge
+        self._records(connection).make()
+        declared, found = self._declared(), columns_of(connection, name)
+        if declared and not found:
+            self._check_may_create()
+            make_table(connection, name, declared, merge=merge)
+            found = columns_of(connection, name)
+        if found:
+            check_table(connection, name, found, merge=merge, declared=self._sink.columns)
+
+    def _check_may_create(self) -> None:
+        if not self._sink.create:
+            raise SinkError(f"there is no table {self.location()}, and create=False: make it, or have it made.")
+
+    def _declared(self) -> list[Column]:
+        return [Column(name=name, type=type) for name, type in self._sink.columns.items()]
+
+    def _mark_dropped(self, connection: Connection, batch: BatchIdentity, epoch: int) -> list[TableName]:
+        records = self._records(connection)
+        return records.mark_dropped(batch, epoch) if records.are_there() else []
+
+    def _records(self, connection: Connection) -> Records:
+        return Records(connection, self._sink.name)
+
+    def _rows(self, connection: Connection) -> Rows:
+        merge = self._sink.merge
+        if merge is None:
+            return Appended(connection, self._sink.name)
+        return Merged(connection, self._sink.name, merge)

@@ -1,0 +1,284 @@
+"""What a schema's own tables say of the tables in it. The primary key of ``microbatch_batches`` decides between two
+transactions that would both publish a batch: the second waits for the first, and learns who won.
+
+A stage that was dropped is never published, however late whoever loads it wakes up: dropping marks its row in
+``microbatch_stages``, and a publish locks that row, and finds it unmarked, before it takes the stage's rows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.manifest import Manifest
+from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.names import BATCHES, KEPT, REPLACED, STAGE, STAGES, TableName, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+_MADE = (
+    f"""CREATE TABLE IF NOT EXISTS {{schema}}.{BATCHES} (
+        table_name text NOT NULL, lane text NOT NULL, id bigint NOT NULL, epoch bigint NOT NULL,
+        checkpoint text NOT NULL, pipeline text NOT NULL, digest text NOT NULL, rows bigint NOT NULL,
+        published_at timestamptz NOT NULL DEFAULT now(), manifest json NOT NULL,
+        PRIMARY KEY (table_name, lane, id))""",
+    f"""CREATE TABLE IF NOT EXISTS {{schema}}.{STAGES} (
+        stage text PRIMARY KEY, table_name text NOT NULL, checkpoint text NOT NULL, lane text NOT NULL,
+        id bigint NOT NULL, epoch bigint NOT NULL, made_at timestamptz NOT NULL DEFAULT now(),
+        dropped boolean NOT NULL DEFAULT false)""",
+    f"""CREATE TABLE IF NOT EXISTS {{schema}}.{REPLACED} (
+        kept text PRIMARY KEY, table_name text NOT NULL, kept_by text NOT NULL, lane text NOT NULL, id bigint NOT NULL,
+        epoch bigint NOT NULL, checkpoint text NOT NULL, digest text NOT NULL, withdrawn boolean NOT NULL,
+        since timestamptz NOT NULL DEFAULT clock_timestamp())""",
+)
+_LOCK = 0x6D6963726F626174
+"""Two sessions that make the same table at once would fail by it, though each says IF NOT EXISTS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """Rows that were put out.
+
+    :param kept: the table that has them.
+    """
+
+    kept: TableName
+    key: BatchKey
+    epoch: int
+
+
+class Records:
+    """Of one table, in a transaction.
+
+    :param table: whose.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Row], table: TableName) -> None:
+        self._connection = connection
+        self._table = table
+        self._batches, self._stages, self._replaced = (table.sibling(one).sql for one in (BATCHES, STAGES, REPLACED))
+
+    def are_there(self) -> bool:
+        """Whether the schema has them."""
+        found = execute(self._connection, "SELECT to_regclass(%s) IS NOT NULL", self._table.sibling(REPLACED).text)
+        return bool(found.fetchone() == (True,))
+
+    def make(self) -> None:
+        """Make what is missing. Until the transaction ends, nobody else makes a table of this package."""
+        execute(self._connection, "SELECT pg_advisory_xact_lock(%s)", _LOCK)
+        if not self.are_there():
+            for statement in _MADE:
+                execute(self._connection, statement.format(schema=quoted(self._table.schema)))
+
+    def find(self, key: BatchKey, *, lock: bool = False) -> Manifest | None:
+        """What is published at a batch's place.
+
+        :param lock: nobody else changes it until the transaction ends.
+        """
+        found = execute(
+            self._connection,
+            f"SELECT manifest::text FROM {self._batches} WHERE table_name = %s AND lane = %s AND id = %s"
+            + (" FOR UPDATE" if lock else ""),
+            *self._place(key),
+        ).fetchone()
+        return None if found is None else _read(found[0], key, self._table)
+
+    def add(self, manifest: Manifest) -> bool:
+        """Take the batch's place. A transaction that is taking it is waited for.
+
+        :return: False if it is taken.
+        """
+        added = execute(
+            self._connection,
+            f"INSERT INTO {self._batches} (table_name, lane, id, epoch, checkpoint, pipeline, digest, rows, manifest) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            *self._place(manifest.key),
+            manifest.epoch,
+            *_whose(manifest),
+            0,
+            _written(manifest),
+        )
+        return added.rowcount == 1
+
+    def change(self, manifest: Manifest) -> None:
+        """Say that the batch's place is that attempt's now. Who waits for the row finds the new one."""
+        execute(
+            self._connection,
+            f"UPDATE {self._batches} SET epoch = %s, checkpoint = %s, pipeline = %s, digest = %s, rows = 0, "
+            "manifest = %s, published_at = now() WHERE table_name = %s AND lane = %s AND id = %s",
+            manifest.epoch,
+            *_whose(manifest),
+            _written(manifest),
+            *self._place(manifest.key),
+        )
+
+    def count(self, key: BatchKey, rows: int) -> None:
+        """Say how many rows the batch brought."""
+        execute(
+            self._connection,
+            f"UPDATE {self._batches} SET rows = %s WHERE table_name = %s AND lane = %s AND id = %s",
+            rows,
+            *self._place(key),
+        )
+
+    def remove(self, key: BatchKey) -> None:
+        """Free the batch's place."""
+        execute(
+            self._connection,
+            f"DELETE FROM {self._batches} WHERE table_name = %s AND lane = %s AND id = %s",
+            *self._place(key),
+        )
+
+    def ids(self, lane: str) -> list[int]:
+        """Ids of the lane that something is published under, ascending."""
+        found = execute(
+            self._connection,
+            f"SELECT id FROM {self._batches} WHERE table_name = %s AND lane = %s ORDER BY id",
+            self._table.table,
+            lane,
+        )
+        return [int(id) for (id,) in found]
+
+    def add_stage(self, stage: TableName, batch: BatchIdentity, epoch: int) -> None:
+        """A stage table is made for the attempt."""
+        execute(
+            self._connection,
+            f"INSERT INTO {self._stages} (stage, table_name, checkpoint, lane, id, epoch) "
+            "VALUES (%s, %s, %s, %s, %s, %s)",
+            stage.table,
+            self._table.table,
+            batch.checkpoint,
+            batch.key.lane,
+            batch.key.id,
+            epoch,
+        )
+
+    def hold_stage(self, stage: TableName) -> bool:
+        """See that the stage is not dropped, nor will be before the transaction ends. False if it is."""
+        held = execute(
+            self._connection, f"SELECT 1 FROM {self._stages} WHERE stage = %s AND NOT dropped FOR UPDATE", stage.table
+        )
+        return held.fetchone() is not None
+
+    def mark_dropped(self, batch: BatchIdentity, epoch: int) -> list[TableName]:
+        """From now on none of the attempt's stage tables is published. The tables."""
+        found = execute(
+            self._connection,
+            f"UPDATE {self._stages} SET dropped = true "
+            "WHERE table_name = %s AND checkpoint = %s AND lane = %s AND id = %s AND epoch = %s RETURNING stage",
+            self._table.table,
+            batch.checkpoint,
+            batch.key.lane,
+            batch.key.id,
+            epoch,
+        )
+        return [self._table.made(name, STAGE) for (name,) in found]
+
+    def drop_stage(self, stage: TableName) -> None:
+        """Drop a stage table, and its row with it."""
+        execute(self._connection, f"DROP TABLE IF EXISTS {stage.sql}")
+        execute(self._connection, f"DELETE FROM {self._stages} WHERE stage = %s", stage.table)
+
+    def stages(self, checkpoint: str) -> set[tuple[BatchKey, int]]:
+        """Attempts of a checkpoint that have stage tables."""
+        found = execute(
+            self._connection,
+            f"SELECT DISTINCT lane, id, epoch FROM {self._stages} WHERE table_name = %s AND checkpoint = %s",
+            self._table.table,
+            checkpoint,
+        )
+        return {(BatchKey(lane, int(id)), int(epoch)) for lane, id, epoch in found}
+
+    def add_replaced(self, kept: TableName, found: Manifest, *, kept_by: str, withdrawn: bool) -> None:
+        """Rows of a batch were put out.
+
+        :param kept_by: id of the checkpoint whose janitor drops them.
+        """
+        checkpoint, _, digest = _whose(found)
+        execute(
+            self._connection,
+            f"INSERT INTO {self._replaced} (kept, table_name, lane, id, epoch, kept_by, checkpoint, digest, withdrawn) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            kept.table,
+            *self._place(found.key),
+            found.epoch,
+            kept_by,
+            checkpoint,
+            digest,
+            withdrawn,
+        )
+
+    def was_withdrawn(self, batch: BatchIdentity, epoch: int) -> bool:
+        """Whether output of this plan of the batch was taken out, of that attempt or a later one."""
+        found = execute(
+            self._connection,
+            f"SELECT 1 FROM {self._replaced} WHERE table_name = %s AND lane = %s AND id = %s AND withdrawn "
+            "AND checkpoint = %s AND digest = %s AND epoch >= %s LIMIT 1",
+            *self._place(batch.key),
+            batch.checkpoint,
+            batch.digest,
+            epoch,
+        )
+        return found.fetchone() is not None
+
+    def replaced(self, checkpoint: str, *, older_seconds: float) -> list[Replaced]:
+        """What was put out so long ago, by the server's clock."""
+        found = execute(
+            self._connection,
+            f"SELECT kept, lane, id, epoch FROM {self._replaced} WHERE table_name = %s AND kept_by = %s "
+            "AND since <= clock_timestamp() - make_interval(secs => %s) ORDER BY since, kept",
+            self._table.table,
+            checkpoint,
+            float(older_seconds),
+        )
+        return [
+            Replaced(kept=self._table.made(kept, KEPT), key=BatchKey(lane, int(id)), epoch=int(epoch))
+            for kept, lane, id, epoch in found
+        ]
+
+    def drop_replaced(self, replaced: Replaced) -> None:
+        """Drop the rows."""
+        execute(self._connection, f"DROP TABLE IF EXISTS {replaced.kept.sql}")
+        execute(self._connection, f"DELETE FROM {self._replaced} WHERE kept = %s", replaced.kept.table)
+
+    def _place(self, key: BatchKey) -> tuple[str, str, int]:
+        return self._table.table, key.lane, key.id
+
+
+def _whose(manifest: Manifest) -> tuple[str, str, str]:
+    identity = manifest.identity
+    return ("", "", "") if identity is None else (identity.checkpoint, identity.pipeline, identity.digest)
+
+
+def _written(manifest: Manifest) -> str:
+    # In ASCII: a database of any encoding has it.
+    return json.dumps(
+        {
+            "epoch": manifest.epoch,
+            "identity": manifest.identity.to_dict() if manifest.identity else None,
+            "files": dict(manifest.files),
+            "result": dict(manifest.result),
+        }
+    )
+
+
+def _read(text: str, key: BatchKey, table: TableName) -> Manifest:
+    try:
+        values = json.loads(text)
+        identity = BatchIdentity.from_dict(values["identity"]) if values["identity"] else None
+        found = Manifest(
+            key=key, epoch=int(values["epoch"]), identity=identity, files=values["files"], result=values["result"]
+        )
+        if identity is not None and identity.key != key:
+            raise ValueError(f"it is batch {identity.key}'s")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SinkError(
+            f"the manifest of batch {key} of {table} in {table.sibling(BATCHES)} is none of this package's ({error}). "
+            "Somebody changed it; nothing was done."
+        ) from error
+    return found

@@ -1,0 +1,187 @@
+"""What a batch's rows are in the table, and how they come in and go out, within the transaction that publishes.
+
+Of a table that batches are appended to, they are its rows. Of one that changes are merged into, they are the changes,
+kept in a table beside it: from them the newest state of each key is made, so that a batch that is replaced or taken out
+gives back what it had changed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.runtime.copy_lines import DELETED
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
+from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.names import BATCH, KEPT, LANE, TableName, listed, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+_OF_BATCH = f"{quoted(LANE)} = %s AND {quoted(BATCH)} = %s"
+
+
+@dataclass(frozen=True)
+class Rows(ABC):
+    """:param table: what readers read."""
+
+    connection: psycopg.Connection[Row]
+    table: TableName
+
+    @property
+    @abstractmethod
+    def place(self) -> TableName:
+        """The table in which each row says which batch brought it."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Called first in the transaction: whoever else would change what this one goes by waits."""
+
+    @abstractmethod
+    def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
+        """A batch's rows out of a stage table. How many they are."""
+
+    @abstractmethod
+    def follow(self, touched: Sequence[TableName]) -> None:
+        """Have the table show what came in and went out.
+
+        :param touched: tables of the rows that did.
+        """
+
+    def take_out(self, key: BatchKey) -> TableName | None:
+        """A batch's rows into a table of their own; None if there never was a row of any batch."""
+        if not columns_of(self.connection, self.place):
+            return None
+        kept = self.table.new(KEPT)
+        execute(self.connection, f"CREATE TABLE {kept.sql} (LIKE {self.place.sql})")
+        execute(
+            self.connection,
+            f"WITH gone AS (DELETE FROM {self.place.sql} WHERE {_OF_BATCH} RETURNING *) "
+            f"INSERT INTO {kept.sql} SELECT * FROM gone",
+            key.lane,
+            key.id,
+        )
+        return kept
+
+    def _insert(self, key: BatchKey, chosen: str, columns: Sequence[Column]) -> int:
+        names = listed(column.name for column in columns)
+        return execute(
+            self.connection,
+            f"INSERT INTO {self.place.sql} ({names}, {listed(OWN)}) SELECT {names}, %s, %s FROM ({chosen}) AS chosen",
+            key.lane,
+            key.id,
+        ).rowcount
+
+
+class Appended(Rows):
+    """Each row of a batch is a row of the table."""
+
+    @property
+    def place(self) -> TableName:
+        return self.table
+
+    def begin(self) -> None:
+        pass  # batches do not meet
+
+    def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
+        return self._insert(key, f"SELECT * FROM {stage.sql}", columns)
+
+    def follow(self, touched: Sequence[TableName]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Merged(Rows):
+    """Each row of a batch is a change; of each key, the table has what the winning one says.
+
+    A change wins over another of its key by a total order of the changes alone, so that it does not matter in which
+    order they come in, nor how often.
+    """
+
+    merge: Merge
+
+    @property
+    def place(self) -> TableName:
+        return self.table.changes()
+
+    def begin(self) -> None:
+        # Two batches may change one key: each has to see the other's changes, or the last to commit would win. Readers
+        # of the table are not held up, and never see what is locked.
+        if columns_of(self.connection, self.place):
+            execute(self.connection, f"LOCK TABLE {self.place.sql} IN SHARE ROW EXCLUSIVE MODE")
+
+    def make_ready(self, columns: Sequence[Column]) -> None:
+        """Make the table of the changes, or add the columns that the stage has and it has not."""
+        found = {column.name for column in columns_of(self.connection, self.place)}
+        if not found:
+            parts = [column.sql for column in columns]
+            if DELETED not in {column.name for column in columns}:
+                parts.append(f"{quoted(DELETED)} boolean NOT NULL DEFAULT false")
+            parts += [f"{quoted(name)} {type} NOT NULL" for name, type in OWN.items()]
+            execute(self.connection, f"CREATE TABLE {self.place.sql} ({', '.join(parts)})")
+            ordered = listed((*self.merge.keys, *self.merge.sequence_by))
+            execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({ordered})")
+            execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({listed((BATCH, LANE))})")
+            return
+        for column in columns:
+            if column.name not in found:
+                name = f"{quoted(column.name)} {column.type}"
+                execute(self.connection, f"ALTER TABLE {self.place.sql} ADD COLUMN {name}")
+
+    def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
+        # Of the changes of one key within a batch only the winning one can ever matter: a replay replaces them all.
+        names = [column.name for column in columns]
+        chosen = (
+            f"SELECT DISTINCT ON ({listed(self.merge.keys)}) * FROM {stage.sql} AS c "
+            f"ORDER BY {self._order('c', names, has_deleted=DELETED in names)}"
+        )
+        return self._insert(key, chosen, columns)
+
+    def follow(self, touched: Sequence[TableName]) -> None:
+        names = [column.name for column in columns_of(self.connection, self.place) if column.name not in OWN]
+        if not names or not touched:
+            return
+        shown = [name for name in names if name not in (DELETED, *self.merge.leave_out)]
+        keys = listed(self.merge.keys)
+        affected = " UNION ".join(f"SELECT {keys} FROM {table.sql}" for table in touched)
+        execute(
+            self.connection,
+            f"WITH affected AS MATERIALIZED ({affected}), "
+            # Of each key the best of its changes, found in the index.
+            f"winning AS MATERIALIZED (SELECT {listed(self.merge.keys, of='a')}, {self._others('w', names)} "
+            f"FROM affected AS a LEFT JOIN LATERAL (SELECT * FROM {self.place.sql} AS c "
+            f"WHERE {self._same('c', 'a')} ORDER BY {self._order('c', names)} LIMIT 1) AS w ON true), "
+            # A key without a change left has none of these either: it is gone as a deleted one is.
+            f"gone AS (DELETE FROM {self.table.sql} AS t USING winning AS w "
+            f"WHERE {self._same('t', 'w')} AND w.{quoted(DELETED)} IS NOT FALSE) "
+            f"INSERT INTO {self.table.sql} AS t ({listed(shown)}) SELECT {listed(shown)} FROM winning AS w "
+            f"WHERE w.{quoted(DELETED)} IS FALSE ON CONFLICT ({keys}) {self._update(shown)}",
+        )
+
+    def _others(self, of: str, names: Sequence[str]) -> str:
+        return listed([name for name in names if name not in self.merge.keys], of=of)
+
+    def _same(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{quoted(key)} = {other}.{quoted(key)}" for key in self.merge.keys)
+
+    def _order(self, of: str, names: Sequence[str], *, has_deleted: bool = True) -> str:
+        """The keys, then the winner first."""
+        parts = [f"{of}.{quoted(key)}" for key in self.merge.keys]
+        parts += [f"{of}.{quoted(column)} DESC" for column in self.merge.sequence_by]
+        parts += [f"{of}.{quoted(DELETED)} DESC"] * has_deleted
+        # The rest only decides between two that the user's order does not tell apart: the same way every time.
+        rest = sorted(name for name in names if name != DELETED)
+        return ", ".join([*parts, f'ROW({listed(rest, of=of)})::text COLLATE "C" DESC'])
+
+    def _update(self, shown: Sequence[str]) -> str:
+        others = [name for name in shown if name not in self.merge.keys]
+        if not others:
+            return "DO NOTHING"
+        new = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
+        # What a late change does not win stays untouched: no new version of the row, no trigger.
+        same = f"ROW({listed(others, of='t')})::text IS DISTINCT FROM ROW({listed(others, of='EXCLUDED')})::text"
+        return f"DO UPDATE SET {new} WHERE {same}"

@@ -1,0 +1,36 @@
+"""What the engines of tests write in place of Spark, in the form that a stage's writer would. The standard library is
+enough for lines: the chaos engine starts without packages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_COPY = "airflow_provider_microbatch.runtime.copy_lines:write"
+
+
+def write_part(
+    stage: Path, writer: str, arguments: Mapping[str, Any], name: str, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """One file of a stage, of whole numbers by column. As Spark's committers do, folders that somebody removed are made
+    again.
+
+    :return: its line in the manifest.
+    """
+    stage.mkdir(parents=True, exist_ok=True)
+    if writer == _COPY:
+        path, schema = stage / f"{name}.txt", stage / "_schema" / "part-0.txt"
+        path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
+        schema.parent.mkdir(exist_ok=True)
+        schema.write_text(json.dumps({"columns": [["id", "bigint"], ["version", "int"]]}) + "\n")
+    elif arguments.get("format") == "parquet":
+        from tests.sinks.delta_stages import write_marked_part
+
+        path = stage / f"{name}.parquet"
+        write_marked_part(path, rows, arguments["constants"])
+    else:
+        path = stage / f"{name}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"file": path.name, "bytes": path.stat().st_size}
