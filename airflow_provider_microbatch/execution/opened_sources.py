@@ -43,6 +43,11 @@ class Ranges:
         """Whether no source has anything in its range, or may have."""
         return not self.late and all(end == self.starts[name] for name, end in self.ends.items())
 
+    def lead_on_from(self, committed: Offsets) -> bool:
+        """Whether a batch of these leaves a source at another position, or may. As in Spark, one that has had none gets
+        its first by a batch, though nothing may lie before it: a source that begins at its newest data, say."""
+        return bool(self.late) or any(end != committed.get(name) for name, end in self.ends.items())
+
 
 class OpenedSources:
     """Asks each source of a pipeline, or one of them.
@@ -145,6 +150,8 @@ class OpenedSources:
                     late.add(name)
                 else:
                     ends[name] = end
+                if start is None and end is not None:
+                    starts[name] = source.initial_offset()
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ends}
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late))
@@ -198,6 +205,10 @@ class OpenedSources:
             gone = None if start == end else source.left_out(start, end, told=(told or {}).get(name))
             found += [] if gone is None else [f"source {name!r}: {gone}"]
         return found
+
+    def secrets(self) -> dict[str, str]:
+        """What readers need beside the job, by ``<source>/<name>``."""
+        return {f"{name}/{key}": value for name, source in self._each() for key, value in source.secrets().items()}
 
     def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.

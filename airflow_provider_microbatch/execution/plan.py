@@ -261,7 +261,7 @@ class Planner:
         paced = {} if target is None else limits(self.lane, splits=self.sources.splits(), target_seconds=target)
         ranges = self.sources.next_ranges(position.committed, paced)
         if not should_construct_next_batch(
-            is_new_data_available=not ranges.are_empty,
+            is_new_data_available=ranges.lead_on_from(position.committed),
             last_commit=position.last_commit,
             no_data_batches=self.pipeline.no_data_batches,
         ):

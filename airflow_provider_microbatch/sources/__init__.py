@@ -170,6 +170,12 @@ class OpenSource(ABC):
         after a crash it returns what it wrote. ``LATE`` if there is something and only reading it tells where it ends:
         :meth:`read_late` is asked then, and :meth:`resolve` for the end."""
 
+    def initial_offset(self) -> Offset | None:
+        """Where a range begins whose start is None, once :meth:`latest_offset` has planned its end: durable by then, so
+        that a batch which is read again begins where it did. The first batch's entry names it as its start. None: the
+        source has a log of its own that tells what lies before a first end, or nothing lies there. Writes nothing."""
+        return None
+
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
         """Why the range can have no frame, for people: it has no data, and nobody knows the schema of none. None if it
         can be read; else :meth:`read` is not called. The transform may do without the frame."""
@@ -182,6 +188,12 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
+
+    def secrets(self) -> Mapping[str, str]:
+        """What the runtime's reader needs beside a :class:`Read`, which is stored and shown: passwords, by names that
+        the reader asks by. An engine hands them over apart from the job, and keeps them nowhere. Looked up for each
+        attempt."""
+        return {}
 
     def read_late(self, start: Offset | None) -> Read:
         """What the runtime has to read from ``start`` on, up to where it comes.
@@ -295,6 +307,11 @@ class OpenSource(ABC):
     def lag(self, position: Offset | None) -> Figures:
         """How much lies after ``position``."""
         return Figures()
+
+    def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
+        """The same in the source's smallest units by where they are, such as by the partitions of topics. Empty if they
+        are in one place, or it cannot be told."""
+        return {}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """How much there is in a range."""

@@ -110,7 +110,9 @@ class SparkConnectEngine:
             packaging.record_process(handle["tag"], pid=launch.hello.pid, started=launch.hello.started)
             files = [Path(shutil.copyfile(path, folder / Path(path).name)) for path in code.files]
             files += packaging.module_files(job.requires.modules, folder)
-            launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
+            named = [str(path) for path in files]
+            # The socket is this user's alone, and what goes through it lies nowhere.
+            launch.wire.send({"do": "run", "job": job.to_json(), "files": named, "secrets": dict(code.secrets)})
         except OSError as error:
             launch.close()
             packaging.unpack(handle["tag"])
