@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.sources.kafka import KafkaSource
 
 __all__ = [
     "Catalog",
@@ -30,6 +31,7 @@ __all__ = [
     "FileSink",
     "FileSource",
     "JobStatusHook",
+    "KafkaSource",
     "PathCatalog",
     "Pipeline",
     "Sink",
@@ -44,6 +46,7 @@ _LAZY = {
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
+    "KafkaSource": "airflow_provider_microbatch.sources.kafka",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
     "Sink": "airflow_provider_microbatch.sinks",

@@ -97,7 +97,13 @@ class Registry:
             ) from error
 
 
-SOURCES = Registry("sources", {"file": Entry(f"{_PACKAGE}.sources.file:FileSource")})
+SOURCES = Registry(
+    "sources",
+    {
+        "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
+        "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
+    },
+)
 SINKS = Registry(
     "sinks",
     {

@@ -1,25 +1,37 @@
 """What the chaos engine launches: reads the files of a job and leaves a stage as the runtime does, as JSON lines.
 
-Run as ``python -S -m tests.chaos.engine_process <job file>``: it needs nothing but the standard library, so that a
-launch costs milliseconds. The job file's name holds the tag by which anybody finds the process.
+Run as ``python -S -m tests.chaos.engine_process <job file>``: of files it needs nothing but the standard library, so
+that a launch costs milliseconds. The job file's name holds the tag by which anybody finds the process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import site
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from tests.chaos.signals import kill
+from tests.support import kafka_reader
 
 
 def local(path: str) -> Path:
     """The local path of a plain path or a ``file:`` URL as Spark takes it: not percent-decoded."""
     return Path("/" + path.removeprefix("file:").lstrip("/"))
+
+
+def rows_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a read has: lines of files, or records of topics, whose client is installed and not of the library."""
+    if "layers" in arguments:
+        site.main()
+        return kafka_reader.rows(arguments)
+    paths = (path for group in arguments["groups"] for path in group["paths"])
+    return [json.loads(line) for path in paths for line in local(path).read_text().splitlines()]
 
 
 class Engine:
@@ -37,12 +49,7 @@ class Engine:
         counted: dict[str, int] = {}
         rows = []
         for name, read in self.job["sources"].items():
-            found = [
-                json.loads(line)
-                for group in read["arguments"]["groups"]
-                for path in group["paths"]
-                for line in local(path).read_text().splitlines()
-            ]
+            found = rows_of(read["arguments"])
             counted[name] = len(found)
             rows += [{**row, "version": self.plan["version"]} for row in found]
         half = len(rows) // 2
