@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.file import FileSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
+    from airflow_provider_microbatch.sources.kafka import KafkaSource
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
 
@@ -38,6 +39,7 @@ __all__ = [
     "FileSource",
     "JdbcSource",
     "JobStatusHook",
+    "KafkaSource",
     "Merge",
     "PathCatalog",
     "Pipeline",
@@ -59,6 +61,7 @@ _LAZY = {
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",
+    "KafkaSource": "airflow_provider_microbatch.sources.kafka",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
     "PollingSource": "airflow_provider_microbatch.sources.polling",

@@ -103,6 +103,7 @@ SOURCES = Registry(
         "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
         "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
+        "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
     },
 )
 SINKS = Registry(

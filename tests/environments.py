@@ -1,4 +1,5 @@
-"""Python environments beside the locked one, each made once and kept: a pyspark of another version, docker-compose.
+"""What tests need beside the locked environment, each made once and kept: a pyspark of another version, docker-compose,
+jars of a server or a connector.
 
 pyspark of two versions cannot share an environment, and a checkpoint of the v2 format needs Spark 4.2.
 ``python -m tests.environments`` makes them all.
@@ -32,25 +33,48 @@ def environment(name: str) -> Path:
     :param name: such as ``compose``; a requirements file of that name exists.
     """
     requirements = REPOSITORY / "requirements" / f"{name}.txt"
-    stamp = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    python = ENVIRONMENTS / name / "bin" / "python"
+    uv = [sys.executable, "-m", "uv"]
+    _made_once(
+        python,
+        name,
+        requirements,
+        [*uv, "venv", "--quiet", "--python", sys.executable, str(ENVIRONMENTS / name)],
+        [*uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(requirements)],
+    )
+    return python
+
+
+def jars(name: str) -> list[Path]:
+    """The jars that ``tests/support/jars/<name>/pom.xml`` names, with all that they need.
+
+    The first call fetches them by Maven, which takes some 10 seconds.
+
+    :param name: such as ``kafka-broker``.
+    """
+    pom = REPOSITORY / "tests" / "support" / "jars" / name / "pom.xml"
+    assert shutil.which("mvn"), "Maven is not installed ('mvn' on PATH): apt-get install maven, or brew install maven"
+    lib = ENVIRONMENTS / name / "lib"
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+    _made_once(lib, name, pom, ["mvn", "--quiet", "--batch-mode", "--file", str(pom), goal, f"-DoutputDirectory={lib}"])
+    return sorted(lib.glob("*.jar"))
+
+
+def _made_once(made: Path, name: str, made_of: Path, *commands: list[str]) -> None:
+    """Run the commands that fill the folder ``name``, unless they have, out of the same file, and ``made`` is there."""
+    stamp = hashlib.sha256(made_of.read_bytes()).hexdigest()
     ENVIRONMENTS.mkdir(exist_ok=True)
     folder = ENVIRONMENTS / name
-    python = folder / "bin" / "python"
     with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         marker = folder / "complete"
-        if marker.exists() and marker.read_text() == stamp and python.exists():
-            return python
+        if marker.exists() and marker.read_text() == stamp and made.exists():
+            return
         shutil.rmtree(folder, ignore_errors=True)
-        uv = [sys.executable, "-m", "uv"]
-        for command in (
-            [*uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
-            [*uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(requirements)],
-        ):
+        for command in commands:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         marker.write_text(stamp)
-    return python
 
 
 def spark_environment(version: str) -> Path:
@@ -110,3 +134,6 @@ if __name__ == "__main__":
     for each in ("compose", *(f"pyspark-{version}" for version in spark_versions())):
         print(f"environment {each}", flush=True)
         environment(each)
+    for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "jars").glob("*/pom.xml")):
+        print(f"jars {each}", flush=True)
+        jars(each)

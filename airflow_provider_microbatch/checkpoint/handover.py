@@ -75,8 +75,11 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
     if tail.offset_id != tail.commit_id:
         before = lane.offset_log.get(tail.offset_id - 1) if tail.offset_id > 0 and not entry.starts else None
         begins = entry.starts or (before.ends if before else {})
-    for name in entry.ends:
-        _check_lanes(checkpoint.source_log(name), name, after=_log_offset(begins.get(name)))
+    for name, end in entry.ends.items():
+        if end is None or _log_offset(end) is not None:
+            _check_lanes(checkpoint.source_log(name), name, after=_log_offset(begins.get(name)))
+        else:
+            _check_no_lanes(checkpoint, name)
     written = []
     for name, end in entry.ends.items():
         newest = _log_offset(end)
@@ -130,6 +133,20 @@ def _check_lanes(log: Store, source: str, *, after: int | None) -> None:
                 f"these files of source {source!r} again. Let the pipeline commit one more batch with new data of this "
                 "source, then hand over."
             )
+
+
+def _check_no_lanes(checkpoint: Checkpoint, source: str) -> None:
+    """The same for a source whose log does not tell what a lane has: any may have what comes next."""
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        for number in () if name == LIVE else lane.offset_log.ids():
+            entry = lane.offset_log.get(number)
+            if entry is not None and entry.ends.get(source) != entry.starts.get(source):
+                raise CheckpointError(
+                    f"lane {name} of {checkpoint.location} has taken records of source {source!r}: a streaming query "
+                    "knows one lane, and would read them again where it comes to them. A checkpoint with backfilled "
+                    "intervals of such a source cannot be handed to a query."
+                )
 
 
 def _complete(log: Store, newest: int) -> list[str]:

@@ -196,7 +196,8 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
 def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[str]:
     """Each source that the batch does not begin where the one before it ended, in words."""
     for name, end in before.ends.items():
-        if name in entry.starts and entry.starts[name] != end:
+        # A source that had no position yet begins at its first one, which its first batch names.
+        if end is not None and name in entry.starts and entry.starts[name] != end:
             yield f"batch {batch_id} begins {name!r} at {entry.starts[name]}, batch {batch_id - 1} ended it at {end}."
 
 

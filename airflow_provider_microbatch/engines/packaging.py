@@ -22,6 +22,7 @@ import airflow_provider_microbatch
 from airflow_provider_microbatch.engines.processes import check_tag
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.secrets import FILE as SECRETS
 from airflow_provider_microbatch.settings import is_private
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -97,13 +98,22 @@ def module_files(modules: Iterable[str], folder: Path) -> list[Path]:
     return found
 
 
-def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, str], base: Path | None) -> Shipment:
+def pack(
+    *,
+    tag: str,
+    job: Job,
+    code_files: Iterable[str],
+    conf: Mapping[str, str],
+    base: Path | None,
+    secrets: Mapping[str, str] | None = None,
+) -> Shipment:
     """Write a shipment.
 
     :param tag: the attempt's tag; unique.
     :param job: the plan.
     :param code_files: absolute paths of the user's Python files and zips.
     :param conf: settings; they win over ``base``.
+    :param secrets: what readers need beside the job, by name. The driver removes them once it has them.
     :param base: a properties file whose lines go first, since spark-submit reads one such file only.
     :raises EngineError: if a file cannot be read.
     """
@@ -113,6 +123,8 @@ def pack(*, tag: str, job: Job, code_files: Iterable[str], conf: Mapping[str, st
         application = Path(shutil.copyfile(_PACKAGE / "runtime" / "main.py", folder / _APPLICATION))
         plan = folder / "job.json"
         _write_private(plan, job.to_json())
+        if secrets:
+            _write_private(plan.with_name(SECRETS), json.dumps(dict(secrets)))
         py_files = [_zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")]
         (folder / "code").mkdir(mode=0o700)
         py_files += [Path(shutil.copyfile(path, folder / "code" / Path(path).name)) for path in code_files]

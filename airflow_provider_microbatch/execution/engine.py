@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ class Code:
     :param code_hash: SHA-256 over the contents of ``files``.
     :param bundle_name: Airflow's DAG bundle.
     :param bundle_version: its version, None where the bundle has none.
+    :param secrets: what readers need that must be in no job, argument list or log, by name. An engine hands them to the
+        attempt's process alone: :mod:`airflow_provider_microbatch.runtime.secrets`.
     """
 
     transform: str | None = None
@@ -41,6 +43,7 @@ class Code:
     code_hash: str | None = None
     bundle_name: str | None = None
     bundle_version: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def on_record(self) -> dict[str, str | None]:
         """What attempts say of the code they ran."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, RunIdentity
@@ -270,7 +271,7 @@ class Execution:
         make_ready(self.checkpoint, self.sink, attempt.key)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
         try:
-            engine.start(attempt.handle, job, code)
+            engine.start(attempt.handle, job, replace(code, secrets=self.planner.sources.secrets()))
             engine.result(attempt.handle)
         except EngineError as error:
             raise explain(self.pipeline, self.sink, attempt, error) from None

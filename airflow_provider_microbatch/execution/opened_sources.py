@@ -28,11 +28,14 @@ class Ranges:
     :param starts: by source; None before the source's first position.
     :param ends: likewise; None where the source never had data.
     :param late: sources whose end nobody knows yet; as ``ends`` they have their starts.
+    :param begun: sources whose first position was chosen with this plan. As in Spark they get it by a batch, though
+        nothing may lie before it: a source that begins at its newest data, say.
     """
 
     starts: Offsets
     ends: Offsets
     late: frozenset[str] = frozenset()
+    begun: frozenset[str] = frozenset()
 
     def of(self, source: str) -> tuple[Offset | None, Offset | None]:
         """Start and end in one source, which the batch may not know."""
@@ -40,8 +43,8 @@ class Ranges:
 
     @property
     def are_empty(self) -> bool:
-        """Whether no source has anything in its range, or may have."""
-        return not self.late and all(end == self.starts[name] for name, end in self.ends.items())
+        """Whether no source has anything in its range, may have, or begins with it."""
+        return not self.late and not self.begun and all(end == self.starts[name] for name, end in self.ends.items())
 
 
 class OpenedSources:
@@ -136,7 +139,7 @@ class OpenedSources:
         """
         starts: dict[str, Offset | None] = {}
         ends: dict[str, Offset | None] = {}
-        late = set()
+        late, begun = set(), set()
         for name, source in self._each():
             start = committed.get(name)
             # Recorded as where the batch begins: a source that is asked again, years later, may answer otherwise.
@@ -147,9 +150,12 @@ class OpenedSources:
                     late.add(name)
                 else:
                     ends[name] = end
+                if start is None and end is not None and source.initial_offset() is not None:
+                    starts[name] = source.initial_offset()
+                    begun.add(name)
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ends}
-        return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late))
+        return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
 
     def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
         """What each has in a data interval. Writes nothing.
@@ -209,6 +215,10 @@ class OpenedSources:
             gone = None if start == end else source.left_out(start, end, told=(told or {}).get(name))
             found += [] if gone is None else [f"source {name!r}: {gone}"]
         return found
+
+    def secrets(self) -> dict[str, str]:
+        """What readers need beside the job, by ``<source>/<name>``."""
+        return {f"{name}/{key}": value for name, source in self._each() for key, value in source.secrets().items()}
 
     def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.

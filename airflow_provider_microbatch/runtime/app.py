@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime import report, secrets
 from airflow_provider_microbatch.runtime.batch import Batch, Frames
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
@@ -353,7 +353,9 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     for name in (log.name, __name__.rpartition(".")[0]):
         logging.getLogger(name).setLevel(logging.INFO)
-    job = Job.from_json(find_job(arguments[0]).read_text(encoding="utf-8"))
+    path = find_job(arguments[0])
+    job = Job.from_json(path.read_text(encoding="utf-8"))
+    secrets.take_file(path)
     log.info("pipeline %s: batch %s/%s attempt %s", job.pipeline, job.lane, job.batch_id, job.epoch)
     spark = open_session()
     try:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
@@ -86,6 +87,7 @@ class NewDataSensor(BaseSensorOperator):
                 timeout=timedelta(seconds=self.timeout),
             )
 
+    @lifetime()
     def execute(self, context: Context) -> Any:
         """Look; when there is nothing yet, go on waiting. Deferrable, a worker gets here by ``dag.test()`` only."""
         if not self.deferrable:
@@ -135,6 +137,7 @@ class NewDataSensor(BaseSensorOperator):
         first = ti.get_first_reschedule_date(context)
         return None if first is None else round(first.timestamp() * 1000)
 
+    @lifetime()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Called in a worker with the trigger's event.
 

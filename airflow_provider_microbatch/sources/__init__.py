@@ -177,8 +177,10 @@ class OpenSource(ABC):
         """The sensor's whole question: is there anything after ``position``? No JVM, no side effect, writes nothing."""
 
     def initial_offset(self) -> Offset | None:
-        """Where the first batch begins. Asked when there is no position yet; what the first plan was answered stands in
-        its entry, and nobody asks again. None is "before anything"."""
+        """Where the first batch begins: asked while there is no position, before :meth:`latest_offset`, and again after
+        it has planned an end from None, for a source that chooses its first position with its first plan. The first
+        batch's entry names it as its start, and nobody asks again: a batch that is read again begins where it did. A
+        source that answers after the plan alone has it durable by then. None is "before anything"."""
         return None
 
     @abstractmethod
@@ -218,6 +220,12 @@ class OpenSource(ABC):
         :raises SourceError: if it takes Spark to read them.
         """
         raise SourceError(f"it takes Spark to read the rows of a {type(self).__name__}.")
+
+    def secrets(self) -> Mapping[str, str]:
+        """What the runtime's reader needs beside a :class:`Read`, which is stored and shown: passwords, by names that
+        the reader asks by. An engine hands them over apart from the job, and keeps them nowhere. Looked up for each
+        attempt."""
+        return {}
 
     def read_late(self, start: Offset | None) -> Read:
         """What the runtime has to read from ``start`` on, up to where it comes.
@@ -331,6 +339,11 @@ class OpenSource(ABC):
     def lag(self, position: Offset | None) -> Figures:
         """How much lies after ``position``."""
         return Figures()
+
+    def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
+        """The same in the source's smallest units by where they are, such as by the partitions of topics. Empty if they
+        are in one place, or it cannot be told."""
+        return {}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """How much there is in a range."""

@@ -90,6 +90,16 @@ class NewDataTrigger(BaseTrigger):
             yield event(NOT_IMPORTABLE, str(error))
             return
         try:
+            found = await self._wait(pipeline)
+        except Exception as error:
+            # Raised from here, all that the task's log would say is that the trigger failed.
+            found = event(FAILED, f"{type(error).__name__}: {error}")
+        yield found
+
+    async def _wait(self, pipeline: Pipeline) -> TriggerEvent:
+        # Over all looks, so that a client which each of them needs is opened once. No generator: what it yields while
+        # this is open may never come back here.
+        with lifetime():
             run, backfill, interval = self._who(pipeline)
             clears = ClearedRuns(pipeline)
             searched_ms: int | None = None
@@ -103,19 +113,13 @@ class NewDataTrigger(BaseTrigger):
                 searched_ms = asked_ms
                 cleared = await sync_to_async(gives_way)(clears, run)
                 if cleared is not None:
-                    yield self._skipped(cleared)
-                    return
+                    return self._skipped(cleared)
                 await asyncio.sleep(self.poll_interval)
                 asked_ms = now_ms()
-        except Exception as error:
-            # Raised from here, all that the task's log would say is that the trigger failed.
-            yield event(FAILED, f"{type(error).__name__}: {error}")
-            return
         self.log.info("Fires: %s", decision.reason)
         if self.end_from_trigger:
-            yield TaskSuccessEvent(xcoms={"return_value": decision.reason})
-        else:
-            yield event(FIRED, decision.reason)
+            return TaskSuccessEvent(xcoms={"return_value": decision.reason})
+        return event(FIRED, decision.reason)
 
     def _skipped(self, reason: str) -> TriggerEvent:
         self.log.info("Gives way: %s", reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import EngineError
-from airflow_provider_microbatch.lifetime import at_end, lifetime
+from airflow_provider_microbatch.lifetime import at_end, lifetime, shared
 from airflow_provider_microbatch.listeners import listener
 from airflow_provider_microbatch.operators.drain import DrainSlotOperator
 from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
@@ -156,3 +157,68 @@ def test_outside_of_any_nothing_is_kept() -> None:
     with lifetime():
         pass
     assert closed == []
+
+
+class Clients:
+    """Clients that are shared by a key, and how often one was opened and closed."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = 0
+
+    def open(self) -> tuple[int, Callable[[], None]]:
+        self.opened += 1
+        return self.opened, self.close
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_what_is_shared_is_opened_once_and_closed_with_the_last_lifetime_around_who_holds_it() -> None:
+    clients, begun, over = Clients(), threading.Event(), threading.Event()
+
+    @lifetime()
+    def other() -> None:
+        assert shared("cluster", clients.open) == 1
+        begun.set()
+        over.wait(30)
+
+    thread = threading.Thread(target=other)
+    with lifetime():
+        for _ in range(3):
+            with lifetime():
+                assert shared("cluster", clients.open) == 1
+        assert shared("elsewhere", clients.open) == 2
+        thread.start()
+        begun.wait(30)
+    assert (clients.opened, clients.closed) == (2, 1)
+    over.set()
+    thread.join()
+    assert (clients.opened, clients.closed) == (2, 2)
+    with lifetime():
+        assert shared("cluster", clients.open) == 3
+    assert clients.closed == 3
+
+
+def test_outside_of_any_lifetime_nothing_is_shared_and_nobody_closes_it() -> None:
+    clients = Clients()
+    assert (shared("cluster", clients.open), shared("cluster", clients.open)) == (1, 2)
+    assert clients.closed == 0
+
+
+def test_a_trigger_holds_a_client_over_all_its_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, looks = Clients(), list[int]()
+    real = FileSource.open
+
+    def opened(source: Any, given: Any) -> Any:
+        looks.append(shared("cluster", clients.open))
+        return real(source, given)
+
+    world.run(1)
+    monkeypatch.setattr(FileSource, "open", opened)
+    assert not fires(triggered(world, context(world.root, number=2)))
+    assert len(looks) > 1
+    assert (set(looks), clients.opened, clients.closed) == ({1}, 1, 1)
+    world.land(2)
+    assert fires(triggered(world, context(world.root, number=2)))
+    assert (clients.opened, clients.closed) == (2, 2)

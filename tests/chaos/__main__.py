@@ -20,7 +20,8 @@ from pathlib import Path
 from tests.chaos.offspring import adopt_orphans, end_offspring
 from tests.chaos.tally import Tally, append, total
 from tests.chaos.world import World
-from tests.support.systems import DEFAULT, SYSTEMS, surroundings
+from tests.support.served_systems import SYSTEMS
+from tests.support.systems import DEFAULT, surroundings
 
 REAL_SHARE = 20
 """One kill in so many is real."""

@@ -1,21 +1,24 @@
 """What the chaos engine launches: reads the files of a job and leaves a stage as the runtime does, as JSON lines.
 
-Run as ``python -S -m tests.chaos.engine_process <job file>``: it needs nothing but the standard library, so that a
-launch costs milliseconds. The job file's name holds the tag by which anybody finds the process.
+Run as ``python -S -m tests.chaos.engine_process <job file>``: of files it needs nothing but the standard library, so
+that a launch costs milliseconds. The job file's name holds the tag by which anybody finds the process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import site
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.runtime.polling import revived
 from tests.chaos.signals import kill
+from tests.support import kafka_reader
 from tests.support.stage_parts import write_part
 
 
@@ -24,11 +27,15 @@ def local(path: str) -> Path:
     return Path("/" + path.removeprefix("file:").lstrip("/"))
 
 
-def rows_of(arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a job reads of a source: of files, or of a source of the user's own."""
+def rows_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a read has: lines of files, records of topics, whose client is installed and not of the library, or what a
+    source of the user's own tells."""
+    if "layers" in arguments:
+        site.main()
+        return kafka_reader.rows(arguments)
     if "groups" in arguments:
-        paths = [local(path) for group in arguments["groups"] for path in group["paths"]]
-        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+        paths = (path for group in arguments["groups"] for path in group["paths"])
+        return [json.loads(line) for path in paths for line in local(path).read_text().splitlines()]
     sys.path.append(str(Path(__file__).resolve().parents[1] / "acme"))
     found = revived(arguments).read(arguments["start"], arguments["end"])
     return [dict(row) for row in found]  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.stores.location import open_store
 from tests.support.hooks import Diary
-from tests.support.systems import DEFAULT, SYSTEMS, System
+from tests.support.served_systems import SYSTEMS
+from tests.support.systems import DEFAULT, System
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,3 +155,14 @@ def test_a_batch_of_another_pipeline_is_found(tmp_path: Path) -> None:
     [finding] = verify_all(made)
     assert finding.kind == "identity"
     assert "'other'" in finding.message
+
+
+def test_a_source_that_had_no_position_begins_at_its_first_one(tmp_path: Path) -> None:
+    made = claimed(tmp_path)
+    made.offset_log.add(0, replace(entry(0), ends={"orders": "1", "refunds": None}, starts={}))
+    made.commit_log.add(0, CommitEntry())
+    made.offset_log.add(
+        1, replace(entry(1), ends={"orders": "2", "refunds": "7"}, starts={"orders": "1", "refunds": "5"})
+    )
+    made.commit_log.add(1, CommitEntry())
+    assert verify_all(made) == []

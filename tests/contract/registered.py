@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -15,10 +15,14 @@ FIXTURE = "system_name"
 """
 
 
-def registered(systems: Iterable[str]) -> Any:
-    """The fixture :data:`FIXTURE` over the names of a suite's systems."""
+def registered(systems: Iterable[str], *, slow: Collection[str] = ()) -> Any:
+    """The fixture :data:`FIXTURE` over the names of a suite's systems.
 
-    @pytest.fixture(params=list(systems), name=FIXTURE)
+    :param slow: those that are none of the inner loop's, such as what a server is started for.
+    """
+    params = [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in systems]
+
+    @pytest.fixture(params=params, name=FIXTURE)
     def system_name(request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.engines import packaging
 from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime import secrets
 from airflow_provider_microbatch.runtime.job import Job, Requirements
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import make_job
@@ -215,3 +216,19 @@ def test_a_setting_without_a_value_has_not_that_of_the_next_line(tmp_path: Path,
     file = tmp_path / "spark.conf"
     file.write_text(f"{text}\n\nspark.master local\n")
     assert packaging.property_of(file, "spark.jars") is None
+
+
+def test_secrets_lie_beside_the_job_for_this_user_alone_and_the_driver_removes_them(tag: str, job: Job) -> None:
+    handed = {"orders/kafka.sasl.jaas.config": "hush"}
+    shipment = packaging.pack(tag=tag, job=job, code_files=[], conf={}, base=None, secrets=handed)
+    file = shipment.job.with_name(secrets.FILE)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in shipment.folder.rglob("*") if path.is_file() and b"hush" in path.read_bytes()] == [
+        secrets.FILE
+    ]
+    secrets.take_file(shipment.job)
+    assert not file.exists()
+    assert secrets.secret("orders/kafka.sasl.jaas.config") == "hush"
+    secrets.give({})
+    with pytest.raises(ValueError, match="not handed to Spark"):
+        secrets.secret("orders/kafka.sasl.jaas.config")

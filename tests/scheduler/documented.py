@@ -10,6 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+SERVED = {"kafka"}
+"""Pages whose DAG reads from a server that the tests' Airflow has not. They are parsed beside their own tests, which
+run the same on the real server: ``tests/sources/test_kafka_definition.py``."""
+
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
 _NAMED_IN_THE_TEXT = """\
@@ -80,7 +84,7 @@ def documented(home: Path, *, api: str) -> Iterator[Documented]:
     readme, _ = blocks(ROOT / "README.md")
     yield _adapted("README", readme, home / "README", engine="spark_default")
     pipeline = readme.partition("\nwith DAG(")[0]
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in SERVED):
         for number, block in enumerate(block for block in blocks(page) if "DAG(" in block):
             name = f"{page.stem}_{number}"
             yield _adapted(name, f"{pipeline}\n{_NAMED_IN_THE_TEXT}\n{block}", home / name)

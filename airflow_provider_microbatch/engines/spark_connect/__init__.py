@@ -112,7 +112,9 @@ class SparkConnectEngine:
             files += packaging.module_files(job.requires.modules, folder)
             if job.requires.modules:
                 files.append(packaging.zip_runtime(folder))  # which the server need not have
-            launch.wire.send({"do": "run", "job": job.to_json(), "files": [str(path) for path in files]})
+            named = [str(path) for path in files]
+            # The socket is this user's alone, and what goes through it lies nowhere.
+            launch.wire.send({"do": "run", "job": job.to_json(), "files": named, "secrets": dict(code.secrets)})
         except OSError as error:
             launch.close()
             packaging.unpack(handle["tag"])

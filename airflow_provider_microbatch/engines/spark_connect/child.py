@@ -21,6 +21,7 @@ from typing import Any
 
 from airflow_provider_microbatch.engines.spark_connect.session import AttemptSession, end_session
 from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire
+from airflow_provider_microbatch.runtime import secrets
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
@@ -109,6 +110,7 @@ def _run(wire: Wire, session: AttemptSession, opened: Mapping[str, Any]) -> int:
     try:
         pin(session.spark, opened["conf"])
         _import_from(session.spark, [Path(path) for path in request["files"]])
+        secrets.give(request.get("secrets", {}))
         run_job(session.spark, Job.from_json(request["job"]))
     except BatchFailure as failure:
         sys.stderr.write(failure.traceback or f"{failure.error}\n")

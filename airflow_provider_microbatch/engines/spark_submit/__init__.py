@@ -121,7 +121,21 @@ class SparkSubmitEngine:
         if self._class_archive:
             environment = class_archive.with_archive(self._class_archive, environment, binary=binary)
         tag = handle["tag"]
-        shipment = packaging.pack(tag=tag, job=job, code_files=code.files, conf=self._settings(target, tag), base=base)
+        if code.secrets and target.deploy_mode == "cluster":
+            # The driver is on another host: they would travel by whatever carries --files there, and be left there.
+            raise EngineError(
+                f"{handle['application']} needs secrets ({', '.join(sorted(code.secrets))}), and in deploy mode "
+                "'cluster' there is no private way to hand them over. Use deploy mode 'client', or a Spark "
+                "Connect server."
+            )
+        shipment = packaging.pack(
+            tag=tag,
+            job=job,
+            code_files=code.files,
+            conf=self._settings(target, tag),
+            base=base,
+            secrets=code.secrets,
+        )
         # A driver of this host reads the job where it lies.
         carried = str(shipment.job) if target.deploy_mode == "cluster" else None
         try:

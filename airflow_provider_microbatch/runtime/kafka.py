@@ -1,0 +1,68 @@
+"""Reads exactly the offsets of a plan. Runs where Spark runs: Spark Connect's API only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.files import ReadResult
+from airflow_provider_microbatch.runtime.secrets import secret
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+_HEADERS = ", headers array<struct<key: string, value: binary>>"
+
+
+def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
+    """Read the pieces of one range of a Kafka source, by Spark's own connector.
+
+    :param spark: the session.
+    :param arguments: ``name``, ``layers`` (each with one piece of a partition at most: first offset and end, by topic
+        and partition), ``left_out`` (pieces of the range that are gone), ``headers``, ``options``, and the names of
+        options that are ``secrets``.
+    :return: the records, with the columns of Spark's connector.
+    :raises ValueError: if Spark lacks the connector, or was not handed a secret.
+    """
+    told = {"layers": arguments["layers"], "left_out": arguments["left_out"]}
+    frames = [_layer(spark, arguments, layer) for layer in arguments["layers"]]
+    if not frames:
+        schema = _COLUMNS + (_HEADERS if arguments["headers"] else "")
+        return ReadResult(frame=spark.createDataFrame([], schema), told=told)
+    return ReadResult(frame=reduce(lambda one, other: one.unionByName(other), frames), told=told)
+
+
+def _layer(
+    spark: SparkSession, arguments: Mapping[str, Any], layer: Mapping[str, Mapping[str, list[int]]]
+) -> DataFrame:
+    starts, ends = (
+        {topic: {number: piece[at] for number, piece in pieces.items()} for topic, pieces in layer.items()}
+        for at in (0, 1)
+    )
+    name = arguments["name"]
+    options = {
+        **arguments["options"],
+        **{option: secret(f"{name}/{option}") for option in arguments["secrets"]},
+        # These partitions alone: a topic may have more by now.
+        "assign": json.dumps({topic: [int(number) for number in pieces] for topic, pieces in layer.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "includeHeaders": str(arguments["headers"]).lower(),
+        # What went since the plan fails the attempt, and the next one says so, or goes on without it by name.
+        "failOnDataLoss": "true",
+    }
+    try:
+        return spark.read.format("kafka").options(**options).load()
+    except Exception as error:
+        if "kafka" in str(error).lower() and "find" in str(error).lower():
+            raise ValueError(
+                f"source {name!r}: Spark lacks its Kafka connector, org.apache.spark:spark-sql-kafka-0-10 of Spark "
+                f"{spark.version}. A spark-submit is given it by the source; a Spark Connect server has to be started "
+                "with it."
+            ) from error
+        raise

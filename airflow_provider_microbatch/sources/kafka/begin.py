@@ -1,0 +1,97 @@
+"""Where the first batch begins: on record before it is planned, as Spark's own source has it.
+
+``sources/<name>/0`` is the initial offset of Spark's Kafka source: a byte 0 (for Spark 2.1, SPARK-19517), then ``v1``
+and the position. A query whose checkpoint is taken over has written it; ours is found by one that goes on from us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources.kafka import EARLIEST, LATEST, KafkaSource
+from airflow_provider_microbatch.sources.kafka.cluster import Cluster
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, named, parse, render
+from airflow_provider_microbatch.stores import Store
+
+_ENTRY = "0"
+_HEAD = b"\x00v1\n"
+_EARLIEST, _LATEST = -2, -1
+
+
+class Beginning:
+    """:param log: Spark's source log."""
+
+    def __init__(self, log: Store) -> None:
+        self._log = log
+
+    def get(self) -> Offset | None:
+        """The text of the position; None if none is on record yet. Writes nothing.
+
+        :raises CorruptEntryError: if it is torn.
+        """
+        data = self._log.get(_ENTRY)
+        if data is None:
+            return None
+        where = f"{self._log.location}/{_ENTRY}"
+        if not data.startswith(_HEAD):
+            raise CorruptEntryError(
+                f"{where} is torn, or not of a Kafka source: {data[:40]!r}. Restore it from a backup of the checkpoint."
+            )
+        return render(parse(data.removeprefix(_HEAD).decode(), where=where))
+
+    def pin(self, position: Mapping[Partition, int]) -> Offset:
+        """Put it on record, if none is; what is on record then."""
+        self._log.put_if_absent(_ENTRY, _HEAD + render(position).encode())
+        found = self.get()
+        assert found is not None, "it was put there, and nobody removes it"
+        return found
+
+
+def beginning(
+    source: KafkaSource, partitions: Iterable[Partition], cluster: Callable[[], Cluster], *, name: str
+) -> dict[Partition, int]:
+    """Where the source begins, as of now.
+
+    :param name: of the source, for messages.
+    :raises SourceError: if it is to begin where there is nothing, or it is not said for all partitions where.
+    """
+    wanted = list(partitions)
+    if source.start == EARLIEST:
+        return cluster().earliest(wanted)
+    latest = cluster().latest(wanted)
+    if source.start == LATEST:
+        return latest
+    if source.begins_ms is not None:
+        since = cluster().since(wanted, source.begins_ms)
+        # What is not committed yet lies behind the end: it begins there then, and it is none of the past.
+        return {one: latest[one] if at is None else min(latest[one], at.offset) for one, at in since.items()}
+    return _given(source, wanted, earliest=cluster().earliest(wanted), latest=latest, name=name)
+
+
+def _given(
+    source: KafkaSource,
+    wanted: list[Partition],
+    *,
+    earliest: Mapping[Partition, int],
+    latest: Mapping[Partition, int],
+    name: str,
+) -> dict[Partition, int]:
+    assert isinstance(source.start, Mapping)
+    given = {(topic, int(number)): at for topic, numbers in source.start.items() for number, at in numbers.items()}
+    for what, them in (("names", given.keys() - set(wanted)), ("does not name", set(wanted) - given.keys())):
+        if them:
+            which = "which is not there" if what == "names" else "which is there"
+            raise SourceError(
+                f"source {name!r}: start {what} {', '.join(map(named, sorted(them)))}, {which}. Give it an offset for "
+                "each partition; -2 is the earliest and -1 the latest."
+            )
+    found = {}
+    for one, at in given.items():
+        found[one] = earliest[one] if at == _EARLIEST else latest[one] if at == _LATEST else at
+        if not earliest[one] <= found[one] <= latest[one]:
+            raise SourceError(
+                f"source {name!r}: start has offset {at} for {named(one)}, which has {earliest[one]} to {latest[one]}."
+            )
+    return found

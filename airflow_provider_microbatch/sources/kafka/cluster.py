@@ -1,0 +1,213 @@
+"""What is asked of a cluster: by the client of librdkafka, without a JVM."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import Close, shared
+from airflow_provider_microbatch.registry import DISTRIBUTION
+from airflow_provider_microbatch.sources.kafka.access import Access
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """:param id: which topic of this name it is: one that is removed and made again has another.
+    :param partitions: numbers of its partitions.
+    """
+
+    name: str
+    id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """:param offset: -1 for none.
+    :param time_ms: its timestamp, milliseconds since the epoch, UTC; of what was not asked by a time, -1.
+    """
+
+    offset: int
+    time_ms: int
+
+
+class Cluster:
+    """:param access: how it is reached.
+    :param timeout: seconds that one request may take, with all that the client tries meanwhile.
+    :param committed_only: the end of a partition is where its first open transaction begins.
+    """
+
+    def __init__(self, access: Access, *, timeout: float, committed_only: bool) -> None:
+        self._access = access
+        self._timeout = timeout
+        self._committed_only = committed_only
+
+    def topics_like(self, pattern: str) -> list[str]:
+        """Names of the topics that a pattern matches as a whole; those of Kafka itself are none of them."""
+        found = self._ask(lambda client: client.list_topics(timeout=self._timeout)).topics
+        return sorted(name for name in found if re.fullmatch(pattern, name) and not name.startswith("__"))
+
+    def topics(self, names: Collection[str]) -> dict[str, Topic]:
+        """Those of the topics that exist."""
+        if not names:
+            return {}
+        kafka = _library()
+        asked = kafka.TopicCollection(sorted(names))
+        futures = self._ask(lambda client: client.describe_topics(asked, request_timeout=self._timeout))
+        found = {}
+        for name, future in futures.items():
+            with suppress(_UnknownError):
+                told = self._result(future)
+                found[name] = Topic(
+                    name=name, id=str(told.topic_id), partitions=tuple(sorted(one.id for one in told.partitions))
+                )  # fmt: skip
+        return found
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that is still there."""
+        return self._offsets(dict.fromkeys(partitions, self._spec().earliest()))
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset that comes next. Of a topic with transactions, where the first open one begins."""
+        return self._offsets(dict.fromkeys(partitions, self._spec().latest()), committed_only=self._committed_only)
+
+    def highest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset that comes next, whatever is open."""
+        return self._offsets(dict.fromkeys(partitions, self._spec().latest()))
+
+    def since(self, partitions: Iterable[Partition], ms: int) -> dict[Partition, Record | None]:
+        """The first record of that time or later, by the records' own timestamps; None if there is none yet.
+
+        :param ms: milliseconds since the epoch, UTC.
+        """
+        found = self._records(dict.fromkeys(partitions, self._spec().for_timestamp(ms)))
+        return {one: record if record.offset >= 0 else None for one, record in found.items()}
+
+    def commit(self, group: str, position: Position) -> None:
+        """Let a consumer group stand there, for whoever looks at it."""
+        kafka = _library()
+        asked = [
+            kafka.ConsumerGroupTopicPartitions(group, [kafka.TopicPartition(*one, at) for one, at in position.items()])
+        ]
+        futures = self._ask(
+            lambda client: client.alter_consumer_group_offsets(asked, request_timeout=self._timeout)
+        )  # fmt: skip
+        for future in futures.values():
+            for one in self._result(future).topic_partitions:
+                if one.error is not None:
+                    raise SourceError(f"consumer group {group!r}, {one.topic}-{one.partition}: {one.error.str()}")
+
+    def _offsets(self, asked: Mapping[Partition, Any], *, committed_only: bool = False) -> dict[Partition, int]:
+        return {one: record.offset for one, record in self._records(asked, committed_only=committed_only).items()}
+
+    def _records(self, asked: Mapping[Partition, Any], *, committed_only: bool = False) -> dict[Partition, Record]:
+        if not asked:
+            return {}
+        kafka = _library()
+        level = kafka.IsolationLevel.READ_COMMITTED if committed_only else kafka.IsolationLevel.READ_UNCOMMITTED
+        specs = {kafka.TopicPartition(*one): spec for one, spec in asked.items()}
+        futures = self._ask(
+            lambda client: client.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
+        )  # fmt: skip
+        found = {}
+        for one, future in futures.items():
+            try:
+                told = self._result(future)
+                found[one.topic, one.partition] = Record(offset=int(told.offset), time_ms=int(told.timestamp))
+            except _UnknownError as error:
+                where = named((one.topic, one.partition))
+                raise SourceError(f"{where} does not exist in {self._access.servers}: {error}") from error
+        return found
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        kafka = _library()
+        try:
+            return question(self._held.client)
+        except kafka.KafkaException as error:
+            raise self._error(error) from error
+
+    def _result(self, future: Any) -> Any:
+        kafka = _library()
+        try:
+            return future.result(timeout=self._timeout + 5.0)
+        except kafka.KafkaException as error:
+            if error.args[0].code() in _unknown_codes():
+                raise _UnknownError(error.args[0].str()) from error
+            raise self._error(error) from error
+        except TimeoutError as error:
+            raise SourceError(f"no answer from {self._access.servers} in {self._timeout:g} seconds.") from error
+
+    def _error(self, error: Any) -> SourceError:
+        told = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+        return SourceError(
+            f"Kafka at {self._access.servers} did not answer as it should: {told}. Is it up, and may this user read "
+            "there?"
+        )
+
+    @cached_property
+    def _held(self) -> _Held:
+        # Also held from here: what a client was asked for fails when nobody holds it any more.
+        key = (type(self).__module__, *sorted(self._access.client.items()))
+        return shared(key, lambda: _opened(self._access))
+
+    @staticmethod
+    def _spec() -> Any:
+        return _library().admin.OffsetSpec
+
+
+class _UnknownError(Exception):
+    """There is no such topic or partition."""
+
+
+class _Held:
+    """A client. It has no close: it ends its threads when nobody holds it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def close(self) -> None:
+        self.client = None
+
+
+def _opened(access: Access) -> tuple[_Held, Close]:
+    kafka = _library()
+    # What it has to say of brokers that are away it would say on stderr, each time it tries; errors say it too.
+    settings = {"log_level": 2, **access.client}
+    try:
+        client = kafka.admin.AdminClient(settings, error_cb=_told)
+    except kafka.KafkaException as error:
+        raise SourceError(f"the client for {access.servers} cannot be made: {error.args[0].str()}") from error
+    held = _Held(client)
+    return held, held.close
+
+
+def _told(error: Any) -> None:
+    log.debug("librdkafka: %s", error)
+
+
+def _unknown_codes() -> tuple[int, ...]:
+    error = _library().KafkaError
+    return (error.UNKNOWN_TOPIC_OR_PART, error._UNKNOWN_PARTITION, error._UNKNOWN_TOPIC)
+
+
+def _library() -> Any:
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as error:
+        raise SourceError(
+            f"a KafkaSource is planned by confluent-kafka, which is not installed ({error}). "
+            f"Run: pip install '{DISTRIBUTION}[kafka]'"
+        ) from error
+    return confluent_kafka

@@ -1,0 +1,433 @@
+"""The Kafka source beside its checkpoint: plans ranges of offsets and says how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
+from airflow_provider_microbatch.sources.kafka.access import Access
+from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning
+from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Topic
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named, parse, render
+from airflow_provider_microbatch.sources.kafka.pieces import Pieces
+from airflow_provider_microbatch.sources.kafka.share import limited
+from airflow_provider_microbatch.sources.kafka.taken import Taken
+from airflow_provider_microbatch.sources.kafka.topics import Topics
+from airflow_provider_microbatch.sources.kafka.window import SPLITS, of_spans, survey
+
+T = TypeVar("T")
+
+READER = "airflow_provider_microbatch.runtime.kafka:read"
+
+
+class OpenKafkaSource(OpenSource):
+    """Offsets are Spark's, ``{"orders":{"0":23,"1":7}}``; range ``(a, b]`` is what lies at ``a`` or behind it and
+    before ``b``, without what lanes of data intervals have taken out of it.
+
+    There is no log of what is planned: of two planners the offset entry's put decides. What the entry cannot say is put
+    on record before it: where the first batch begins, where a topic begins that came later, and which topic of its name
+    it is.
+    """
+
+    def __init__(self, source: KafkaSource, context: SourceContext) -> None:
+        self._source = source
+        self._name = context.name
+        self._lane = context.lane
+        self._clock_ms = context.clock_ms
+        self._connect = context.connect
+        self._beginning = Beginning(context.log)
+        self._taken = Taken(context.state)
+        self._topics = Topics(source, name=context.name, cluster=lambda: self._cluster, state=context.state)
+
+    @property
+    def splits(self) -> str:
+        return SPLITS
+
+    @cached_property
+    def _access(self) -> Access:
+        if self._source.conn_id is not None:
+            return Access.of_connection(self._connect(self._source.conn_id))
+        return Access.of_servers(self._source.bootstrap_servers or "")
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        committed_only = self._source.isolation == READ_COMMITTED
+        return Cluster(self._access, timeout=self._source.timeout, committed_only=committed_only)
+
+    def check(self) -> None:
+        """Are the topics there, and does this user see them?"""
+        self._named(self._topics.now)
+        self._access.options()
+        self._access.secrets()
+
+    def has_new(self, position: Offset | None) -> bool:
+        """One request where there is something; else one more, for partitions and topics that came since."""
+        return self._named(lambda: self._has_new(position))
+
+    def _has_new(self, position: Offset | None) -> bool:
+        known = self._start(position)
+        if known is None:
+            partitions = _partitions(self._topics.now().values())
+            # What is to begin elsewhere begins where that is at the first plan, so there has to be one.
+            begins_elsewhere = self._source.start != EARLIEST and bool(partitions)
+            return begins_elsewhere or self._latest(partitions) != self._cluster.earliest(partitions)
+        ours = [one for one in known if self._is_meant(one)]
+        if self._source.pattern is None and any(at > known[one] for one, at in self._latest(ours).items()):
+            return True
+        latest = self._latest(_partitions(self._topics.now().values()))
+        self._check_forward(known, latest)
+        return any(at > self._from(known, one) for one, at in latest.items())
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        """Where the partitions are, as far as the limit goes. Writes down where the first batch begins, and topics that
+        are seen for the first time."""
+        return self._named(lambda: self._latest_offset(start, limit))
+
+    def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
+        topics = self._topics.now()
+        partitions = _partitions(topics.values())
+        latest, earliest = self._latest(partitions), self._cluster.earliest(partitions)
+        known = self._start(start)
+        if known is None:
+            if not partitions or (self._source.start == EARLIEST and latest == earliest):
+                return None
+            begins = beginning(self._source, partitions, lambda: self._cluster, name=self._name)
+            known = self._parsed(self._beginning.pin(begins))
+        self._topics.pin(list(topics.values()), lambda new: self._first_seen(new, known, earliest))
+        self._check_forward(known, latest)
+        self._check_gone_topics(known, topics.keys())
+        begin = self._behind_intervals({one: self._from(known, one) for one in partitions})
+        self._check_lost(Pieces.between(begin, latest) - self._taken.by_intervals(), earliest)
+        most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
+        end = {
+            **known,
+            **limited(begin, {one: max(begin[one], at) for one, at in latest.items()}, min(most, default=None)),
+        }
+        return start if start is not None and end == known else render(end)
+
+    def initial_offset(self) -> Offset | None:
+        """Where the first batch begins, as it is on record."""
+        return self._beginning.get()
+
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """The offsets of the range, but for those that are gone and may be, and Spark's connector with all that it
+        needs but secrets, which it is told the names of."""
+        return self._named(lambda: self._read(start, end))
+
+    def _read(self, start: Offset | None, end: Offset | None) -> Read:
+        planned = self._pieces(start, end, claim=True)
+        there = self._there(planned)
+        options = {key: as_spark(value) for key, value in self._source.options.items()}
+        return Read(
+            reader=READER,
+            arguments={
+                "name": self._name,
+                "layers": there.layers(),
+                "left_out": (planned - there).to_json(),
+                "headers": self._source.headers,
+                "options": {
+                    **options,
+                    **self._access.options(),
+                    "kafka.isolation.level": self._source.isolation,
+                },
+                "secrets": sorted(self._access.secrets()),
+            },
+            requires=self._source.requires(),
+        )
+
+    def secrets(self) -> Mapping[str, str]:
+        """What Spark's connector logs in with."""
+        return self._named(self._access.secrets)
+
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Records that are gone, and that ``on_data_loss="record_gap"`` goes on without."""
+        if self._source.on_data_loss == FAIL:
+            return None
+        planned = self._pieces(start, end)
+        before = Pieces.from_json((told or {}).get("left_out", {}), where="what a reader told")
+        lost = self._named(lambda: planned - self._there(planned)) - before
+        return f"gone before they were read, and left out: {_words(lost)}" if lost else None
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """Are the topics those that were planned, still, and has Spark read the range?"""
+        planned = self._pieces(start, end)
+        self._named(lambda: self._topics.check({topic for topic, _ in planned.of}))
+        if told is None:
+            return
+        where = "what the reader told"
+        read = Pieces.made(
+            ((topic, int(number)), (piece[0], piece[1]))
+            for layer in told["layers"]
+            for topic, partitions in layer.items()
+            for number, piece in partitions.items()
+        )
+        if read | Pieces.from_json(told["left_out"], where=where) != planned:
+            raise SourceChangedError(
+                f"source {self._name!r}: what was read is not what was planned. Run the batch again."
+            )
+
+    def commit(self, end: Offset) -> None:
+        """Let the consumer group stand there, if there is one. Only the live lane's position is one."""
+        group = self._source.group_id
+        if group is not None and self._lane == LIVE:
+            self._named(lambda: self._cluster.commit(group, self._parsed(end)))
+
+    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Records that are gone, or a topic that is."""
+        planned = self._pieces(start, end)
+
+        def why() -> str | None:
+            try:
+                self._topics.check({topic for topic, _ in planned.of})
+            except SourceError as error:
+                return str(error)
+            lost = planned - self._available(planned)
+            return (
+                f"source {self._name!r}: gone: {_words(lost)}" if lost and self._source.on_data_loss == FAIL else None
+            )
+
+        return self._named(why)
+
+    def check_offset(self, offset: Offset) -> None:
+        """A position names all partitions of its topics, and offsets that they have."""
+        self._named(lambda: self._check_offset(offset))
+
+    def _check_offset(self, offset: Offset) -> None:
+        try:
+            position = self._parsed(offset)
+        except CorruptEntryError as error:
+            raise SourceError(str(error)) from error
+        meant = _partitions(self._topics.now().values())
+        if set(position) != set(meant):
+            raise self._error(
+                f"{offset} is no position of {self._source.location()}, which has an offset for each of "
+                f"{', '.join(map(named, meant))}."
+            )
+        earliest, latest = self._cluster.earliest(meant), self._cluster.highest(meant)
+        for one, at in position.items():
+            if not earliest[one] <= at <= latest[one]:
+                raise self._error(f"{named(one)} has offsets from {earliest[one]} to {latest[one]}, and not {at}.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        """Whether it is farther in a partition, and in none less far; None if it is in one and not in another."""
+        one, two = self._start(offset) or {}, self._start(other) or {}
+        further = [self._from(one, key) - self._from(two, key) for key in {*one, *two}]
+        ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
+        return None if ahead and behind else ahead
+
+    def lag(self, position: Offset | None) -> Figures:
+        """Offsets of all partitions together."""
+        return Figures(splits=sum(self.lag_by_split(position).values()))
+
+    def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
+        """Offsets by partition."""
+        return self._named(lambda: self._lag(position))
+
+    def _lag(self, position: Offset | None) -> Mapping[str, int]:
+        partitions = _partitions(self._topics.now().values())
+        latest, known = self._latest(partitions), self._start(position)
+        if known is None:
+            known = beginning(self._source, partitions, lambda: self._cluster, name=self._name)
+        return {named(one): max(0, latest[one] - self._from(known, one)) for one in partitions}
+
+    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
+        """How many offsets. Of rows there may be fewer: control records and aborted ones have offsets too."""
+        return Figures(splits=self._pieces(start, end).count)
+
+    def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
+        """By the records' timestamps."""
+
+        def look() -> IntervalSurvey:
+            inside, wanted = self._of_interval(interval)
+            return survey(
+                inside,
+                wanted,
+                lane=self._lane,
+                taken=self._taken,
+                held=held,
+                of_live=self._of_live(held),
+                range_of=self._range_of,
+            )
+
+        return self._named(look)
+
+    def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
+        """Take what no other lane has, in pieces; the range goes around all of them."""
+
+        def take() -> tuple[Offset | None, Offset | None]:
+            topics = self._topics.now().values()
+            earliest = self._cluster.earliest(_partitions(topics))
+            self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
+            _, wanted = self._of_interval(interval)
+            pieces = self._taken.take(self._lane, wanted, live=lambda: self._of_live(held))
+            start = render({one: found[0][0] for one, found in pieces.of.items()})
+            return start, render({one: found[-1][1] for one, found in pieces.of.items()}) if pieces else start
+
+        return self._named(take)
+
+    def _of_interval(self, interval: Interval) -> tuple[Pieces, Pieces]:
+        partitions = _partitions(self._topics.now().values())
+        earliest, latest, now_ms = self._cluster.earliest(partitions), self._latest(partitions), self._clock_ms()
+
+        def of(spans: Iterable[tuple[int, int]]) -> Pieces:
+            return of_spans(lambda: self._cluster, spans, earliest=earliest, latest=latest, now_ms=now_ms)
+
+        inside = of([(interval.start_ms, interval.end_ms)])
+        return inside, inside | of(interval.late)
+
+    def _of_live(self, held: HeldRanges) -> Pieces:
+        """What the live lane has by its log. What is older than the log is its own too, from where it began."""
+        ranges = held.get(LIVE, ())
+        found = Pieces()
+        if ranges and ranges[0].key.id > 0:
+            found = self._between(None, ranges[0].start)
+        for one in ranges:
+            found |= self._range_of(one)
+        return found
+
+    def _range_of(self, held: HeldRange) -> Pieces:
+        return self._between(held.start, held.end)
+
+    def _pieces(self, start: Offset | None, end: Offset | None, *, claim: bool = False) -> Pieces:
+        """What a batch of this lane has to read.
+
+        :param claim: see to it that no other lane takes it from now on.
+        """
+        if start == end:
+            return Pieces()
+        if self._lane != LIVE:
+            own = self._taken.by_lane(self._lane)
+            if own is None:
+                raise self._error(f"what lane {self._lane} has is not on record any more. Restore the checkpoint.")
+            return own
+        found = self._between(start, end)
+        return self._taken.live_claims(found) if claim else found - self._taken.by_intervals()
+
+    def _between(self, start: Offset | None, end: Offset | None) -> Pieces:
+        last = {} if end is None else self._parsed(end)
+        first = self._start(start)
+        if first is None:
+            first = {}
+        return Pieces.between({one: self._from(first, one) for one in last}, last)
+
+    def _start(self, position: Offset | None) -> dict[Partition, int] | None:
+        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        text = self._beginning.get() if position is None else position
+        return None if text is None else self._parsed(text)
+
+    def _from(self, position: Position, partition: Partition) -> int:
+        """Where the partition is read from."""
+        at = position.get(partition)
+        return self._topics.begin(partition) if at is None else at
+
+    def _behind_intervals(self, position: Position) -> dict[Partition, int]:
+        """Past what lanes of intervals have right there: a limit is for what there is to read."""
+        taken = self._taken.by_intervals().of
+        return {
+            one: next((end for start, end in taken.get(one, ()) if start <= at < end), at)
+            for one, at in position.items()
+        }
+
+    def _parsed(self, offset: Offset) -> dict[Partition, int]:
+        return parse(offset, where=f"source {self._name!r}")
+
+    def _is_meant(self, partition: Partition) -> bool:
+        wanted = self._source.partitions.get(partition[0])
+        return partition[1] in wanted if wanted is not None else partition[0] in self._source.names
+
+    def _first_seen(
+        self, topics: Collection[Topic], known: Position, earliest: Mapping[Partition, int]
+    ) -> dict[Partition, int]:
+        """Where topics begin that no position has had yet: what went before nobody has promised to read."""
+        had = {topic for topic, _ in known}
+        return {one: earliest[one] for one in _partitions(topics) if one[0] not in had}
+
+    def _latest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        return self._cluster.latest(partitions)
+
+    def _check_forward(self, known: Position, latest: Position) -> None:
+        back = {one: at for one, at in latest.items() if one in known and at < known[one]}
+        if not back:
+            return
+        # What is open or aborted may lie before a position of when all was read.
+        highest = self._cluster.highest(back)
+        for one, at in highest.items():
+            if at < known[one]:
+                raise self._error(
+                    f"{named(one)} ends at {at}, and was planned up to {known[one]}: it was made again, or has lost "
+                    "records by an unclean election of its leader. What is there now cannot be told from what was "
+                    "read. Begin it again, or where it goes on: `microbatch set-offset`."
+                )
+
+    def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
+        """What a pattern does not match any more, since the topic is gone, may have had what was not read."""
+        gone = sorted({topic for topic, _ in known} - set(topics))
+        if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
+            self._topics.check(gone)
+
+    def _check_lost(self, planned: Pieces, earliest: Position) -> None:
+        lost = planned.before(earliest)
+        if lost and self._source.on_data_loss == FAIL:
+            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost)}")
+
+    def _lost(self, lost: Pieces) -> str:
+        return (
+            f"{_words(lost)} of {self._source.location()} are gone before they were read: retention, or somebody, has "
+            "removed them. on_data_loss='record_gap' goes on without them, and each batch says what it lacks; or set "
+            "the position behind them: `microbatch set-offset`. Keep records longer than the pipeline may stand still."
+        )
+
+    def _there(self, planned: Pieces) -> Pieces:
+        """What of the pieces can be read.
+
+        :raises SourceChangedError: if a part of them cannot, and that is not to be left out.
+        """
+        if self._source.on_data_loss == FAIL:
+            try:
+                self._topics.check({topic for topic, _ in planned.of})
+            except SourceError as error:
+                raise SourceChangedError(str(error)) from error
+        there = self._available(planned)
+        lost = planned - there
+        if lost and self._source.on_data_loss == FAIL:
+            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost)}")
+        return there
+
+    def _available(self, planned: Pieces) -> Pieces:
+        topics = self._cluster.topics({topic for topic, _ in planned.of})
+        partitions = [one for one in planned.of if one[0] in topics and one[1] in topics[one[0]].partitions]
+        there = Pieces({one: planned.of[one] for one in partitions})
+        return there - there.before(self._cluster.earliest(partitions))
+
+    def _named(self, question: Callable[[], T]) -> T:
+        """Its answer; of an error, which source has it."""
+        try:
+            return question()
+        except (SourceError, IntervalError) as error:
+            if repr(self._name) in str(error):
+                raise
+            raise type(error)(f"source {self._name!r}: {error}") from error
+
+    def _error(self, text: str) -> SourceError:
+        return SourceError(f"source {self._name!r}: {text}")
+
+
+def _partitions(topics: Collection[Topic]) -> list[Partition]:
+    return sorted((topic.name, number) for topic in topics for number in topic.partitions)
+
+
+def _words(pieces: Pieces) -> str:
+    """For people; of many the first."""
+    texts = [f"{named(one)} {start} to {end - 1}" for one, (start, end) in pieces]
+    more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+    return f"{pieces.count:,} offsets ({', '.join(texts[:5])}{more})"

@@ -1,0 +1,109 @@
+"""Sets of offsets: per partition any number of pieces, each from an offset up to, and without, another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Self
+
+from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
+
+Piece = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """:param of: by partition its pieces: in order, apart from each other, none empty; no partition without one."""
+
+    of: Mapping[Partition, tuple[Piece, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def made(cls, found: Iterable[tuple[Partition, Piece]]) -> Self:
+        """Of pieces in any order, which may overlap."""
+        by_partition: dict[Partition, list[Piece]] = {}
+        for partition, (start, end) in sorted(found):
+            if start >= end:
+                continue
+            pieces = by_partition.setdefault(partition, [])
+            if pieces and start <= pieces[-1][1]:
+                pieces[-1] = (pieces[-1][0], max(end, pieces[-1][1]))
+            else:
+                pieces.append((start, end))
+        return cls({partition: tuple(pieces) for partition, pieces in by_partition.items()})
+
+    @classmethod
+    def between(cls, start: Position, end: Position) -> Self:
+        """All from one position up to another; nothing of partitions that only one of them has."""
+        return cls.made((one, (start[one], end[one])) for one in end if one in start)
+
+    def __iter__(self) -> Iterator[tuple[Partition, Piece]]:
+        return ((partition, piece) for partition, pieces in self.of.items() for piece in pieces)
+
+    def __bool__(self) -> bool:
+        return bool(self.of)
+
+    @property
+    def count(self) -> int:
+        """How many offsets."""
+        return sum(end - start for _, (start, end) in self)
+
+    def __or__(self, other: Pieces) -> Pieces:
+        return Pieces.made([*self, *other])
+
+    def __sub__(self, other: Pieces) -> Pieces:
+        left: list[tuple[Partition, Piece]] = []
+        for partition, (start, end) in self:
+            for taken_start, taken_end in other.of.get(partition, ()):
+                if start < taken_start:
+                    left.append((partition, (start, min(end, taken_start))))
+                start = max(start, taken_end)
+                if start >= end:
+                    break
+            left.append((partition, (start, end)))
+        return Pieces.made(left)
+
+    def __and__(self, other: Pieces) -> Pieces:
+        return self - (self - other)
+
+    def before(self, position: Position) -> Pieces:
+        """What of them lies before the position; nothing of partitions that it has not got."""
+        return self & Pieces.made((one, (0, offset)) for one, offset in position.items())
+
+    def layers(self) -> list[dict[str, dict[str, list[int]]]]:
+        """The pieces, so that each layer has one of a partition at most, by topic and partition: what one read of
+        Spark's takes."""
+        rows = zip_longest(*([(one, piece) for piece in pieces] for one, pieces in sorted(self.of.items())))
+        found = []
+        for row in rows:
+            layer: dict[str, dict[str, list[int]]] = {}
+            for (topic, number), piece in filter(None, row):
+                layer.setdefault(topic, {})[str(number)] = list(piece)
+            found.append(layer)
+        return found
+
+    def to_json(self) -> dict[str, dict[str, list[list[int]]]]:
+        """As JSON values."""
+        found: dict[str, dict[str, list[list[int]]]] = {}
+        for (topic, number), pieces in sorted(self.of.items()):
+            found.setdefault(topic, {})[str(number)] = [list(piece) for piece in pieces]
+        return found
+
+    @classmethod
+    def from_json(cls, values: Any, *, where: str) -> Self:
+        """Of what :meth:`to_json` gave.
+
+        :raises CorruptEntryError: if somebody else wrote it.
+        """
+        try:
+            found = [
+                ((str(topic), int(number)), (int(start), int(end)))
+                for topic, partitions in values.items()
+                for number, pieces in partitions.items()
+                for start, end in pieces
+            ]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise CorruptEntryError(f"{where}: {json.dumps(values)[:100]} are no pieces of topics.") from error
+        return cls.made(found)

@@ -1,0 +1,36 @@
+"""How a limit is shared by partitions: in proportion to how far each is behind, as Spark's ``maxOffsetsPerTrigger``."""
+
+from __future__ import annotations
+
+import math
+
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
+
+
+def limited(start: Position, end: Position, most: int | None) -> dict[Partition, int]:
+    """The end of a range of ``most`` offsets at most, at or before ``end``.
+
+    A small partition is not starved by large ones: as with Spark its share is one offset at least. Where that comes to
+    more than the limit, Spark goes beyond it; here the largest shares give way. Of more partitions than the limit has
+    offsets, those that are the farthest behind have one each.
+
+    :param start: has all partitions of ``end``.
+    :param most: None for no limit.
+    """
+    behind = {one: offset - start[one] for one, offset in end.items() if offset > start[one]}
+    total = sum(behind.values())
+    if most is None or total <= most:
+        return dict(end)
+    shares = {one: _share(size, most, total) for one, size in behind.items()}
+    over = sum(shares.values()) - most
+    for kept, order in ((1, sorted(shares, key=lambda one: -shares[one])), (0, sorted(shares, key=behind.__getitem__))):
+        for one in order:
+            spared = max(0, min(over, shares[one] - kept))
+            shares[one] -= spared
+            over -= spared
+    return {one: start[one] + shares.get(one, 0) for one in end}
+
+
+def _share(size: int, most: int, total: int) -> int:
+    exact = size * most / total
+    return min(size, math.ceil(exact) if exact < 1 else math.floor(exact))

@@ -1,0 +1,142 @@
+"""What lanes have taken of the topics: what one lane took no other lane reads.
+
+The live lane takes what comes; that is in its offset log. The lane of a data interval takes pieces out of the middle,
+and what it took is one entry here. All others find these together in one more entry, which is changed by
+compare-and-put alone, so that of two lanes which want the same rows one is first.
+
+Until an interval is planned there is no such entry, and the live lane writes nothing: who plans an interval makes the
+entry first, and looks after that at what the live lane has in its offset log. Who reads a live range has it there
+first, and looks after that for the entry. Whichever way the two meet, one of them sees the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.sources.kafka.pieces import Pieces
+from airflow_provider_microbatch.stores import Store
+
+_ALL = "taken"
+_LANES = "lanes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """:param live: what the live lane has claimed since there is the entry, or had before.
+    :param intervals: what lanes of intervals have, all together.
+    :param newest: the lane that came last, and what it has: who changes the entry next has seen to it that this is an
+        entry of its own.
+    """
+
+    version: str
+    live: Pieces
+    intervals: Pieces
+    newest: tuple[str, Pieces] | None
+
+    def to_bytes(self) -> bytes:
+        newest = None if self.newest is None else {"lane": self.newest[0], "pieces": self.newest[1].to_json()}
+        values = {"live": self.live.to_json(), "intervals": self.intervals.to_json(), "newest": newest}
+        return json.dumps(values, separators=(",", ":")).encode()
+
+
+class Taken:
+    """:param state: what the source keeps for itself."""
+
+    def __init__(self, state: Store) -> None:
+        self._state = state
+
+    def by_intervals(self) -> Pieces:
+        """What lanes of intervals have, all together. Writes nothing."""
+        found = self._find()
+        return Pieces() if found is None else found.intervals
+
+    def by_live(self) -> Pieces:
+        """What the live lane has claimed; nothing while no interval was ever planned. Writes nothing."""
+        found = self._find()
+        return Pieces() if found is None else found.live
+
+    def by_lane(self, lane: str) -> Pieces | None:
+        """What the lane of an interval has; None if it has not been planned."""
+        found = self._find()
+        if found is not None and found.newest is not None and found.newest[0] == lane:
+            return found.newest[1]
+        return self._recorded(lane)
+
+    def live_claims(self, pieces: Pieces) -> Pieces:
+        """What the live lane reads of what its offset log says: all that no lane of an interval has. From now on none
+        takes that. Durable on return, idempotent; writes nothing where no interval was ever planned."""
+        while (found := self._find()) is not None:
+            own = pieces - found.intervals
+            if not own - found.live or self._put(replace(found, live=found.live | own)):
+                return own
+        return pieces
+
+    def take(self, lane: str, wanted: Pieces, *, live: Callable[[], Pieces]) -> Pieces:
+        """What the lane of an interval has from now on: of what it wants all that no other has. Durable on return; said
+        again, it is what it was.
+
+        :param live: what the live lane has in its offset log; asked once there is something that the live lane sees.
+        """
+        found = self._found()
+        held = live()
+        while True:
+            before = self.by_lane(lane)
+            if before is not None:
+                return before
+            free = wanted - found.live - held - found.intervals
+            if not free:
+                return free
+            if found.newest is not None:
+                self._record(*found.newest)
+            if self._put(
+                replace(found, live=found.live | held, intervals=found.intervals | free, newest=(lane, free))
+            ):  # fmt: skip
+                self._record(lane, free)
+                return free
+            found = self._found()
+
+    def _found(self) -> _Found:
+        while (found := self._find()) is None:
+            nothing = _Found(version="", live=Pieces(), intervals=Pieces(), newest=None)
+            self._state.put_if_absent(_ALL, nothing.to_bytes())
+        return found
+
+    def _find(self) -> _Found | None:
+        entry = self._state.get_versioned(_ALL)
+        if entry is None:
+            return None
+        where = f"{self._state.location}/{_ALL}"
+        values = _values(entry.data, where=where)
+        newest = values.get("newest")
+        return _Found(
+            version=entry.version,
+            live=Pieces.from_json(values.get("live"), where=where),
+            intervals=Pieces.from_json(values.get("intervals"), where=where),
+            newest=None if newest is None else (newest["lane"], Pieces.from_json(newest["pieces"], where=where)),
+        )
+
+    def _put(self, found: _Found) -> bool:
+        return self._state.compare_and_put(_ALL, found.to_bytes(), version=found.version) is not None
+
+    def _record(self, lane: str, pieces: Pieces) -> None:
+        self._state.put_if_absent(f"{_LANES}/{lane}", json.dumps(pieces.to_json(), separators=(",", ":")).encode())
+
+    def _recorded(self, lane: str) -> Pieces | None:
+        path = f"{_LANES}/{lane}"
+        data = self._state.get(path)
+        where = f"{self._state.location}/{path}"
+        return None if data is None else Pieces.from_json(_values(data, where=where), where=where)
+
+
+def _values(data: bytes, *, where: str) -> Any:
+    try:
+        values = json.loads(data)
+    except ValueError as error:
+        raise CorruptEntryError(f"{where} is torn: {error}. Restore it from a backup of the checkpoint.") from error
+    if not isinstance(values, dict):
+        raise CorruptEntryError(f"{where} holds no object. Restore it from a backup of the checkpoint.")
+    return values

@@ -1,0 +1,127 @@
+"""Which topics are meant, and that they are still those of the first plan: a topic that is removed and made again under
+its name has other records under the same offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources.kafka import KafkaSource
+from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Topic
+from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
+from airflow_provider_microbatch.stores import Store
+
+_ENTRY = "topics"
+
+
+class Topics:
+    """:param source: which topics are meant.
+    :param name: of the source, for messages.
+    :param cluster: where they are.
+    :param state: what the source keeps for itself.
+    """
+
+    def __init__(self, source: KafkaSource, *, name: str, cluster: Callable[[], Cluster], state: Store) -> None:
+        self._source = source
+        self._name = name
+        self._cluster = cluster
+        self._state = state
+        self._records: dict[str, Any] | None = None
+        self._version: str | None = None
+
+    def now(self) -> dict[str, Topic]:
+        """Those that are meant, as they are now, with the partitions that are meant. Writes nothing.
+
+        :raises SourceError: if one that is named does not exist, or is another one than it was.
+        """
+        source = self._source
+        names = source.names if source.pattern is None else self._cluster().topics_like(source.pattern)
+        found = self._cluster().topics(names)
+        missing = [name for name in source.names if name not in found]
+        if missing:
+            raise SourceError(
+                f"source {self._name!r}: topic {', '.join(map(repr, missing))} does not exist, or this user may not "
+                f"see it, at {source.location()}. Create it, correct the name, or give the right."
+            )
+        self._check(found.values())
+        return {name: self._meant(topic) for name, topic in found.items()}
+
+    def check(self, names: Iterable[str]) -> None:
+        """:raises SourceError: if one of the topics is gone, or is another one than it was. Writes nothing."""
+        found = self._cluster().topics(set(names))
+        gone = sorted(set(names) - found.keys())
+        if gone:
+            raise SourceError(
+                f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
+                "and with it what was planned of it."
+            )
+        self._check(found.values())
+
+    def pin(self, topics: Collection[Topic], begin: Callable[[Collection[Topic]], Position]) -> None:
+        """See that it is on record which topics these are, and where each begins that is not on record yet. Durable on
+        return, idempotent.
+
+        :param begin: where topics begin that are seen for the first time.
+        """
+        while new := [topic for topic in topics if topic.name not in self._recorded()]:
+            offsets = begin(new)
+            for topic in new:
+                own = {str(number): at for (name, number), at in offsets.items() if name == topic.name}
+                self._recorded()[topic.name] = {"id": topic.id, "begin": own}
+            data = json.dumps(self._recorded(), separators=(",", ":")).encode()
+            version = self._version
+            self._records = None  # whatever is there after this
+            if version is None:
+                self._state.put_if_absent(_ENTRY, data)
+            else:
+                self._state.compare_and_put(_ENTRY, data, version=version)
+        self._check(topics)
+
+    def begin(self, partition: Partition) -> int:
+        """Where a partition begins that a position does not have: where it was when its topic was seen for the first
+        time; a partition that came later, at its first record ever."""
+        recorded = self._recorded().get(partition[0])
+        return 0 if recorded is None else int(recorded["begin"].get(str(partition[1]), 0))
+
+    def _meant(self, topic: Topic) -> Topic:
+        wanted = self._source.partitions.get(topic.name)
+        if wanted is None:
+            return topic
+        missing = sorted(set(wanted) - set(topic.partitions))
+        if missing:
+            raise SourceError(
+                f"source {self._name!r}: topic {topic.name!r} has no partition {', '.join(map(str, missing))}; it has "
+                f"{len(topic.partitions)}."
+            )
+        return Topic(name=topic.name, id=topic.id, partitions=tuple(wanted))
+
+    def _check(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            recorded = self._recorded().get(topic.name)
+            if recorded is not None and recorded["id"] != topic.id:
+                raise SourceError(
+                    f"source {self._name!r}: topic {topic.name!r} at {self._source.location()} was removed and made "
+                    f"again: it was {recorded['id']}, and is {topic.id}. Its offsets count from 0 again, so nothing "
+                    "that was planned of it can be read. Read the new one as a source of another name: `microbatch "
+                    "add-source`."
+                )
+
+    def _recorded(self) -> dict[str, Any]:
+        if self._records is None:
+            found = self._state.get_versioned(_ENTRY)
+            self._version = None if found is None else found.version
+            self._records = {} if found is None else self._read(found.data)
+        return self._records
+
+    def _read(self, data: bytes) -> dict[str, Any]:
+        try:
+            return {
+                str(topic): {"id": str(one["id"]), "begin": {str(n): int(at) for n, at in one["begin"].items()}}
+                for topic, one in json.loads(data).items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptEntryError(
+                f"{self._state.location}/{_ENTRY} is torn: {error!r}. Restore it from a backup of the checkpoint."
+            ) from error

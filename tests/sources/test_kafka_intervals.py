@@ -1,0 +1,210 @@
+"""What one lane takes of a topic no other lane reads, in either direction, however the two meet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError
+from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
+from airflow_provider_microbatch.sources.kafka.pieces import Pieces
+from airflow_provider_microbatch.sources.kafka.taken import Taken
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.kafka_world import World, offsets
+
+A = ("a", 0)
+T0 = 1_790_000_000_000
+
+
+def interval(start: int, end: int, *, late: tuple[tuple[int, int], ...] = ()) -> Interval:
+    """Between seconds since T0."""
+    spans = tuple((T0 + 1000 * begin, T0 + 1000 * over) for begin, over in late)
+    return Interval(start_ms=T0 + 1000 * start, end_ms=T0 + 1000 * end, late=spans)
+
+
+def pieces(*found: tuple[int, int]) -> Pieces:
+    return Pieces.made((A, one) for one in found)
+
+
+def test_while_no_interval_was_planned_the_live_lane_writes_nothing(tmp_path: Path) -> None:
+    taken = Taken(PosixStore(tmp_path / "state"))
+    assert taken.live_claims(pieces((0, 9))) == pieces((0, 9))
+    assert taken.by_lane("interval-a") is None
+    assert not (tmp_path / "state").exists()
+
+
+def test_an_interval_takes_what_nobody_has_and_the_live_lane_leaves_it_out_for_good(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "state")
+    assert Taken(store).take("interval-a", pieces((3, 8)), live=lambda: pieces((0, 5))) == pieces((5, 8))
+    assert Taken(store).take("interval-a", pieces((0, 99)), live=Pieces) == pieces((5, 8)), (
+        "said again it is what it was"
+    )
+    assert Taken(store).take("interval-b", pieces((4, 10)), live=Pieces) == pieces((8, 10))
+    assert Taken(store).by_lane("interval-a") == pieces((5, 8))
+    assert Taken(store).live_claims(pieces((5, 20))) == pieces((10, 20))
+    assert Taken(store).take("interval-c", pieces((15, 25)), live=Pieces) == pieces((20, 25))
+    assert Taken(store).live_claims(pieces((5, 20))) == pieces((10, 20))
+
+
+def test_a_lane_that_died_before_its_own_entry_was_there_has_what_it_took(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "state")
+    Taken(store).take("interval-a", pieces((0, 4)), live=Pieces)
+    (tmp_path / "state" / "lanes" / "interval-a").unlink()
+    assert Taken(store).by_lane("interval-a") == pieces((0, 4))
+    assert Taken(store).take("interval-b", pieces((0, 6)), live=Pieces) == pieces((4, 6))
+    assert Taken(store).by_lane("interval-a") == pieces((0, 4)), "whoever came next wrote it down"
+
+
+def test_what_is_torn_is_named(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "state")
+    store.put_if_absent("taken", b'{"live":')
+    with pytest.raises(CorruptEntryError, match="state/taken"):
+        Taken(store).by_intervals()
+
+
+@settings(max_examples=20)
+@given(
+    wanted=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=4),
+    ends=st.lists(st.integers(1, 15), min_size=1, max_size=4),
+)
+def test_lanes_at_once_have_each_offset_once(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[int, int]], ends: list[int]
+) -> None:
+    """Each live batch is in its log before it is read, as the planner has it; an interval looks there when it may."""
+    store = PosixStore(tmp_path_factory.mktemp("lanes") / "state")
+    live: list[Pieces] = []
+    had: dict[str, Pieces] = {}
+    begin = threading.Barrier(len(wanted) + 1)
+
+    def read_live() -> None:
+        begin.wait()
+        start = 0
+        for size in ends:
+            live.append(pieces((start, start + size)))
+            had[f"live {start}"] = Taken(store).live_claims(live[-1])
+            start += size
+
+    def held() -> Pieces:
+        found = Pieces()
+        for one in list(live):
+            found |= one
+        return found
+
+    def take(number: int, start: int, size: int) -> None:
+        begin.wait()
+        had[f"interval-{number}"] = Taken(store).take(f"interval-{number}", pieces((start, start + size)), live=held)
+
+    threads = [threading.Thread(target=take, args=(number, *one)) for number, one in enumerate(wanted)]
+    for thread in (*threads, live_thread := threading.Thread(target=read_live)):
+        thread.start()
+    for thread in (*threads, live_thread):
+        thread.join()
+    seen = [offset for one in had.values() for _, (start, end) in one for offset in range(start, end)]
+    assert sorted(seen) == sorted(set(seen)), had
+    everything = held()
+    for start, size in wanted:
+        everything |= pieces((start, start + size))
+    assert set(seen) == {offset for _, (start, end) in everything for offset in range(start, end)}
+    # Read once more, as a replay does, each is what it was.
+    assert all(Taken(store).live_claims(one) == had[f"live {one.of[A][0][0]}"] for one in live)
+
+
+class Racing(dict[str, Sequence[HeldRange]]):
+    """Logs into which the live lane puts a batch, and reads it, at the moment they are looked at."""
+
+    def __init__(self, world: World, *, before: bool) -> None:
+        super().__init__(world.held)
+        self._world = world
+        self._before = before
+        self.read: dict[tuple[str, int], list[int]] = {}
+
+    def get(self, lane: str, default: Sequence[HeldRange] = ()) -> Sequence[HeldRange]:  # type: ignore[override]
+        then = list(self._world.live)
+        planned = self._world.plan()
+        self.read = offsets(self._world.open().read(*planned))
+        return list(self._world.live) if self._before else then
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [True, False])
+def test_a_live_batch_that_comes_while_an_interval_is_planned_is_read_once(tmp_path: Path, before: bool) -> None:
+    world = World(tmp_path)
+    for at in range(6):
+        world.send(at_ms=T0 + 1000 * at)
+    logs = Racing(world, before=before)
+    lane = world.open(lane="interval-a")
+    start, end = lane.plan_interval(interval(2, 4), logs)
+    own = offsets(world.open(lane="interval-a").read(start, end)) if start != end else {}
+    assert own == {}
+    assert logs.read == {(world.topic, 0): list(range(6))}
+    assert offsets(world.open().read(None, world.live[0].end)) == logs.read
+
+
+@pytest.mark.slow
+def test_an_interval_is_surveyed_and_planned_by_the_times_of_records(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=2)
+    for at in range(10):
+        world.send(at_ms=T0 + 1000 * at, partition=at % 2)
+    first, other = interval(2, 5), interval(4, 8)
+    lane = "interval-a"
+    assert world.open(lane=lane).survey_interval(first, world.held).unread
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    world.open(lane=lane).survey_interval(first, world.held)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    start, end = world.open(lane=lane).plan_interval(first, world.held)
+    assert offsets(world.open(lane=lane).read(start, end)) == {(world.topic, 0): [1, 2], (world.topic, 1): [1]}
+    assert world.open(lane=lane).plan_interval(other, world.held) == (start, end), "a retry has what was taken"
+    assert world.open(lane=lane).describe(start, end).splits == 3
+    world.lanes[lane] = [HeldRange(key=BatchKey(lane, 0), start=start, end=end)]
+
+    survey = world.open(lane="interval-b").survey_interval(other, world.held)
+    assert (survey.unread, survey.holders, survey.elsewhere) == (True, {BatchKey(lane, 0)}, 0)
+    del world.lanes[lane]
+    lost = world.open(lane="interval-b").survey_interval(other, world.held)
+    assert (lost.holders, lost.elsewhere, lost.splits) == (frozenset(), 1, "offsets")
+
+    live = world.plan()
+    assert offsets(world.open().read(*live)) == {(world.topic, 0): [0, 3, 4], (world.topic, 1): [0, 2, 3, 4]}
+    assert world.open().describe(*live).splits == 7
+    assert world.open().left_out(*live) is None
+    taken = world.open(lane="interval-b").survey_interval(other, world.held)
+    assert (taken.unread, taken.holders) == (False, {BatchKey(LIVE, 0)})
+    begin, same = world.open(lane="interval-b").plan_interval(other, world.held)
+    assert begin == same
+
+
+@pytest.mark.slow
+def test_what_is_late_for_an_interval_is_taken_and_what_live_had_before_its_log_begins_is_not(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for at in (0, 1000, 2000, 1500, 3000):
+        world.send(at_ms=T0 + at)
+    world.plan(max_rows=1)
+    world.plan(max_rows=1)
+    world.live.pop(0)  # as retention does
+    late = interval(3, 4, late=((0, 2),))
+    lane = world.open(lane="interval-a")
+    start, end = lane.plan_interval(late, world.held)
+    assert offsets(lane.read(start, end)) == {(world.topic, 0): [4]}
+    rest = interval(2, 3)
+    start, end = world.open(lane="interval-b").plan_interval(rest, world.held)
+    # Where it lies is when it came: 1500 is behind 2000.
+    assert offsets(world.open(lane="interval-b").read(start, end)) == {(world.topic, 0): [2, 3]}
+
+
+@pytest.mark.slow
+def test_a_record_of_the_future_stops_the_intervals_that_it_would_empty(tmp_path: Path) -> None:
+    world = World(tmp_path, config={"message.timestamp.after.max.ms": str(2**62)})
+    world.send(at_ms=T0)
+    world.send(at_ms=T0 + 10 * 365 * 86_400_000)
+    world.send(at_ms=T0 + 2000)
+    source = world.open(lane="interval-a")
+    for ask in (source.survey_interval, source.plan_interval):
+        with pytest.raises(IntervalError, match=f"'orders'.*offset 1 of {world.topic}-0.*2036"):
+            ask(interval(2, 3), world.held)
+    assert offsets(world.open().read(*world.plan())) == {(world.topic, 0): [0, 1, 2]}

@@ -1,0 +1,47 @@
+"""Systems whose source, store or sink is a server's. ``make chaos`` has them beside those of
+:mod:`tests.support.systems`; the simulator has not: it takes back and hides what has landed, which no server does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.sources.kafka import KafkaSource
+from tests.support.kafka import running
+from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
+from tests.support.systems import FilesOnPosix, System
+
+
+class KafkaTopics(FilesOnPosix):
+    """Topics of a real broker, each unit one record; the table is of files. What is committed stays in the topic."""
+
+    has_clock: ClassVar[bool] = False
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        # A definition out of the checkpoint may name no server of its own.
+        connections.find_by(_broker)
+        return KafkaSource(conn_id="kafka", topics=[self._topic(name)], max_rows=limit, packages=[])
+
+    def prepare(self, source: str) -> None:
+        running().topic(name=self._topic(source), partitions=2)
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        running().send(self._topic(source), [json.dumps(list(ids))], partition=ids[0] % 2, at_ms=at_ms)
+
+    def not_given_up(self, source: str) -> list[str]:
+        return []
+
+    def _topic(self, source: str) -> str:
+        return f"{self._root.parent.name}-{self._root.name}-{source}"
+
+
+def _broker(conn_id: str) -> Connection:
+    return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
+
+
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics}
