@@ -147,7 +147,7 @@ class Merged(Rows):
             return
         shown = [name for name in names if name not in (DELETED, *self.merge.leave_out)]
         keys = listed(self.merge.keys)
-        affected = " UNION ".join(f"SELECT {keys} FROM {table.sql}" for table in touched)
+        affected = " UNION ".join(f"SELECT DISTINCT {keys} FROM {table.sql}" for table in touched)
         execute(
             self.connection,
             f"WITH affected AS MATERIALIZED ({affected}), "

@@ -1,0 +1,50 @@
+"""Mutations of the sink of PostgreSQL."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("faults", "processes", "merge"))
+
+MUTATIONS = [
+    Mutation(
+        name="a stage that was dropped is published all the same",
+        why="a publisher that slept brings back what was given up",
+        file="sinks/postgres/records.py",
+        old="WHERE stage = %s AND NOT dropped FOR UPDATE",
+        new="WHERE stage = %s FOR UPDATE",
+        tests=(FAULTS,),
+    ),
+    Mutation(
+        name="a batch that was taken out comes back by a late publisher",
+        why="rewind --drop-output has to take it out again, and nobody knows",
+        file="sinks/postgres/open.py",
+        old="if records.was_withdrawn(batch.identity, own.epoch):",
+        new="if False:",
+        tests=(FAULTS,),
+    ),
+    Mutation(
+        name="a lost answer of COMMIT is an error",
+        why="the batch is in, and its task fails",
+        file="sinks/postgres/database.py",
+        old="        return isinstance(error, psycopg.OperationalError) and not _is_refused(error)\n",
+        new="        return False\n",
+        tests=(FAULTS,),
+    ),
+    Mutation(
+        name="an older replay takes the place of a newer one",
+        why="rows of older code come back",
+        file="sinks/postgres/open.py",
+        old="if not replay or known.epoch >= own.epoch:",
+        new="if not replay:",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="a late change of a deleted key brings it back",
+        why="rows that were deleted are there again",
+        file="sinks/postgres/rows.py",
+        old="""f"{of}.{quoted(column)} DESC" for column in self.merge.sequence_by""",
+        new="""f"{of}.{quoted(column)}" for column in self.merge.sequence_by""",
+        tests=(MERGE,),
+    ),
+]
