@@ -63,7 +63,7 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
         constants[name] = constants[name].cast("bigint" if isinstance(value, int) else "string")
     marked = frame.withColumns(constants)
     conf = marked.sparkSession.conf
-    before = str(conf.get(_TIMES))
+    before = conf.get(_TIMES) or "INT96"
     # In 96 bits times are nanoseconds to others, who merge files: those end in the year 2262, and wrap around.
     conf.set(_TIMES, "TIMESTAMP_MICROS")
     try:
