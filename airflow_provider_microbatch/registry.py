@@ -140,11 +140,13 @@ PIPELINES = Registry(
         "table": Entry(f"{_PACKAGE}.sinks.table.stage_table:Table"),
     },
 )
+_OBJECT_STORE = Entry(f"{_PACKAGE}.stores.object_store:ObjectStore", extra="object-store")
 STORES = Registry(
     "stores",
     {
         "file": Entry(f"{_PACKAGE}.stores.posix:PosixStore"),
         "sql": Entry(f"{_PACKAGE}.stores.sql:SqlStore"),
+        **dict.fromkeys(("s3", "s3a", "gs", "abfs"), _OBJECT_STORE),
     },
 )
 """By the scheme of an address."""

@@ -160,7 +160,8 @@ class Store(Protocol):
         return self.get(path) == data and self.delete(path)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove entries of one folder, in this order. A crash in between leaves the later ones."""
+        """Remove entries of one folder that lie elsewhere too, or are no use: a crash in between leaves some of them,
+        and a store that removes many by one request says nothing of which."""
         for path in paths:
             self.delete(path)
 

@@ -6,8 +6,9 @@ is seen after a hundred batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -15,12 +16,15 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
-from tests.contract.registered import registered
+from tests.contract.registered import FIXTURE, registered
 from tests.contract.test_store import ADDRESSES
 from tests.execution import world as worlds
 from tests.execution.world import CODE, World, run_identity
+from tests.support import object_store
 from tests.support.counted import Count, CountedStore
+from tests.support.faulty_proxy import FaultyProxy
 from tests.support.inline_engine import InlineEngine
 
 NAMES_A_PAGE = 40
@@ -30,9 +34,22 @@ HISTORIES = (63, 191)
 MOST = {"poll": 58, "plan": 109, "look": 9, "open": 12, "renewal": 3, "run": 21, "publish": 8, "commit": 27}
 """Requests of each step, as it was measured: lower them when you can, and do not raise them for what grows."""
 
-# What is asked of a store is the same for each. A database's history of so many batches takes minutes to make: what it
-# is asked is counted in statements, in `tests/checkpoint/test_sql.py`.
-system_name = registered([name for name in ADDRESSES if not name.startswith("sql-")])
+AT_THE_SERVER = "s3"
+"""Its requests are counted where they arrive: below."""
+# A database's history of so many batches takes minutes to make: what it is asked is counted in statements, in
+# `tests/checkpoint/test_sql.py`.
+system_name = registered([name for name in ADDRESSES if name != AT_THE_SERVER and not name.startswith("sql-")])
+MOST_AT_THE_SERVER = {
+    "poll": 58,
+    "plan": 112,
+    "look": 9,
+    "open": 14,
+    "renewal": 4,
+    "run": 21,
+    "publish": 8,
+    "commit": 28,
+}
+"""As above. Beside it, each process that puts tries the service once, which is two requests of a new checkpoint."""
 
 
 class Watched:
@@ -62,30 +79,34 @@ class Watched:
         def counted(location: str) -> Store:
             return CountedStore(open_store(location), self.count)
 
-        run, engine = run_identity(self.batches), InlineEngine()
         with mock.patch.object(worlds, "open_store", counted):
-            with step("poll"):
-                assert not self.world.execution.should_fire(run).fire
-            self.world.land(self.batches)
-            execution = self.world.execution
-            with step("plan"):
-                planned = execution.plan(run)
-            assert planned is not None
-            with step("look"):
-                look = execution.look(planned.key, run, engine_of=lambda name: engine)
-            with step("open"):
-                attempt = execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine, look=look)
-            with step("renewal"):
-                execution.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=LEASE_SECONDS)
-            with step("run"):
-                job = execution.job(attempt, None)
-                execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
-            with step("publish"):
-                manifest = execution.publish(attempt)
-            with step("commit"):
-                execution.commit(key=attempt.key, manifest=manifest, run=run)
-        self.batches += 1
+            self.steps(step)
         return found
+
+    def steps(self, step: Callable[[str], AbstractContextManager[object]]) -> None:
+        """Live through one more batch, each step of it in a context of its own."""
+        run, engine = run_identity(self.batches), InlineEngine()
+        with step("poll"):
+            assert not self.world.execution.should_fire(run).fire
+        self.world.land(self.batches)
+        execution = self.world.execution
+        with step("plan"):
+            planned = execution.plan(run)
+        assert planned is not None
+        with step("look"):
+            look = execution.look(planned.key, run, engine_of=lambda name: engine)
+        with step("open"):
+            attempt = execution.open_attempt(key=planned.key, run=run, code=CODE, engine=engine, look=look)
+        with step("renewal"):
+            execution.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=LEASE_SECONDS)
+        with step("run"):
+            job = execution.job(attempt, None)
+            execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
+        with step("publish"):
+            manifest = execution.publish(attempt)
+        with step("commit"):
+            execution.commit(key=attempt.key, manifest=manifest, run=run)
+        self.batches += 1
 
 
 @pytest.mark.slow
@@ -95,3 +116,31 @@ def test_no_step_of_a_batch_makes_more_requests_the_longer_the_history(system_na
         watched.fill(history)
         for name, count in watched.one_batch().items():
             assert count.total <= MOST[name], f"{name} after {history} batches: {sorted(count.asked.items())}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(FIXTURE, [AT_THE_SERVER])
+def test_nor_as_they_arrive_at_a_service(system_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_of_objects, "_AT_ONCE", NAMES_A_PAGE)
+    proxy = FaultyProxy(object_store.endpoint(), page=NAMES_A_PAGE)
+    proxy.start()
+    for history in HISTORIES:
+        checkpoint = tmp_path / str(history) / "checkpoint"
+        watched = Watched(tmp_path / str(history), str(checkpoint))
+        watched.fill(history)
+        # The same history, in an object store.
+        object_store.load(checkpoint)
+        watched.world.options["checkpoint"] = object_store.address(checkpoint)
+        found: dict[str, Counter[str]] = {}
+
+        @contextmanager
+        def step(name: str, found: dict[str, Counter[str]] = found) -> Iterator[None]:
+            with proxy.counted() as found[name]:
+                yield
+
+        with monkeypatch.context() as patched:
+            patched.setenv("AWS_ENDPOINT_URL", proxy.url)
+            watched.steps(step)
+        for name, count in found.items():
+            assert count.total() <= MOST_AT_THE_SERVER[name], f"{name} after {history} batches: {count}"
+    proxy.stop()

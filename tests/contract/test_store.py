@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store, Versioned, look_by_listing
 from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
-from tests.support import sql
+from tests.support import object_store, sql
+from tests.support.waiting import wait_until
 
 Address = Callable[[Path], str]
 ADDRESSES: dict[str, Address] = {
@@ -24,6 +24,7 @@ ADDRESSES: dict[str, Address] = {
     "sqlite, of another package": lambda folder: f"sqlite://{folder}/checkpoint.db",
     "sql-sqlite": sql.in_sqlite,
     "sql-postgres": sql.in_postgres,
+    "s3": lambda folder: object_store.address(folder / "checkpoint"),
 }
 
 
@@ -101,7 +102,7 @@ def test_an_entry_is_as_old_as_what_replaced_it_even_by_the_same_bytes(store: St
     written, read = store.modified_ms("leases/live/0-1-1"), store.get_versioned("leases/live/0-1-1")
     assert written is not None
     assert read is not None
-    time.sleep(0.05)
+    wait_until(lambda: store.now_ms() > written)  # clocks may show whole seconds
     assert store.compare_and_put("leases/live/0-1-1", b"x", version=read.version) is not None
     replaced = store.modified_ms("leases/live/0-1-1")
     assert replaced is not None

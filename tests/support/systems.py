@@ -45,7 +45,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
-from tests.support import sql
+from tests.support import object_store, sql
 from tests.support.delta_table import batches_of
 from tests.support.halves import HalvedFiles
 from tests.support.stage_parts import write_part
@@ -408,6 +408,17 @@ class FilesInPostgres(FilesOnPosix):
         return sql.in_postgres(self._root)
 
 
+class FilesWithCheckpointInS3(FilesOnPosix):
+    """The same with the checkpoint in an object store."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        object_store.endpoint()  # of whoever makes the world, since the server ends with who starts it
+
+    def checkpoint(self) -> str:
+        return object_store.address(self._root / "checkpoint")
+
+
 class FilesIntoTwoTables(FilesOnPosix):
     """The same into two tables, each of which gets all rows."""
 
@@ -583,6 +594,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
     "delta": FilesIntoDelta,
+    "s3": FilesWithCheckpointInS3,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
     "files-split-wise": SplitWiseFiles,

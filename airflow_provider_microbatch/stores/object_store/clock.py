@@ -1,0 +1,54 @@
+"""The clock of the service. A question costs one request, no write, and no right at all."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores.object_store.address import GCS
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket
+from airflow_provider_microbatch.stores.object_store.credentials import CONNECT_SECONDS
+from airflow_provider_microbatch.stores.object_store.forks import library
+
+_GOOGLE = "https://storage.googleapis.com"
+
+
+def service_ms(bucket: Bucket) -> int:
+    """What the service's clock shows, whole seconds, as milliseconds since the epoch: the time at which it answered, as
+    it says in every answer (``Date``, RFC 9110 6.6.1), in a refusal too. The library does not show it.
+
+    :raises CheckpointError: if there is no answer.
+    """
+    return bucket.ask("ask the clock of", "", lambda _: _asked(bucket))
+
+
+def _asked(bucket: Bucket) -> int:
+    opened = bucket.opened()
+    request = urllib.request.Request(_place(bucket), method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS, context=opened.tls) as answer:
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as refusal:
+        date = refusal.headers.get("Date")
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        raise CheckpointError(
+            f"the service of bucket {bucket.address.bucket!r} (checkpoint {bucket.address}, by {bucket.address.who}) "
+            "says no time (Date) in its answers, so that nobody could tell whether an attempt is alive. Use a service, "
+            "or a proxy before it, that does."
+        ) from None
+    return int(told.replace(tzinfo=told.tzinfo or UTC).timestamp()) * 1000
+
+
+def _place(bucket: Bucket) -> str:
+    """An address at the service's endpoint, without anything secret."""
+    if bucket.address.scheme == GCS:
+        return f"{_GOOGLE}/{bucket.address.bucket}"
+    client: Any = bucket.opened().client
+    signed: str = library().sign(client, "HEAD", bucket.address.prefix, timedelta(minutes=1))
+    return signed.partition("?")[0]

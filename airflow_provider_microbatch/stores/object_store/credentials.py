@@ -1,0 +1,203 @@
+"""From an Airflow connection to the library's client of a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.connections import Connection, connect
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.stores.object_store.address import AZURE, GCS, S3, Address
+from airflow_provider_microbatch.stores.object_store.forks import library
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+TYPES = {S3: "aws", GCS: "google_cloud_platform", AZURE: "wasb"}
+"""Of the connections, by scheme."""
+
+REQUEST_SECONDS = 30.0
+"""So long one request may take; a dead connection is noticed by then."""
+
+CONNECT_SECONDS = 5.0
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+"""Where the library finds an endpoint in the environment. Who writes ``http:`` there means it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A client of a bucket.
+
+    :param secrets: what must stand in no message.
+    :param tls: how the service is known, for requests of our own; None: as the system does.
+    :param process: it is of use in this one alone.
+    """
+
+    client: Client
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    tls: ssl.SSLContext | None = None
+    process: int = field(default_factory=os.getpid)
+
+
+def open_client(address: Address) -> Opened:
+    """A client with the credentials of today. Asks the service nothing.
+
+    :raises CheckpointError: if there is no such connection, or it is of no use here; if the library is not installed.
+    """
+    if address.conn_id is None:
+        plain = any((os.environ.get(name) or "").startswith("http://") for name in _ENDPOINTS)
+        return Opened(client=_client(address, {}, {"allow_http": True} if plain else {}))
+    try:
+        connection = connect(address.conn_id)
+    except DefinitionError as error:
+        raise CheckpointError(f"checkpoint {address}: {error}") from error
+    wanted = TYPES[address.scheme]
+    if connection.conn_type != wanted:
+        raise CheckpointError(
+            f"checkpoint {address}: connection {address.conn_id!r} is of type {connection.conn_type!r}; "
+            f"{address.scheme}:// needs one of type {wanted!r}."
+        )
+    options, transport, secrets = {S3: _aws, GCS: _google, AZURE: _azure}[address.scheme](address, connection)
+    return Opened(client=_client(address, options, transport), secrets=secrets, tls=_tls(transport))
+
+
+_Options = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]
+"""Of the store, of its HTTP client, and what is secret."""
+
+
+def _client(address: Address, options: Mapping[str, Any], transport: Mapping[str, Any]) -> Client:
+    stores = library().store
+    makes: dict[str, Any] = {S3: stores.S3Store, GCS: stores.GCSStore, AZURE: stores.AzureStore}
+    try:
+        client: Client = makes[address.scheme](
+            address.bucket,
+            client_options={
+                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                "timeout": timedelta(seconds=REQUEST_SECONDS),
+                **transport,
+            },
+            # Asked again by who knows what was asked: a put that is sent twice without his knowing takes its own first
+            # one for another's. And the library waits where no signal of Python's is heard.
+            retry_config={"max_retries": 0},
+            **options,
+        )
+    except Exception as error:
+        # Its words may hold what it was given.
+        raise CheckpointError(
+            f"checkpoint {address}: {address.who} makes no client ({type(error).__name__}): look at its fields, in "
+            "docs/object-stores.md."
+        ) from None
+    return client
+
+
+def _aws(address: Address, connection: Connection) -> _Options:
+    extra = connection.extra
+    for field_name in ("role_arn", "profile_name", "assume_role_method", "credential_process"):
+        if extra.get(field_name):
+            raise CheckpointError(
+                f"checkpoint {address}: connection {connection.conn_id!r} has {field_name!r}, which is not supported "
+                "here. Give it keys (login, password, aws_session_token); or leave conn_id@ out of the address and let "
+                "the workers have the role: its credentials are found in the environment."
+            )
+    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
+    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
+    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
+    options: dict[str, Any] = {}
+    transport: dict[str, Any] = {}
+    if extra.get("region_name"):
+        options["region"] = str(extra["region_name"])
+    if endpoint:
+        options["endpoint"] = str(endpoint)
+        transport["allow_http"] = str(endpoint).startswith("http://")
+    if addressing:
+        options["virtual_hosted_style_request"] = addressing == "virtual"
+    verify = extra.get("verify")
+    if verify is False or str(verify).lower() == "false":
+        transport["allow_invalid_certificates"] = True
+    elif isinstance(verify, str) and verify.lower() != "true":
+        transport["root_certificate"] = _certificates(address, verify)
+    key = connection.login or extra.get("aws_access_key_id")
+    secret = connection.password or extra.get("aws_secret_access_key")
+    token = extra.get("aws_session_token") or extra.get("session_token")
+    if key and secret:
+        # By a provider, since a token that stands in the environment would else be sent with these.
+        given = {"access_key_id": str(key), "secret_access_key": str(secret), "token": token, "expires_at": None}
+        options["credential_provider"] = lambda: given
+    return options, transport, tuple(str(one) for one in (key, secret, token) if one)
+
+
+def _google(address: Address, connection: Connection) -> _Options:
+    extra = connection.extra
+    keyfile, path = extra.get("keyfile_dict"), extra.get("key_path")
+    if keyfile:
+        text = keyfile if isinstance(keyfile, str) else json.dumps(dict(keyfile))
+        return {"service_account_key": text}, {}, (text,)
+    return ({"service_account": str(path)} if path else {}), {}, ()
+
+
+def _azure(address: Address, connection: Connection) -> _Options:
+    extra = connection.extra
+    if extra.get("connection_string"):
+        raise CheckpointError(
+            f"checkpoint {address}: connection {connection.conn_id!r} has a connection_string, which is not supported "
+            "here. Give the account as login and its key as password, or a sas_token."
+        )
+    host = (connection.host or "").removeprefix("https://").rstrip("/")
+    account = connection.login or host.partition(".")[0]
+    if not account:
+        raise CheckpointError(
+            f"checkpoint {address}: connection {connection.conn_id!r} names no storage account: give it as login."
+        )
+    sas, tenant = extra.get("sas_token"), extra.get("tenant_id")
+    if tenant:
+        # As Airflow's hook has it: login and password are the application's then, and the host names the account.
+        options = {
+            "account_name": host.partition(".")[0] or account,
+            "client_id": connection.login,
+            "client_secret": connection.password,
+            "tenant_id": str(tenant),
+        }
+    elif sas:
+        options = {"account_name": account, "sas_key": str(sas).removeprefix("?")}
+    elif connection.password:
+        options = {"account_name": account, "account_key": connection.password}
+    else:
+        options = {"account_name": account}
+    transport: dict[str, Any] = {}
+    if (connection.host or "").startswith("http://"):
+        options["endpoint"] = connection.host
+        transport["allow_http"] = True
+    return options, transport, tuple(str(one) for one in (connection.password, sas) if one)
+
+
+def _tls(transport: Mapping[str, Any]) -> ssl.SSLContext | None:
+    if transport.get("allow_invalid_certificates"):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+    certificates = transport.get("root_certificate")
+    if certificates is None:
+        return None
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata=certificates.decode("ascii"))
+    return context
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _certificates(address: Address, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {address}: connection {address.conn_id!r} has verify={path!r}, and that file cannot be read "
+            f"({error.strerror})."
+        ) from error

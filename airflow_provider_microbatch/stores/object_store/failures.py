@@ -1,0 +1,125 @@
+"""What a service, or the way to it, said instead of an answer: whether to ask again, and what a person can do.
+
+The library tells it in words, with the service's XML in them. These may hold a token, and an address may hold a
+signature, so that of them nothing goes on but a code, a status and one masked sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_REDIRECT = "redirect without LOCATION"
+"""So the library tells a 301 of S3, which says of another region and not where."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,80})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+_KIND = re.compile(r"kind: (\w{1,40})")
+_NOBODY = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
+"""Where a machine in a cloud is told who it is: asked only if nothing else names credentials."""
+
+_PASSING_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
+_PASSING_CODES = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "ServerBusy"})
+_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException"})
+_WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"})
+_WRONG_PLACE = frozenset(
+    {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+)
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """:param status: of HTTP; None if there was no answer, or only a part of it.
+    :param code: the service's word; empty if it said none, as to a HEAD request.
+    :param message: the service's sentence, for people.
+    :param nobody: it was asked who this machine is, since nothing else names credentials; nobody said.
+    :param malformed: no request could be made.
+    """
+
+    status: int | None
+    code: str = ""
+    message: str = ""
+    nobody: bool = False
+    malformed: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """By the words of the library's error."""
+        text = str(error)
+        status, code, message, kind = (found.search(text) for found in (_STATUS, _CODE, _MESSAGE, _KIND))
+        return cls(
+            status=int(status[1]) if status else 301 if _REDIRECT in text else None,
+            code=code[1] if code else "" if status or kind is None or _REDIRECT in text else kind[1],
+            message=message[1] if message else "",
+            nobody=any(place in text for place in _NOBODY),
+            malformed="builder error" in text,
+        )
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether to ask again. What was asked may have been done all the same."""
+        if self.nobody or self.malformed:
+            return False
+        return self.status is None or self.status in _PASSING_STATUS or self.code in _PASSING_CODES
+
+    @property
+    def is_of_credentials(self) -> bool:
+        """Whether newer credentials may help. What was asked was not done."""
+        return (
+            self.code in _EXPIRED | _WRONG_KEYS or self.status in (401, 403) or (self.status == 400 and not self.code)
+        )
+
+    @property
+    def is_beyond_the_end(self) -> bool:
+        """Whether a part was asked for that begins where the object has ended."""
+        return self.status == 416 or self.code == "InvalidRange"
+
+    @property
+    def is_no_bucket(self) -> bool:
+        """Whether it is the bucket that is missing."""
+        return self.code in _NO_BUCKET
+
+    def words(self, *, secrets: Iterable[str] = ()) -> str:
+        """What was said, in short."""
+        said = self.message
+        for secret in secrets:
+            said = said.replace(secret, "***") if secret else said
+        if self.status is None:
+            return f"there was no whole answer ({self.code})" if self.code else "there was no whole answer"
+        return f"{self.code or 'refused'} (HTTP {self.status}){f': {said}' if said else ''}".rstrip(".")
+
+    def remedy(self, *, bucket: str, who: str) -> str:
+        """What to do."""
+        if self.nobody:
+            return (
+                f"Nothing names credentials for bucket {bucket!r}: write the address with a connection "
+                "(s3://conn_id@bucket/prefix), or set them in the environment of every worker."
+            )
+        if self.malformed:
+            return f"The endpoint that {who} names is no address of a service: write it as https://host:port."
+        if self.is_no_bucket:
+            return f"There is no bucket {bucket!r}: make it, or correct the address."
+        if self.code in _EXPIRED:
+            return f"The token of {who} has expired: renew it there. What waits goes on with the next try."
+        if self.code == "RequestTimeTooSkewed":
+            return "The clock of this machine is off by more than the service bears: let NTP set it."
+        if self.code in _WRONG_KEYS:
+            return f"The keys of {who} are not those that the service knows: correct them there."
+        if self.code in _WRONG_PLACE or self.status in (301, 307):
+            return (
+                f"Bucket {bucket!r} is in another region, or at another endpoint, than {who} names: correct it there."
+            )
+        if self.status in (401, 403):
+            return (
+                f"Give {who} the rights to list bucket {bucket!r}, and to get, put and delete objects below the "
+                "checkpoint's prefix (docs/object-stores.md), and see that its token has not expired."
+            )
+        if self.status == 501 or self.code == "NotImplemented":
+            return "The service lacks what was asked for. Use one that has conditional writes (docs/object-stores.md)."
+        if self.is_passing:
+            return (
+                "It was asked again until patience ran out. See that the service answers; then let the task run again."
+            )
+        return f"See what bucket {bucket!r} and {who} allow."

@@ -1,0 +1,90 @@
+"""The library in a process that was forked from one which has used it.
+
+Its requests are made by threads of its own. A fork takes no threads along, and the library does not notice: whatever
+is asked in the child waits for ever. Airflow forks: a scheduler writes a mark into a checkpoint, and its executor's
+workers are forked from it later. So a forked process loads the library a second time, from a copy in memory: the loader
+knows libraries by their files, and gives another one threads and memory of its own.
+
+Nothing of the library is kept anywhere, or imported by name: each use asks :func:`library` for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.registry import DISTRIBUTION
+
+EXTRA = "object-store"
+_PACKAGE = "obstore"
+_EXTENSION = "obstore._obstore"
+
+
+class _State:
+    """Of this process."""
+
+    is_used = False
+    is_stale = False
+    """Whether the library that is loaded has left its threads in the process this one was forked from."""
+    lock = threading.Lock()
+    file = ""
+
+
+def library() -> Any:
+    """``obstore``, with its threads in this process.
+
+    :raises CheckpointError: if it is not installed.
+    """
+    try:
+        _import()
+    except ImportError as error:
+        raise CheckpointError(
+            f"a checkpoint on an object store needs a package that is not installed ({error}). "
+            f"Run: pip install '{DISTRIBUTION}[{EXTRA}]'"
+        ) from error
+    with _State.lock:
+        _State.file = _State.file or str(sys.modules[_EXTENSION].__file__)
+        if _State.is_stale:
+            _load_again()
+            _State.is_stale = False
+        _State.is_used = True
+        return sys.modules[_PACKAGE]
+
+
+def _load_again() -> None:
+    for name in [name for name in sys.modules if name == _PACKAGE or name.startswith(f"{_PACKAGE}.")]:
+        del sys.modules[name]
+    copy = os.memfd_create(_PACKAGE)
+    try:
+        os.write(copy, Path(_State.file).read_bytes())
+        place = f"/proc/self/fd/{copy}"
+        spec = importlib.util.spec_from_file_location(_EXTENSION, place, loader=ExtensionFileLoader(_EXTENSION, place))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[_EXTENSION] = module
+        spec.loader.exec_module(module)
+    finally:
+        os.close(copy)
+    _import()
+
+
+def _import() -> None:
+    for part in ("", ".exceptions", ".store"):
+        importlib.import_module(f"{_PACKAGE}{part}")
+
+
+def _forked() -> None:
+    _State.lock = threading.Lock()  # another thread may have held it
+    _State.is_stale = _State.is_stale or _State.is_used
+    _State.is_used = False
+
+
+os.register_at_fork(after_in_child=_forked)
