@@ -69,7 +69,7 @@ class DeltaSink(Sink):
             if find_spec(client) is None:
                 raise DefinitionError(
                     f"DeltaSink({self.path!r}) needs {client}, which is not installed here. Run: "
-                    "pip install 'airflow-provider-microbatch[delta]' pyarrow"
+                    "pip install 'airflow-provider-microbatch[delta]'"
                 )
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
