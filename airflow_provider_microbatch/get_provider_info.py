@@ -34,13 +34,25 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     f"{_PACKAGE}.operators.drain",
                     f"{_PACKAGE}.operators.janitor",
+                    f"{_PACKAGE}.operators.job",
                     f"{_PACKAGE}.operators.micro_batch",
                     f"{_PACKAGE}.operators.steps",
+                    f"{_PACKAGE}.operators.tables",
                 ],
             }
         ],
-        "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.new_data"]}],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.new_data"]}],
+        "sensors": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.sensors.job_data", f"{_PACKAGE}.sensors.new_data"],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.triggers.job_data", f"{_PACKAGE}.triggers.new_data"],
+            }
+        ],
         "task-decorators": [
             {"name": "micro_batch", "class-name": f"{_PACKAGE}.decorators.micro_batch.micro_batch_task"},
         ],

@@ -275,6 +275,13 @@ class Execution:
             engine.result(attempt.handle)
         except EngineError as error:
             raise explain(self.pipeline, self.sink, attempt, error) from None
+        staged = self.sink.manifest(attempt.batch, attempt.epoch) if job.subtasks else None
+        if staged is not None and "subtasks" not in staged.result:
+            # Such a job has no other sources: what ran it as a whole has read nothing, and would leave an empty batch.
+            raise EngineError(
+                f"batch {attempt.key} attempt {attempt.epoch} was to be run split by split, and its stage tells of no "
+                f"split: {attempt.handle.get('engine')} ran it as a whole, and read nothing. Nothing was published."
+            )
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
         """Make the attempt's stage the batch's output. Idempotent.

@@ -137,7 +137,7 @@ def test_the_forms_of_a_local_location(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ("s3://bucket/x", "no checkpoint store for s3://"),
+        ("ftp://bucket/x", "no checkpoint store for ftp://"),
         ("relative/path", "not absolute"),
         ("file:relative", "not absolute"),
         ("file://host/x", "names host 'host'"),

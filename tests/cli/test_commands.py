@@ -205,7 +205,7 @@ def test_check_says_what_is_wrong_and_how_to_repair_it(world: World, capsys: pyt
         (lambda _: "nowhere", f"{Path('nowhere').absolute()} is not a checkpoint: it is not there"),
         (lambda folder: folder, "is not a checkpoint"),
         (lambda folder: folder / "file", "A checkpoint needs a folder"),
-        (lambda folder: "s3://bucket/checkpoint", "no checkpoint store for s3://"),
+        (lambda folder: "ftp://bucket/checkpoint", "no checkpoint store for ftp://"),
     ],
     ids=["missing", "relative", "no-checkpoint", "a-file", "scheme"],
 )

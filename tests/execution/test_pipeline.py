@@ -24,7 +24,7 @@ from tests.execution.world import World
     [
         ("checkpoints/orders", r"pipeline 'orders': checkpoint 'checkpoints/orders' is not absolute"),
         ("file:checkpoints/orders", "is not absolute"),
-        ("s3://bucket/orders", "no checkpoint store for s3"),
+        ("ftp://bucket/orders", "no checkpoint store for ftp"),
         ("", "must be a path or URL"),
     ],
 )

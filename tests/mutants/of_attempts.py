@@ -42,7 +42,7 @@ MUTATIONS = [
     Mutation(
         name="publish skips the fence",
         why="a zombie publishes beside the attempt that has replaced it",
-        file="execution/ending.py",
+        file="execution/guard.py",
         old="    if newest != attempt.epoch:",
         new="    if newest < attempt.epoch:",
         tests=(RUN,),
@@ -78,7 +78,7 @@ MUTATIONS = [
         name="a failed attempt's stage stays",
         why="stages pile up",
         file="execution/ending.py",
-        old="            if self._sink.drop_stage(attempt.batch, attempt.epoch):\n",
+        old="            if drop_stage(self._checkpoint, self._sink, attempt):\n",
         new="            if False:\n",
         tests=(RUN,),
     ),
@@ -86,8 +86,8 @@ MUTATIONS = [
         name="an adopted attempt's stage stays",
         why="stages pile up",
         file="execution/execution.py",
-        old="            sink.drop_stage(attempt.batch, attempt.epoch)\n            winner =",
-        new="            winner =",
+        old="            drop_stage(self.checkpoint, sink, attempt)\n            error =",
+        new="            error =",
         tests=(RUN,),
     ),
     Mutation(
@@ -108,7 +108,10 @@ MUTATIONS = [
         name="the handle is not the one that was recorded",
         why="no other process can cancel the driver",
         file="execution/execution.py",
-        old="            engine.start(attempt.handle, job, code)\n            engine.result(attempt.handle)\n",
+        old=(
+            "            engine.start(attempt.handle, job, replace(code, secrets=self.planner.sources.secrets()))\n"
+            "            engine.result(attempt.handle)\n"
+        ),
         new=(
             "            handle = engine.handle(pipeline=job.pipeline, key=attempt.key, epoch=attempt.epoch)\n"
             "            engine.start(handle, job, code)\n"
