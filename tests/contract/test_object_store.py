@@ -165,6 +165,27 @@ def test_a_replacement_that_may_have_been_replaced_in_turn_is_an_error(store: St
         store.compare_and_put("count", b"2", version=read.version)
 
 
+def test_a_removal_that_is_sent_again_leaves_what_has_come_in_its_place(store: Store, proxy: FaultyProxy) -> None:
+    store.put_if_absent("offsets/0", b"late")
+
+    def done_and_followed(asked: Asked, forward: Forward) -> None:
+        forward()
+        store.put_if_absent("offsets/0", b"the next plan")
+
+    proxy.fail(lambda asked: asked.kind == "delete", done_and_followed)
+    store.delete_if("offsets/0", b"late")
+    assert store.get("offsets/0") == b"the next plan"
+
+
+@pytest.mark.parametrize("fault", [done_but_lost, done_but_failed, lost, busy])
+def test_a_removal_whose_answer_is_lost_is_done(store: Store, proxy: FaultyProxy, fault: Any) -> None:
+    store.put_if_absent("offsets/0", b"late")
+    proxy.fail(lambda asked: asked.kind == "delete", fault, times=2)
+    assert store.delete_if("offsets/0", b"late") is True
+    assert store.get("offsets/0") is None
+    assert store.delete_if("offsets/0", b"late") is False
+
+
 @pytest.mark.parametrize("fault", [busy, lost, truncated])
 def test_what_is_asked_of_a_service_that_stumbles_is_asked_again(store: Store, proxy: FaultyProxy, fault: Any) -> None:
     data = bytes(range(256)) * 64
