@@ -339,6 +339,21 @@ def test_the_clock_is_the_services_and_asking_writes_nothing(store: Store, proxy
         store.now_ms()
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("extra", [{"sas_token": "sv=2022-11-02&sig=abc"}, {"tenant_id": "t"}, {}], ids=str)
+def test_the_clock_of_azure_needs_no_right_either(
+    found: dict[str, Connection], proxy: FaultyProxy, extra: dict[str, str]
+) -> None:
+    """The library signs nothing with a SAS token, and asks for a key for an application."""
+    found["azure"] = Connection(
+        conn_id="azure", conn_type="wasb", host=f"{proxy.url}/account", login="account", password="a2V5", extra=extra
+    )
+    date = ("Date", "Thu, 01 Feb 2035 03:04:05 GMT")
+    proxy.fail(entry("", "head"), lambda asked, forward: Answer(status=403, headers=[date], body=b""))
+    assert open_store("abfs://azure@container/orders").now_ms() > 2_000_000_000_000
+    assert [asked.key for asked in proxy.asked] == ["container/orders"]
+
+
 def test_many_keys_are_listed_and_deleted_by_the_page(
     found: dict[str, Connection], location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
