@@ -72,4 +72,12 @@ MUTATIONS = [
         new="        return self._replace(key, data, mode)\n",
         tests=(OBJECTS,),
     ),
+    Mutation(
+        name="a removal that is sent again does not look again",
+        why="the plan that came in the place of one that was taken back is gone, and its batch stays",
+        file="stores/object_store/__init__.py",
+        old="                if bytes(obs.get(client, key).bytes()) != data:\n",
+        new="                if not was_sent and bytes(obs.get(client, key).bytes()) != data:\n",
+        tests=(OBJECTS,),
+    ),
 ]
