@@ -14,6 +14,8 @@ SERVED = {"kafka"}
 """Pages whose DAG reads from a server that the tests' Airflow has not. They are parsed beside their own tests, which
 run the same on the real server: ``tests/sources/test_kafka_definition.py``."""
 
+BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
+
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
 _NAMED_IN_THE_TEXT = """\
@@ -77,8 +79,7 @@ def deploy_transform(dags: Path) -> None:
 def documented(home: Path, *, api: str) -> Iterator[Documented]:
     """All that no other test here runs: a DAG of ``dags/`` may have a test of its own.
 
-    :param home: below it each has a folder of its own; those of ``dags/`` that read files share one, as where they are
-        deployed.
+    :param home: below it each has a folder of its own; the janitor of ``dags/`` shares one, as where it is deployed.
     :param api: the URL of a server that has what lands in a folder at the folder's path.
     """
     readme, _ = blocks(ROOT / "README.md")
@@ -91,8 +92,8 @@ def documented(home: Path, *, api: str) -> Iterator[Documented]:
     for path in sorted((ROOT / "dags").glob("*.py")):
         if not (ROOT / "tests" / "scheduler" / f"test_{path.name}").exists():
             text = path.read_text()
-            # Who is told of its rows looks at all tables of the folder.
-            folder = home / (path.stem if "JobGraph(" in text or _API.search(text) else "dags")
+            # Who is told of its rows looks at all tables of the folder. The janitor finds one of its checkpoints.
+            folder = home / ("dags" if path.stem in BESIDE_THE_JANITOR else path.stem)
             yield _adapted("dags", _API.sub(f'"{api}{folder}/landing/polled"', text), folder)
 
 
