@@ -269,6 +269,14 @@ class OpenSink(ABC):
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")
 
+    def lanes(self, tables: KnownTables) -> list[str] | None:
+        """Lanes that something is published of, whosever it is, ascending; None if the sink cannot tell.
+
+        :param tables: what the checkpoint knows of its tables.
+        :raises SinkError: if the table is away.
+        """
+        return None
+
 
 class SelfContained(Sink, OpenSink):
     """A sink that needs nothing of its surroundings: opened, it is itself."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -18,6 +19,7 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
@@ -137,21 +139,44 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
-    """The place that the next batch will have, in the sinks of today."""
+    """In the sinks of today: the places of batches that are planned and of the live lane's next one, and what lies
+    behind that."""
     newest = checkpoint.offset_log.latest_id()
-    number = 0 if newest is None else newest + 1
+    following = BatchKey(LIVE, 0 if newest is None else newest + 1)
     for sink in sinks:
-        try:
-            sink.contains(expected_next(checkpoint, BatchKey(LIVE, number)))
-        except ForeignBatchError as error:
-            yield Finding(
-                kind="table",
-                where=sink.location(),
-                message=str(error),
-                repair="Choose one of the ways on; until then the pipeline plans nothing.",
-            )
-        except (SinkError, CheckpointError):
-            continue  # told of the batches that it has
+        looks: list[Callable[[], object]] = [
+            partial(_ask_planned, checkpoint, sink, key) for key in _uncommitted(checkpoint)
+        ]
+        looks.append(partial(sink.contains, expected_next(checkpoint, following)))
+        looks.append(partial(check_none_unknown, checkpoint, sink, following))
+        for look in looks:
+            try:
+                look()
+            except ForeignBatchError as error:
+                yield Finding(
+                    kind="table",
+                    where=sink.location(),
+                    message=str(error),
+                    repair="Choose one of the ways on; until then the pipeline plans nothing.",
+                )
+                break  # what else there is has the same cause
+            except (SinkError, CheckpointError):
+                continue  # told of the batches that it has
+
+
+def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:
+    """Batches that are planned and not committed."""
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        newest = lane.offset_log.latest_id()
+        if newest is not None and not lane.commit_log.has(newest):
+            yield BatchKey(name, newest)
+
+
+def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    batch = planned_identity(checkpoint, key)
+    if batch is not None:
+        sink.contains(expected(checkpoint, batch))
 
 
 def _back(checkpoint: Checkpoint, key: BatchKey) -> str:

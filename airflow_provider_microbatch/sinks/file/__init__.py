@@ -227,7 +227,16 @@ class FileSink(SelfContained):
         with reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
-        return sorted(int(text) for text in ids if text.isascii() and text.isdecimal())
+        return sorted(int(text) for text in ids if text.isascii() and text.isdecimal() and str(int(text)) == text)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self.root):
+            return self.published_lanes() if self.folder.is_here(tables) else []
+
+    def published_lanes(self) -> list[str]:
+        """The same, of the folder as it is."""
+        with reporting("list", self.root):
+            return sorted(path.name.removeprefix("lane=") for path in self.root.glob("lane=*"))
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = self.contains(batch)
