@@ -20,7 +20,7 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
-from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 SAMPLE = 20
@@ -66,7 +66,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         # Each batch replaces the table: only the last one of all can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
-    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key)]
+    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
     findings += _look_at_next(checkpoint, sinks)
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
 
@@ -87,7 +87,7 @@ def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
         yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
 
 
-def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator[Finding]:
+def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: bool) -> Iterator[Finding]:
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
         commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
@@ -104,6 +104,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
                 if found is not None and not recorded.is_part(sink, found):
                     if not is_of_one_attempt(sink, asked, found):
                         yield _of_two_attempts(checkpoint, sink, asked)
+                    elif inside:
+                        yield from _look_inside(checkpoint, sink, asked, found)
                     return
             except SinkError as error:
                 failed.append((sink, error))  # it may be in another one
@@ -136,6 +138,32 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
         repair=f"`microbatch janitor {checkpoint.location}` finishes it while its stage is there. "
         f"Else: {_back(checkpoint, key)}",
     )
+
+
+def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, found: Manifest) -> Iterator[Finding]:
+    """Whether the batch's files are those that its manifest names, and of the attempt that was published last."""
+    key, told = asked.key, list[str]()
+    for table in sink.tables:
+        part = found_in(table, asked)
+        differs = None if part is None else table.damage(asked, part)
+        if differs is not None:
+            told.append(f"batch {key} in {table.location()} is not what was published ({differs}).")
+    # An adopted one counts as older than all attempts of this checkpoint.
+    later = [epoch for epoch in checkpoint.attempts.epochs.all(key) if 0 < found.epoch < epoch]
+    ends = {epoch: checkpoint.attempts.ended(key, epoch) for epoch in later}
+    published = [epoch for epoch, end in ends.items() if end is not None and end.state == "succeeded"]
+    if published:
+        told.append(
+            f"batch {key} in {sink.location()} is attempt {found.epoch}'s, and attempt {max(published)} has replaced "
+            "that since: the table, or this batch of it, was restored from before the replay."
+        )
+    for message in told:
+        yield Finding(
+            kind="table",
+            where=checkpoint.lane(key.lane).commit_log.where(key.id),
+            message=message,
+            repair=_back(checkpoint, key),
+        )
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
