@@ -10,9 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVED = {"kafka"}
-"""Pages whose DAG reads from a server that the tests' Airflow has not. They are parsed beside their own tests, which
-run the same on the real server: ``tests/sources/test_kafka_definition.py``."""
+SERVED = {"kafka", "object-stores"}
+"""Pages whose DAG needs a server that the tests' Airflow has not. The same runs on the real server in
+``tests/sources/test_kafka_definition.py`` and ``tests/airflow_face/test_object_store.py``."""
 
 BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
 
