@@ -32,6 +32,7 @@ with DAG(
                 "orders_scheduled",
                 "orders_steps",
                 "orders_table",
+                "orders_delta",
                 "orders_polled",
                 "shop_job/orders",
                 "shop_job/people",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry, RunIdentity
@@ -36,12 +38,16 @@ from airflow_provider_microbatch.execution.position import (
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
 from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
+from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 
 log = logging.getLogger(__name__)
+
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 PINNED_BY_DEFAULT = {
     "spark.sql.session.timeZone": "UTC",
@@ -191,9 +197,9 @@ class Planner:
         )
 
     def check_place(self, key: BatchKey) -> None:
-        """See that nobody else has published under the number of a batch that is to be planned: two pipelines may write
-        one table, it may have been kept under a new checkpoint, or be younger than the backup of this one. And that the
-        table is there, if it ever was.
+        """See that nobody else has published under the number of a batch that is to be planned, or behind it: two
+        pipelines may write one table, it may have been kept under a new checkpoint, or be younger than the backup of
+        this one. And that the table is there, if it ever was.
 
         :raises ForeignBatchError: if somebody has.
         :raises SinkError: if the table seems to be away.
@@ -206,6 +212,7 @@ class Planner:
                 raise
             # Another run has planned and published it since this one looked: nobody else's, and whoever writes the
             # entry finds that out.
+        self._asked(partial(check_none_unknown, self.checkpoint, self.sink), key)
 
     def published(self, batch: ExpectedBatch) -> Manifest | None:
         """What the sink has of the batch.
@@ -224,7 +231,7 @@ class Planner:
         found = self._asked(self.sink.finish, batch)
         return found if found is None or committed or is_of_one_attempt(self.sink, batch, found) else None
 
-    def _asked(self, question: Callable[[ExpectedBatch], Manifest | None], batch: ExpectedBatch) -> Manifest | None:
+    def _asked(self, question: Callable[[Asked], Found], batch: Asked) -> Found:
         try:
             return question(batch)
         except ForeignBatchError:

@@ -269,6 +269,19 @@ class OpenSink(ABC):
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")
 
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        """How what is published differs from what :meth:`contains` has told of it, in words: files that are missing,
+        of another size or not the batch's. None if it does not, or the sink cannot tell."""
+        return None
+
+    def lanes(self, tables: KnownTables) -> list[str] | None:
+        """Lanes that something is published of, whosever it is, ascending; None if the sink cannot tell.
+
+        :param tables: what the checkpoint knows of its tables.
+        :raises SinkError: if the table is away.
+        """
+        return None
+
 
 class SelfContained(Sink, OpenSink):
     """A sink that needs nothing of its surroundings: opened, it is itself."""

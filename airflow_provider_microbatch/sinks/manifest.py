@@ -47,12 +47,14 @@ class ExpectedBatch:
     :param identity: of the batch.
     :param tables: what the checkpoint knows of its tables: of one that is away, what is not there tells nothing.
     :param recognise: asked about output of another identity, or of none: the manifest as which it counts, or None.
+    :param newest: the newest batch of the lane that the checkpoint knows, where it is not the one before this.
     :param staged_as: how the attempt that is to be published is known, if by less than the identity: one of before.
     """
 
     identity: BatchIdentity
     tables: KnownTables
     recognise: Callable[[Manifest], Manifest | None] = _none
+    newest: int | None = None
     staged_as: BatchIdentity | None = None
 
     @property
@@ -107,9 +109,10 @@ class ExpectedBatch:
         place, key = self.identity.location, self.key
         lane = "" if key.lane == LIVE else f" --lane {key.lane}"
         ways = ["give the pipeline another path or table"]
+        newest = key.id - 1 if self.newest is None else self.newest
         if found.identity is not None and found.identity.checkpoint == self.identity.checkpoint:
             ways.append(
-                f"`microbatch rewind {place} --to {key.id - 1} --drop-output{lane}` takes what is later than the "
+                f"`microbatch rewind {place} --to {newest} --drop-output{lane}` takes what is later than the "
                 "backup out of the table and reads it again, as far as it is still there"
             )
         elif key.lane == LIVE:

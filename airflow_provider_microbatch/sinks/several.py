@@ -249,6 +249,10 @@ class OpenSinks(OpenSink):
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return sorted({number for sink in self._sinks.values() for number in sink.batches(lane, tables)})
 
+    def lanes(self, tables: KnownTables) -> list[str] | None:
+        told = [sink.lanes(tables) for sink in self._sinks.values()]
+        return sorted({lane for lanes in told for lane in lanes or ()}) if None not in told else None
+
     def _found(self, batch: ExpectedBatch) -> dict[str, Manifest | None]:
         return {name: sink.contains(batch) for name, sink in self._sinks.items()}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -18,7 +19,8 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.set_aside import is_aside
-from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
+from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 SAMPLE = 20
@@ -64,7 +66,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         # Each batch replaces the table: only the last one of all can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
-    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key)]
+    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
     findings += _look_at_next(checkpoint, sinks)
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
 
@@ -85,7 +87,7 @@ def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
         yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
 
 
-def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator[Finding]:
+def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: bool) -> Iterator[Finding]:
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
         commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
@@ -102,6 +104,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> Iterator
                 if found is not None and not recorded.is_part(sink, found):
                     if not is_of_one_attempt(sink, asked, found):
                         yield _of_two_attempts(checkpoint, sink, asked)
+                    elif inside:
+                        yield from _look_inside(checkpoint, sink, asked, found)
                     return
             except SinkError as error:
                 failed.append((sink, error))  # it may be in another one
@@ -136,22 +140,71 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
     )
 
 
+def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, found: Manifest) -> Iterator[Finding]:
+    """Whether the batch's files are those that its manifest names, and of the attempt that was published last."""
+    key, told = asked.key, list[str]()
+    for table in sink.tables:
+        part = found_in(table, asked)
+        differs = None if part is None else table.damage(asked, part)
+        if differs is not None:
+            told.append(f"batch {key} in {table.location()} is not what was published ({differs}).")
+    # An adopted one counts as older than all attempts of this checkpoint.
+    later = [epoch for epoch in checkpoint.attempts.epochs.all(key) if 0 < found.epoch < epoch]
+    ends = {epoch: checkpoint.attempts.ended(key, epoch) for epoch in later}
+    published = [epoch for epoch, end in ends.items() if end is not None and end.state == "succeeded"]
+    if published:
+        told.append(
+            f"batch {key} in {sink.location()} is attempt {found.epoch}'s, and attempt {max(published)} has replaced "
+            "that since: the table, or this batch of it, was restored from before the replay."
+        )
+    for message in told:
+        yield Finding(
+            kind="table",
+            where=checkpoint.lane(key.lane).commit_log.where(key.id),
+            message=message,
+            repair=_back(checkpoint, key),
+        )
+
+
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
-    """The place that the next batch will have, in the sinks of today."""
+    """In the sinks of today: the places of batches that are planned and of the live lane's next one, and what lies
+    behind that."""
     newest = checkpoint.offset_log.latest_id()
-    number = 0 if newest is None else newest + 1
+    following = BatchKey(LIVE, 0 if newest is None else newest + 1)
     for sink in sinks:
-        try:
-            sink.contains(expected_next(checkpoint, BatchKey(LIVE, number)))
-        except ForeignBatchError as error:
-            yield Finding(
-                kind="table",
-                where=sink.location(),
-                message=str(error),
-                repair="Choose one of the ways on; until then the pipeline plans nothing.",
-            )
-        except (SinkError, CheckpointError):
-            continue  # told of the batches that it has
+        looks: list[Callable[[], object]] = [
+            partial(_ask_planned, checkpoint, sink, key) for key in _uncommitted(checkpoint)
+        ]
+        looks.append(partial(sink.contains, expected_next(checkpoint, following)))
+        looks.append(partial(check_none_unknown, checkpoint, sink, following))
+        for look in looks:
+            try:
+                look()
+            except ForeignBatchError as error:
+                yield Finding(
+                    kind="table",
+                    where=sink.location(),
+                    message=str(error),
+                    repair="Choose one of the ways on; until then the pipeline plans nothing.",
+                )
+                break  # what else there is has the same cause
+            except (SinkError, CheckpointError):
+                continue  # told of the batches that it has
+
+
+def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:
+    """Batches that are planned and not committed."""
+    for name in checkpoint.lanes():
+        lane = checkpoint.lane(name)
+        newest = lane.offset_log.latest_id()
+        if newest is not None and not lane.commit_log.has(newest):
+            yield BatchKey(name, newest)
+
+
+def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    batch = planned_identity(checkpoint, key)
+    if batch is not None:
+        sink.contains(expected(checkpoint, batch))
 
 
 def _back(checkpoint: Checkpoint, key: BatchKey) -> str:

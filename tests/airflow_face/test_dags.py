@@ -24,6 +24,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_steps",
         "orders_table",
         "shop_job",
+        "orders_delta",
         "orders_polled",
     }
     assert list(tmp_path.iterdir()) == []

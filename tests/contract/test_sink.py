@@ -276,6 +276,7 @@ def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
     assert (KEY, 2) in sink.stages(CHECKPOINT)
     assert sink.batches("live", NOTHING_KNOWN) == [7]
     assert sink.batches("backfill", NOTHING_KNOWN) == []
+    assert sink.lanes(NOTHING_KNOWN) in (["live"], None)
 
 
 def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: OpenSink, foreign: BatchIdentity) -> None:

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
-from tests.execution.maintaining import Make, applied, filled, killed_at, rewind
+from tests.execution.maintaining import Make, applied, filled, killed_at, planned, rewind
 from tests.execution.world import World, run_identity
 
 
@@ -118,6 +118,21 @@ def test_there_and_back_again_and_an_old_name_is_given_to_no_other(world: World)
     assert world.run(5) is None
     world.land(2)
     world.run(6)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_two_sources_cannot_swap_their_names_but_take_new_ones(tmp_path: Path) -> None:
+    world = World(tmp_path, sources=("left", "right"))
+    for number, name in enumerate(("left", "right")):
+        world.land(number, source=name)
+        world.run(number)
+    applied(world, rename("left", "between"))
+    with pytest.raises(MaintenanceError, match=r"'left'.*was renamed to 'between'.*Use a name that was never used"):
+        planned(world, rename("right", "left"))
+    applied(world, rename("right", "other"))
+    world.sources = {"between": world.sources["left"], "other": world.sources["right"]}
+    world.land(2, source="left")
+    world.run(2)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
 
 

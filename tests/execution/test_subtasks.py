@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, TransformError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, EngineError, TransformError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.subtasks import assemble
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -254,3 +254,15 @@ def test_split_wise_pipelines_have_one_source(tmp_path: Path) -> None:
             transform="jobs/orders.py:clean",
             split_wise=True,
         )
+
+
+def test_an_engine_that_knows_no_splits_publishes_no_empty_batch(world: World) -> None:
+    """A job that is split by split has no other sources: run as a whole it reads nothing."""
+
+    class Unknowing(InlineEngine):
+        def start(self, handle: Any, job: Job, code: Code) -> None:
+            super().start(handle, replace(job, subtasks=()), code)
+
+    with pytest.raises(EngineError, match="tells of no split"):
+        world.run(0, Unknowing())
+    goes_on(world, left=SPLITS)

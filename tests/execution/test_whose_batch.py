@@ -328,3 +328,15 @@ def test_a_sample_has_the_newest_batches_and_some_of_all_ages() -> None:
     assert chosen[0] == keys[0]
     assert sample(keys[:5]) == keys[:5]
     assert sorted(sample(keys[:15])) == keys[:15]
+
+
+def test_check_looks_at_the_place_of_a_batch_that_is_planned(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    two.land(2)
+    two.staged()
+    one.land(1)
+    one.run(0)
+    two.expire_leases()
+    (finding,) = check_table(two.checkpoint, everything=False).findings
+    assert "it was published by pipeline 'one'" in finding.message

@@ -16,6 +16,7 @@ SETTLE = "tests/execution/test_settle.py"
 NAMES = "tests/execution/test_source_names.py"
 PATH_TABLES = "tests/tables/test_path_tables.py"
 WHOSE = "tests/execution/test_whose_batch.py"
+UNKNOWN = "tests/execution/test_unknown_batches.py"
 BEHIND = "tests/execution/test_start_behind.py"
 LATE = "tests/execution/test_late_processes.py"
 READ_AGAIN = "tests/execution/test_read_again.py"
@@ -132,6 +133,30 @@ MUTATIONS = [
         old="        self.check_place(BatchKey(self.lane.name, position.batch_id))\n",
         new="",
         tests=(WHOSE, BEHIND),
+    ),
+    Mutation(
+        name="what the table holds behind a free place is not looked at",
+        why="a restored backup, or a new checkpoint, reads again what is in the table under later numbers",
+        file="execution/unknown_batches.py",
+        old="            if number > key.id:\n",
+        new="            if False:\n",
+        tests=(UNKNOWN,),
+    ),
+    Mutation(
+        name="lanes of this checkpoint that it does not know are taken for another's",
+        why="after a restored backup the next run reads what a backfill has read",
+        file="execution/unknown_batches.py",
+        old="        return asked.recognise(found) if is_ours else found\n",
+        new="        return found\n",
+        tests=(UNKNOWN,),
+    ),
+    Mutation(
+        name="check does not look at the place of a batch that is planned",
+        why="every run is refused, and check finds nothing wrong",
+        file="upkeep/table_check.py",
+        old="for key in _uncommitted(checkpoint)\n",
+        new="for key in list[BatchKey]()\n",
+        tests=(WHOSE,),
     ),
     Mutation(
         name="an attempt of before publishes a batch that was planned anew",

@@ -12,6 +12,14 @@ RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="a source gets a name that another one had",
+        why="older entries mean the other one by it: every run is refused, for good",
+        file="upkeep/commands/rename_source.py",
+        old="    if new in names.former() and names.of(new) != old:",
+        new="    if False:",
+        tests=("tests/execution/test_source_names.py",),
+    ),
+    Mutation(
         name="what says more than an entry of the logs is not taken back",
         why="a source that a command said to be new, and that was given up, is never asked for: all is read twice",
         file="checkpoint/by_hand.py",

@@ -11,6 +11,22 @@ NEWEST = "tests/execution/test_newest.py"
 
 MUTATIONS = [
     Mutation(
+        name="check does not look whether a replay was undone",
+        why="a table that was restored from before a replay has the wrong rows again, and nothing says so",
+        file="upkeep/table_check.py",
+        old="    if published:\n        told.append(",
+        new="    if False:\n        told.append(",
+        tests=("tests/execution/test_check_inside.py",),
+    ),
+    Mutation(
+        name="check does not look into a published batch",
+        why="rows that somebody removed or copied in the table are nothing wrong",
+        file="upkeep/table_check.py",
+        old="        if differs is not None:\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_check_inside.py",),
+    ),
+    Mutation(
         name="what was set aside and run since is not in the table",
         why="the next batch is written in another form, or into the place of a table that is away",
         file="execution/newest.py",

@@ -10,9 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVED = {"kafka"}
-"""Pages whose DAG reads from a server that the tests' Airflow has not. They are parsed beside their own tests, which
-run the same on the real server: ``tests/sources/test_kafka_definition.py``."""
+SERVED = {"kafka", "object-stores"}
+"""Pages whose DAG needs a server that the tests' Airflow has not. The same runs on the real server in
+``tests/sources/test_kafka_definition.py`` and ``tests/airflow_face/test_object_store.py``."""
+
+BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
@@ -77,8 +79,7 @@ def deploy_transform(dags: Path) -> None:
 def documented(home: Path, *, api: str) -> Iterator[Documented]:
     """All that no other test here runs: a DAG of ``dags/`` may have a test of its own.
 
-    :param home: below it each has a folder of its own; those of ``dags/`` that read files share one, as where they are
-        deployed.
+    :param home: below it each has a folder of its own; the janitor of ``dags/`` shares one, as where it is deployed.
     :param api: the URL of a server that has what lands in a folder at the folder's path.
     """
     readme, _ = blocks(ROOT / "README.md")
@@ -91,8 +92,8 @@ def documented(home: Path, *, api: str) -> Iterator[Documented]:
     for path in sorted((ROOT / "dags").glob("*.py")):
         if not (ROOT / "tests" / "scheduler" / f"test_{path.name}").exists():
             text = path.read_text()
-            # Who is told of its rows looks at all tables of the folder.
-            folder = home / (path.stem if "JobGraph(" in text or _API.search(text) else "dags")
+            # Who is told of its rows looks at all tables of the folder. The janitor finds one of its checkpoints.
+            folder = home / ("dags" if path.stem in BESIDE_THE_JANITOR else path.stem)
             yield _adapted("dags", _API.sub(f'"{api}{folder}/landing/polled"', text), folder)
 
 

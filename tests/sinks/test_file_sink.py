@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,22 @@ def test_a_stage_that_is_not_what_its_manifest_says_is_not_published(sink: FileS
     (folder / "_temporary" / "part-x").write_text("left over")
     (folder / ".part-00000.crc").write_text("x")
     assert sink.publish(EXPECTED, 1).epoch == 1
+
+
+def test_a_stage_that_two_jobs_have_written_is_not_published(sink: FileSink) -> None:
+    """Of two copies of a checkpoint, as both are at attempt 1: who ends later lists both's files as its own."""
+    folder = write_stage(sink, 1, files=2)
+    manifest = folder / "_manifest" / "part-00000.txt"
+    text = manifest.read_text()
+    for number, path in enumerate(sorted(folder.glob("part-*"))):
+        name = f"part-00000-{uuid.uuid4()}-c000.json"
+        assert path.name == f"part-{number:05}-1.json"
+        text = text.replace(path.name, name)
+        path.rename(folder / name)
+    manifest.write_text(text)
+    with pytest.raises(SinkError, match=r"has files of 2 jobs of Spark.*copy of the checkpoint"):
+        sink.publish(EXPECTED, 1)
+    assert not (sink.root / "lane=live" / "batch_id=7").exists()
 
 
 def test_a_removal_that_was_cut_off_can_never_be_published(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:

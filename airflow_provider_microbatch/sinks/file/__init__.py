@@ -52,7 +52,7 @@ from airflow_provider_microbatch.sinks.file.posix import (
     write_mark,
 )
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
-from airflow_provider_microbatch.sinks.file.report import check_files, read_error, read_manifest, reporting
+from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -213,7 +213,20 @@ class FileSink(SelfContained):
         with reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
-        return sorted(int(text) for text in ids if text.isascii() and text.isdecimal())
+        return sorted(int(text) for text in ids if text.isascii() and text.isdecimal() and str(int(text)) == text)
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        with reporting("look at", batch.key):
+            return differences(self._target_path(batch.key), found)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self.root):
+            return self.published_lanes() if self.folder.is_here(tables) else []
+
+    def published_lanes(self) -> list[str]:
+        """The same, of the folder as it is."""
+        with reporting("list", self.root):
+            return sorted(path.name.removeprefix("lane=") for path in self.root.glob("lane=*"))
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = self.contains(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from airflow_provider_microbatch.sinks.file.reading import LARGEST, read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What text that is none of ours can raise: brackets without end, numbers of any size."""
+
+_JOB = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""Spark names a file by its task and by the job that wrote it (``FileFormatWriter``)."""
 
 _YEAR_10000_MS = 253_402_300_800_000
 
@@ -71,25 +75,48 @@ def read_schema(folder: Path) -> Mapping[str, Any] | None:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """The data files in ``folder`` are those of the manifest, with the same sizes.
+    """The data files in the stage ``folder`` are those of the manifest, with the same sizes, and of one job.
 
-    :raises SinkError: if one is missing, has changed or is not listed: rows would be lost or doubled.
+    :raises SinkError: if one is missing, has changed or is not listed, or another job has written there too: rows would
+        be lost or doubled.
     """
+    told = differences(folder, manifest)
+    if told is not None:
+        raise SinkError(
+            f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} is not what its job wrote ({told}). "
+            "It was not published; run the batch again, as a new attempt."
+        )
+    jobs = {found[1] for name in manifest.files if (found := _JOB.match(name.rpartition("/")[2]))}
+    if len(jobs) > _writes(manifest):
+        # A job lists what lies in its stage when it has written: what another one wrote before that is in it.
+        raise SinkError(
+            f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} has files of {len(jobs)} jobs of "
+            "Spark: somebody else ran an attempt of this number there at the same time, as a copy of the checkpoint "
+            "does that goes on beside it. It was not published: rows would be doubled. Stop the pipeline of one of the "
+            "two, and run the batch again, as a new attempt."
+        )
+
+
+def differences(folder: Path, manifest: Manifest) -> str | None:
+    """How the data files in ``folder`` differ from those of the manifest, in words; None if they do not."""
     found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in data_files(folder)}
     if found == dict(manifest.files):
-        return
+        return None
     missing = sorted(manifest.files.keys() - found.keys())
     extra = sorted(found.keys() - manifest.files.keys())
     changed = sorted(name for name in found.keys() & manifest.files.keys() if found[name] != manifest.files[name])
-    told = "; ".join(
+    return "; ".join(
         f"{what}: {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
         for what, names in (("missing", missing), ("not in the manifest", extra), ("of another size", changed))
         if names
     )
-    raise SinkError(
-        f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} is not what its job wrote ({told}). It "
-        "was not published; run the batch again, as a new attempt."
-    )
+
+
+def _writes(manifest: Manifest) -> int:
+    """So many jobs of Spark may have written the stage: one, or one for each subtask that it was put together of."""
+    told = manifest.result.get("subtasks")
+    counts = [told.get(word) for word in ("run", "taken")] if isinstance(told, Mapping) else []
+    return max(sum(count for count in counts if type(count) is int), 1)
 
 
 def data_files(folder: Path) -> Iterator[Path]:

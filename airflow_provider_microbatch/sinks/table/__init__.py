@@ -131,6 +131,9 @@ class TableSink(SelfContained):
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return self.catalog.batches(self.as_table, lane) if self._is_here(tables) else []
 
+    def lanes(self, tables: KnownTables) -> list[str] | None:
+        return self.catalog.lanes(self.as_table) if self._is_here(tables) else []
+
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         self._is_here(batch.tables)
         return self.catalog.publish(self._stage(batch.staged, epoch), batch, replay=False)

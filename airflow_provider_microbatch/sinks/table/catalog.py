@@ -123,6 +123,10 @@ class Catalog(Definition, ABC):
     def batches(self, table: Table, lane: str) -> list[int]:
         """Ids of the lane that something is in the table under, whosever it is, ascending."""
 
+    def lanes(self, table: Table) -> list[str] | None:
+        """Lanes that something is in the table of; None if the catalog cannot tell."""
+        return None
+
     def seems_away(self, table: Table, tables: KnownTables) -> str | None:
         """See :meth:`~airflow_provider_microbatch.sinks.Sink.seems_away`."""
         return self.files(table).seems_away(tables)

@@ -85,6 +85,12 @@ class PathCatalog(Catalog):
         with reporting(f"list table {table.name}"):
             return self._kind(table).batches(lane)
 
+    def lanes(self, table: Table) -> list[str] | None:
+        if table.mode != APPEND:
+            return None
+        with reporting(f"list table {table.name}"):
+            return self.files(table).published_lanes()
+
     def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
         staging = self.files(table).root / "_staging" / checkpoint
         with reporting(f"list the stages of table {table.name}"):

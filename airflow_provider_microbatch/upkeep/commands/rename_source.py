@@ -20,7 +20,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
     """The plan after which source ``old`` is called ``new``, in all lanes: its position, log and state are the same.
 
-    :raises MaintenanceError: if there is no ``old``, or ``new`` is a source of its own.
+    :raises MaintenanceError: if there is no ``old``, ``new`` is a source of its own, or was the name of another.
     """
     for name in (old, new):
         check_name(name, what="source")
@@ -38,6 +38,12 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
         raise MaintenanceError(
             f"{checkpoint.location} has a source {new!r} that has read something: two positions cannot be made one. "
             f"If it is the same and what it has read is doubled, `microbatch rewind` takes that out first."
+        )
+    if new in names.former() and names.of(new) != old:  # its own name of before it may have again
+        raise MaintenanceError(
+            f"source {new!r} of {checkpoint.location} was renamed to {names.of(new)!r}, which its older entries mean "
+            "by it: whatever is called so now would be taken for that one, and every run be refused. Use a name that "
+            "was never used."
         )
     number = max(numbers(store.list(RENAMED)), default=-1) + 1
     record = encode_record({"old": old, "new": new, **drafting.trail})

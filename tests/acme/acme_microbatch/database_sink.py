@@ -99,6 +99,12 @@ class OpenDatabase(OpenSink):
         with self._transaction() as database:
             return [int(id) for (id,) in database.execute("SELECT id FROM batches WHERE lane = ? ORDER BY id", [lane])]
 
+    def lanes(self, tables: KnownTables) -> list[str]:
+        if not self._file().exists():
+            return []
+        with self._transaction() as database:
+            return [lane for (lane,) in database.execute("SELECT DISTINCT lane FROM batches ORDER BY lane")]
+
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = self.contains(batch)
         if found is None:

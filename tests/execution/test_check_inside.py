@@ -1,0 +1,54 @@
+"""``microbatch check --table`` looks into the folders of batches that are published."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+def told(world: World, *, everything: bool = True) -> list[str]:
+    return [finding.message for finding in check_table(world.checkpoint, everything=everything).findings]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    assert told(world) == []
+    return world
+
+
+@pytest.mark.parametrize("what", ["missing: part-0", "of another size: part-0", "not in the manifest: part-1"])
+def test_files_of_a_published_batch_are_compared_with_its_manifest(world: World, what: str) -> None:
+    folder = world.lake / "lane=live" / "batch_id=0"
+    match what.partition(":")[0]:
+        case "missing":
+            (folder / "part-0.json").unlink()
+        case "of another size":
+            (folder / "part-0.json").write_text("")
+        case _:
+            shutil.copy(folder / "part-0.json", folder / "part-1.json")
+    (message,) = told(world)
+    assert what in message
+    assert told(world, everything=False) == []
+    world.run(0, clear_number=1)
+    assert told(world) == [], "a clear of its task puts it back"
+
+
+def test_a_table_of_before_a_replay_is_found(world: World) -> None:
+    folder, backup = world.lake / "lane=live" / "batch_id=0", world.root / "before"
+    shutil.copytree(folder, backup)
+    world.run(0, InlineEngine(transform=lambda _: [{"id": 9}]), clear_number=1)
+    assert told(world) == []
+    shutil.rmtree(folder)
+    backup.rename(folder)
+    (message,) = told(world)
+    assert "is attempt 1's, and attempt 2 has replaced that since" in message

@@ -1,0 +1,108 @@
+"""A table that is younger than its checkpoint is found out also where the next batch's own place is free."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import ForeignBatchError
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import World
+
+
+def backed_up(world: World) -> None:
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+
+
+def restored(world: World) -> None:
+    shutil.rmtree(world.root / "checkpoint")
+    (world.root / "backup").rename(world.root / "checkpoint")
+
+
+@pytest.fixture(params=SINKS.values(), ids=SINKS.keys())
+def setting(request: pytest.FixtureRequest, tmp_path: Path) -> Setting:
+    return Setting(tmp_path, request.param, clean=None)
+
+
+@pytest.fixture
+def younger(setting: Setting) -> World:
+    """Batch 1 is not in the table, 2 is; the checkpoint is of before both."""
+    world = setting.world("only")
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+        if number == 0:
+            backed_up(world)
+    shutil.rmtree(world.lake / "lane=live" / "batch_id=1")  # it was set aside, or has aged out
+    restored(world)
+    return world
+
+
+def test_what_lies_behind_a_free_place_is_not_read_again(younger: World) -> None:
+    (finding,) = check_table(younger.checkpoint, everything=False).findings
+    text = refused(younger, 3)
+    assert finding.message == text
+    assert "The checkpoint was restored from an older backup" in text
+    assert f"microbatch rewind {younger.root}/checkpoint --to 0 --drop-output" in text
+    applied(younger, rewind(0, drop_output=True))
+    for number in (3, 4):
+        younger.run(number)
+    assert younger.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_start_behind_counts_on_behind_it(younger: World) -> None:
+    applied(younger, start_behind(allow_reread=True))
+    younger.land(7)
+    for number in (3, 4, 5):
+        younger.run(number)
+    assert younger.table() == {0: [0], 2: [2], 3: [1], 4: [2], 5: [7]}
+
+
+def test_a_new_checkpoint_on_a_table_whose_first_batches_aged_out_is_refused(setting: Setting) -> None:
+    old = setting.world("old")
+    for number in range(3):
+        old.land(number)
+        old.run(number)
+    shutil.rmtree(old.lake / "lane=live" / "batch_id=0")
+    new = setting.world("new")
+    new.land(7)
+    assert f"microbatch start-behind {new.root}/checkpoint" in refused(new, 0)
+
+
+@pytest.mark.parametrize("plan", ["live", "interval"])
+def test_lanes_of_after_the_backup_are_not_read_again(tmp_path: Path, plan: str) -> None:
+    world = IntervalWorld(tmp_path, plan=plan, **({"lookback": 7200} if plan == "interval" else {}))
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    backed_up(world)
+    world.backfill(hour(1), 1)
+    restored(world)
+    before = world.rows()
+    ways = "restored from an older backup.*--to -1 --drop-output --lane"
+    with pytest.raises(ForeignBatchError, match=ways) as error:
+        world.backfill(hour(2), 2) if plan == "interval" else world.run(2)
+    assert [one.message for one in check_table(world.checkpoint, everything=False).findings] == [str(error.value)]
+    assert world.rows() == before
+    lane = next(name for name in before if name not in world.checkpoint.lanes() and "T01" in name.split("-")[1])
+    applied(world, rewind(-1, lane=lane.partition("/")[0], drop_output=True))
+    if plan == "interval":
+        world.backfill(hour(1), 1)
+        world.backfill(hour(2), 2)
+    else:
+        world.run(2)
+    assert sorted(world.ids()) == ([0, 1, 2] if plan == "interval" else [0, 1, 2, 3])
+
+
+def test_lanes_of_another_pipeline_on_the_same_table_are_its_own(tmp_path: Path) -> None:
+    one, two = IntervalWorld(tmp_path / "one", name="one"), World(tmp_path / "two", name="two")
+    two.options["sink"] = one.pipeline.sink
+    one.land_at(0.5, 1)
+    one.backfill(hour(0), 0)
+    two.land(2)
+    assert two.run(0) is not None
