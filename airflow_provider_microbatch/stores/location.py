@@ -6,6 +6,7 @@ import re
 
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.registry import STORES
+from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.stores import Store
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -28,5 +29,6 @@ def open_store(location: str) -> Store:
     try:
         store: type[Store] = STORES.load(scheme)
     except DefinitionError as error:
-        raise CheckpointError(f"no checkpoint store for {scheme}:// ({location!r}): {error}") from error
+        # The address of a database, or of a bucket in another program's words, may have a password in it.
+        raise CheckpointError(f"no checkpoint store for {scheme}:// ({mask(location)!r}): {error}") from error
     return store.at(location)

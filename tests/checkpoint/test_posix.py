@@ -149,6 +149,15 @@ def test_other_locations_are_refused(location: str, message: str) -> None:
         open_store(location)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "S3", "abfss", "file"])
+def test_a_password_in_an_address_that_no_store_has_is_not_repeated(scheme: str) -> None:
+    """The error of a DAG file is stored, and shown to all who see the DAG."""
+    with pytest.raises(CheckpointError) as told:
+        open_store(f"{scheme}://me:hunter2@host/orders")
+    assert "hunter2" not in str(told.value)
+    assert "host/orders" in str(told.value)
+
+
 READS: dict[str, Callable[[PosixStore, str], object]] = {
     "get": lambda store, path: store.get(path),
     "get_range": lambda store, path: store.get_range(path, 0, 1),

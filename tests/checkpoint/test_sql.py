@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -487,6 +488,24 @@ def test_whoever_waits_while_another_makes_the_tables_finds_them_made(
             cursor.execute(statement.replace("{schema}", f'"{schema}"'))
     put.join()
     assert other.get("offsets/0") == b"x"
+
+
+@pytest.mark.parametrize("extra", [{}, {"options": ""}], ids=["", "pooled"])
+def test_and_at_a_stricter_level_of_isolation(connected: Connected, server_port: int, extra: dict[str, str]) -> None:
+    """A snapshot that is older than the lock does not show them."""
+    role = "strict_pooled" if extra else "strict"
+    login = {"host": "127.0.0.1", "port": server_port, "user": "postgres", "dbname": "checkpoints"}
+    with psycopg2.connect(**login) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+        cursor.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'repeatable read'")
+    stores = [connected(login=role, extra={**extra, "application_name": f"strict {n}"}) for n in range(2)]
+    schema = stores[0].location.split("/")[3]
+    with ThreadPoolExecutor(2) as pool, psycopg2.connect(**login) as session, session.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"microbatch {schema}"])
+        puts = [pool.submit(store.put_if_absent, f"offsets/{n}", b"x") for n, store in enumerate(stores)]
+        wait_until(lambda: all(waiting_for_a_lock(f"strict {n}", server_port) for n in range(2)))
+        session.commit()
+        assert [put.result() for put in puts] == [True, True]
 
 
 def waiting_for_a_lock(name: str, port: int) -> bool:

@@ -165,6 +165,27 @@ def test_a_replacement_that_may_have_been_replaced_in_turn_is_an_error(store: St
         store.compare_and_put("count", b"2", version=read.version)
 
 
+def test_a_removal_that_is_sent_again_leaves_what_has_come_in_its_place(store: Store, proxy: FaultyProxy) -> None:
+    store.put_if_absent("offsets/0", b"late")
+
+    def done_and_followed(asked: Asked, forward: Forward) -> None:
+        forward()
+        store.put_if_absent("offsets/0", b"the next plan")
+
+    proxy.fail(lambda asked: asked.kind == "delete", done_and_followed)
+    store.delete_if("offsets/0", b"late")
+    assert store.get("offsets/0") == b"the next plan"
+
+
+@pytest.mark.parametrize("fault", [done_but_lost, done_but_failed, lost, busy])
+def test_a_removal_whose_answer_is_lost_is_done(store: Store, proxy: FaultyProxy, fault: Any) -> None:
+    store.put_if_absent("offsets/0", b"late")
+    proxy.fail(lambda asked: asked.kind == "delete", fault, times=2)
+    assert store.delete_if("offsets/0", b"late") is True
+    assert store.get("offsets/0") is None
+    assert store.delete_if("offsets/0", b"late") is False
+
+
 @pytest.mark.parametrize("fault", [busy, lost, truncated])
 def test_what_is_asked_of_a_service_that_stumbles_is_asked_again(store: Store, proxy: FaultyProxy, fault: Any) -> None:
     data = bytes(range(256)) * 64
@@ -316,6 +337,21 @@ def test_the_clock_is_the_services_and_asking_writes_nothing(store: Store, proxy
     proxy.fail(entry("", "head"), lambda asked, forward: Answer(status=200, headers=[], body=b""))
     with pytest.raises(CheckpointError, match="says no time"):
         store.now_ms()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("extra", [{"sas_token": "sv=2022-11-02&sig=abc"}, {"tenant_id": "t"}, {}], ids=str)
+def test_the_clock_of_azure_needs_no_right_either(
+    found: dict[str, Connection], proxy: FaultyProxy, extra: dict[str, str]
+) -> None:
+    """The library signs nothing with a SAS token, and asks for a key for an application."""
+    found["azure"] = Connection(
+        conn_id="azure", conn_type="wasb", host=f"{proxy.url}/account", login="account", password="a2V5", extra=extra
+    )
+    date = ("Date", "Thu, 01 Feb 2035 03:04:05 GMT")
+    proxy.fail(entry("", "head"), lambda asked, forward: Answer(status=403, headers=[date], body=b""))
+    assert open_store("abfs://azure@container/orders").now_ms() > 2_000_000_000_000
+    assert [asked.key for asked in proxy.asked] == ["container/orders"]
 
 
 def test_many_keys_are_listed_and_deleted_by_the_page(

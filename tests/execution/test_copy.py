@@ -29,6 +29,7 @@ from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.copy import go_on, is_done, plan_copy
 from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, moving_files
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
 from tests.execution.maintaining import applied, filled, killed_at, rewind, rows
 from tests.execution.world import CODE, World, run_identity
 from tests.support import sql
@@ -205,6 +206,59 @@ def test_killed_anywhere_one_place_at_most_goes_on_and_the_next_command_finishes
             world.run(9)
     assert moment > 60
     assert closed > 10
+
+
+def test_what_ran_at_the_new_place_stays_when_a_command_killed_at_its_very_end_is_typed_again(world: World) -> None:
+    """Killed between the opening of the new place and the command's own end, it is not over at the old place."""
+    target = a_folder(world.root)
+    with mock.patch.object(MaintenanceLog, "end", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        copied(world, target)
+    new = at(world, target)
+    new.land(3)
+    new.run(3)
+    before = entries(open_store(target))
+    expire(world.pipeline.checkpoint)
+    copied(world, target)
+    assert entries(open_store(target)) == before
+    new.land(4)
+    new.run(4)
+    assert rows(new) == [0, 1, 2, 3, 4]
+    assert verify_all(new.checkpoint) == []
+
+
+def test_of_two_that_go_on_with_a_move_at_once_the_slower_takes_nothing_from_the_new_place(world: World) -> None:
+    target, same = a_folder(world.root), CopyTo._is_same
+    store = open_store(world.pipeline.checkpoint)
+    with (
+        mock.patch.object(Leave, "apply", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        copied(world, target)
+    expire(world.pipeline.checkpoint)
+    log = Checkpoint(store).maintenance
+    left = log.unfinished()
+    assert left is not None
+    leave = next(step for step in read_steps(left, store, told=(target,)) if isinstance(step, Leave))
+    log.give_up(by="me@here", ended_ms=1)
+    with pytest.raises(MaintenanceError, match="Type it again"):
+        leave.apply(store, is_over=lambda: True)
+    moved = log.places.moved()
+    assert moved is not None
+    new = at(world, target)
+
+    def slept(self: CopyTo, here: Store, there: Store, is_over: Callable[[], bool]) -> bool:
+        with mock.patch.object(CopyTo, "_is_same", same):
+            go_on(store, moved, engine_of=lambda name: None)  # the faster one
+        new.land(3)
+        new.run(3)
+        return same(self, here, there, is_over)
+
+    with mock.patch.object(CopyTo, "_is_same", slept):
+        go_on(store, moved, engine_of=lambda name: None)
+    new.land(4)
+    new.run(4)
+    assert rows(new) == [0, 1, 2, 3, 4]
+    assert verify_all(new.checkpoint) == []
 
 
 def filled_elsewhere(root: Path, original: Path) -> World:

@@ -71,4 +71,12 @@ MUTATIONS = [
         new="                is_same = False\n",
         tests=(COPY,),
     ),
+    Mutation(
+        name="a place that is open is made like the old one again",
+        why="the entries of what has run there are gone when a copy that was killed at its end is typed again",
+        file="upkeep/commands/moving.py",
+        old="            return is_over() or is_open(target)\n",
+        new="            return is_over()\n",
+        tests=(COPY,),
+    ),
 ]

@@ -126,6 +126,27 @@ class ObjectStore(Store):
         self._delete([self._key(path)])
         return True
 
+    def delete_if(self, path: str, data: bytes) -> bool:
+        """Remove the object at ``path`` if it is ``data``. It is looked at right before each request that removes it:
+        one that is sent again, as no answer came, would else remove what has come in its place since."""
+        key, was_sent = self._key(path), False
+
+        def call(client: Any) -> bool:
+            nonlocal was_sent
+            obs = library()
+            try:
+                if bytes(obs.get(client, key).bytes()) != data:
+                    return False
+                was_sent = True
+                obs.delete(client, key)
+            except FileNotFoundError as error:
+                if Failure.of(error).is_no_bucket:
+                    raise
+                return was_sent
+            return True
+
+        return self._bucket.ask("delete", key, call)
+
     def delete_many(self, paths: Iterable[str]) -> None:
         """Remove objects, by one request for each thousand where the service has such a one."""
         keys = iter([self._key(path) for path in paths])

@@ -49,6 +49,6 @@ def _place(bucket: Bucket) -> str:
     """An address at the service's endpoint, without anything secret."""
     if bucket.address.scheme == GCS:
         return f"{_GOOGLE}/{bucket.address.bucket}"
-    client: Any = bucket.opened().client
-    signed: str = library().sign(client, "HEAD", bucket.address.prefix, timedelta(minutes=1))
+    signer: Any = bucket.opened().signer
+    signed: str = library().sign(signer, "HEAD", bucket.address.prefix, timedelta(minutes=1))
     return signed.partition("?")[0]

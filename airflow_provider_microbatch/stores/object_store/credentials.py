@@ -29,17 +29,22 @@ CONNECT_SECONDS = 5.0
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 """Where the library finds an endpoint in the environment. Who writes ``http:`` there means it."""
 
+_MADE_UP_KEY = "AA=="
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
     """A client of a bucket.
 
+    :param signer: one that says by which URL the service is asked for an object. Of Azure with a made-up key: with a
+        SAS token the library signs nothing, and for an application it would ask for a key first.
     :param secrets: what must stand in no message.
     :param tls: how the service is known, for requests of our own; None: as the system does.
     :param process: it is of use in this one alone.
     """
 
     client: Client
+    signer: Client
     secrets: tuple[str, ...] = field(default=(), repr=False)
     tls: ssl.SSLContext | None = None
     process: int = field(default_factory=os.getpid)
@@ -52,7 +57,7 @@ def open_client(address: Address) -> Opened:
     """
     if address.conn_id is None:
         plain = any((os.environ.get(name) or "").startswith("http://") for name in _ENDPOINTS)
-        return Opened(client=_client(address, {}, {"allow_http": True} if plain else {}))
+        return _opened(address, {}, {"allow_http": True} if plain else {})
     try:
         connection = connect(address.conn_id)
     except DefinitionError as error:
@@ -64,7 +69,17 @@ def open_client(address: Address) -> Opened:
             f"{address.scheme}:// needs one of type {wanted!r}."
         )
     options, transport, secrets = {S3: _aws, GCS: _google, AZURE: _azure}[address.scheme](address, connection)
-    return Opened(client=_client(address, options, transport), secrets=secrets, tls=_tls(transport))
+    return _opened(address, options, transport, secrets=secrets)
+
+
+def _opened(
+    address: Address, options: Mapping[str, Any], transport: Mapping[str, Any], *, secrets: tuple[str, ...] = ()
+) -> Opened:
+    client = signer = _client(address, options, transport)
+    if address.scheme == AZURE:
+        place = {name: options[name] for name in ("account_name", "endpoint") if name in options}
+        signer = _client(address, {**place, "account_key": _MADE_UP_KEY}, transport)
+    return Opened(client=client, signer=signer, secrets=secrets, tls=_tls(transport))
 
 
 _Options = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]

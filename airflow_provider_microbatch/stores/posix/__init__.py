@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.stores import Litter, Store, Versioned, check_path
 from airflow_provider_microbatch.stores.posix.file_system import unfit
 from airflow_provider_microbatch.stores.posix.folder import Folder, explained
@@ -55,7 +56,8 @@ class PosixStore(Store):
             host, _, rest = path[2:].partition("/")
             if host not in ("", "localhost"):
                 raise CheckpointError(
-                    f"checkpoint {location!r} names host {host!r}; write file:///path with 3 slashes."
+                    f"checkpoint {mask(location)!r} names host {host.rpartition('@')[2]!r}; write file:///path with 3 "
+                    "slashes."
                 )
             path = f"/{rest}"
         if not path.startswith("/"):

@@ -83,6 +83,7 @@ _TABLE = (
     "SELECT oid FROM pg_catalog.pg_class WHERE relname = 'microbatch_version' AND relnamespace ="
     " (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema)"
 )
+_LEVEL = "ISOLATION LEVEL READ COMMITTED"
 _MIGRATE_LOCK = "SELECT pg_advisory_xact_lock(hashtext(CAST(:name AS text)))"
 
 
@@ -179,12 +180,17 @@ class Postgres(Kind):
     def migrating(self, session: Session, address: Address) -> Iterator[None]:
         import sqlalchemy
 
-        if not self._says_settings:
-            session.execute(sqlalchemy.text("BEGIN"))
+        # What a stricter level sees is of before the lock: whoever waited for it would make the same tables again.
+        if self._says_settings:
+            session.commit()
+            session.execute(sqlalchemy.text(f"SET TRANSACTION {_LEVEL}"))
+        else:
+            session.execute(sqlalchemy.text(f"BEGIN {_LEVEL}"))
         self.before(session)
         session.execute(sqlalchemy.text(_MIGRATE_LOCK), {"name": f"microbatch {address.schema}"})
         yield
         session.execute(sqlalchemy.text("COMMIT"))
+        self.before(session)  # the settings were the transaction's, and the statement it was made for follows
 
     def version(self, session: Session, address: Address) -> int:
         import sqlalchemy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.places import ARRIVED, Move
+from airflow_provider_microbatch.checkpoint.places import Move
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
-from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open
+from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open, is_open
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_ahead
 from airflow_provider_microbatch.upkeep.commands.site import alive
@@ -61,7 +61,7 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
 
 def is_done(move: Move) -> bool:
     """Whether the new place of a checkpoint that has left is open."""
-    return open_store(move.target).get(f"maintenance/{ARRIVED}") is not None
+    return is_open(open_store(move.target))
 
 
 def go_on(store: Store, move: Move, *, engine_of: EngineOf) -> None:

@@ -77,14 +77,19 @@ class CopyTo:
         return self.target
 
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
-        """Copy what is not there yet.
+        """Copy what is not there yet. Nothing where the new place is open: the command, or another one beside it, has
+        come that far, and what is there and not here has been written since.
 
         :raises MaintenanceError: if something else is there, or somebody writes at one of the places.
         """
         target = open_store(self.target)
         arrive(target, move_of(self))
+
+        def is_done() -> bool:
+            return is_over() or is_open(target)
+
         for _ in range(_ROUNDS):
-            if is_over() or self._is_same(store, target, is_over):
+            if is_done() or self._is_same(store, target, is_done):
                 return
         raise MaintenanceError(
             f"{store.location} and {target.location} are not the same, {_ROUNDS} times in a row: somebody writes there."
@@ -199,6 +204,11 @@ MOVING = (CopyTo, Leave, Open)
 def move_of(step: MovingStep) -> Move:
     """What a step is part of."""
     return Move(source=step.source, target=step.target, checkpoint=step.checkpoint, by=step.by, at_ms=step.at_ms)
+
+
+def is_open(target: Store) -> bool:
+    """Whether the new place may be used."""
+    return target.get(f"{_MAINTENANCE}/{ARRIVED}") is not None
 
 
 def arrive(target: Store, move: Move) -> None:
