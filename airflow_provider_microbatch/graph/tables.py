@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MicroBatchError
+from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.graph.pause import pause_of
 from airflow_provider_microbatch.graph.watch import Ask
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -109,31 +110,39 @@ def folders_of(path: str) -> Callable[[], list[str]]:
 
 
 def due(
-    pipelines: Sequence[tuple[Pipeline, Checkpoint]], *, ask: Ask, at_most: int, retry_seconds: float
+    pipelines: Sequence[tuple[Pipeline, Checkpoint]],
+    *,
+    ask: Ask,
+    at_most: int,
+    retry_seconds: float,
+    was_cleared: bool = False,
 ) -> list[Pipeline]:
     """Those that have a batch to make, the one first that has been without a batch for longest: with more tables than
     may run at once, each has its turn, and one that is always busy holds up none.
 
-    One that cannot be asked is among them, at its place: its task tells why.
+    One that cannot be asked is among them, at its place: its task tells why. Those that have a batch of the asking run
+    are all among them, before any other: who clears it wants just these again, and no later run would make them.
 
     :param pipelines: each with its checkpoint.
     :param ask: whether one has work.
     :param at_most: so many.
     :param retry_seconds: the first pause of a pipeline whose batch failed. It is among them then too, behind all that
         have work: its task fails at once, and shows that the table stands still.
+    :param was_cleared: the asking run was, which waits for no pause.
     """
-    found: list[tuple[bool, float, str, Pipeline]] = []
+    found: list[tuple[bool, bool, float, str, Pipeline]] = []
     for pipeline, checkpoint in pipelines:
-        waits, work = False, True
+        waits, decision = False, FireDecision(fire=True, reason="")
         try:
-            waits = pause_of(checkpoint, first_seconds=retry_seconds) is not None
-            work = waits or ask(pipeline, None).fire
+            waits = not was_cleared and pause_of(checkpoint, first_seconds=retry_seconds) is not None
+            decision = decision if waits else ask(pipeline, None)
         except (MicroBatchError, OSError) as error:
             log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
-        if work:
-            found.append((waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
-    found.sort(key=lambda one: one[:3])
-    return [pipeline for *_, pipeline in found[:at_most]]
+        if decision.fire:
+            found.append((not decision.own, waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
+    found.sort(key=lambda one: one[:4])
+    own = sum(not of_another for of_another, *_ in found)
+    return [pipeline for *_, pipeline in found[: max(at_most, own)]]
 
 
 def _idle_seconds(checkpoint: Checkpoint) -> float:

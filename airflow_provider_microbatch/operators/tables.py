@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowSkipException
@@ -58,6 +58,7 @@ class TablesOperator(BaseOperator):
             ask=lambda pipeline, searched_ms: decide(pipeline, run, backfill=False, searched_ms=searched_ms),
             at_most=self.max_pipelines,
             retry_seconds=self.retry_seconds,
+            was_cleared=run.was_cleared,
         )
         self.log.info("%s: of %d tables %d have a batch to make", self.job, len(tables), len(found))
         if not found:
@@ -71,6 +72,8 @@ class TableOperator(JobPipelineOperator):
     :param job: the job.
     :param table: the table.
     """
+
+    maps_tables: ClassVar[bool] = True
 
     def __init__(self, *, job: TableJob, table: str, **kwargs: Any) -> None:
         super().__init__(pipeline=job.pipeline(table), job=job.checkpoint, part=table, sinks=(table,), **kwargs)
