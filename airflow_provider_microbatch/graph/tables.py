@@ -43,7 +43,7 @@ class TableJob:
     :param transform: ``path/to/file.py:function``, for all; its batch has one source, which bears the table's name.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``.
-    :raises DefinitionError: for a name that cannot be one.
+    :raises DefinitionError: for a name that cannot be one, and for pipelines that plan by data intervals.
     """
 
     def __init__(
@@ -59,6 +59,15 @@ class TableJob:
     ) -> None:
         self.name = check_name(name, what="job")
         self.checkpoint = checkpoint.rstrip("/")
+        if isinstance(tables, str):
+            raise DefinitionError(
+                f"job {name!r}: tables={tables!r} is one text; give a list of names, or what lists them."
+            )
+        if pipeline_arguments.get("plan", LIVE) != LIVE:
+            raise DefinitionError(
+                f"job {name!r}: plan={pipeline_arguments['plan']!r} does not go with tables that wait for their turn: "
+                "an interval has one run, and a table that has no turn in it would never read it. Use a JobGraph."
+            )
         self._tables = tables if callable(tables) else tuple(tables)
         self._source = source
         self._sink = sink

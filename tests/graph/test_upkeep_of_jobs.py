@@ -111,3 +111,12 @@ def test_one_that_cannot_be_asked_is_no_reason_to_begin_run_after_run(tmp_path: 
     clock.now = 60_000
     assert watch.look().fire
     assert "the landing folder is away" in watch.look().reason
+
+
+def test_a_graph_that_is_refused_leaves_no_sink_on_record(tmp_path: Path) -> None:
+    """Else the way on that the message names would be refused too."""
+    job = str(tmp_path / "shop")
+    check_sinks(job, pipeline="orders", sinks=["orders"])
+    with pytest.raises(DefinitionError, match="sink 'orders' was written by pipeline 'orders'"):
+        check_sinks(job, pipeline="first", sinks=["first", "orders"])
+    check_sinks(job, pipeline="orders", sinks=["first", "orders"])
