@@ -11,6 +11,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.tables import TableJob, due
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.job import JobPipelineOperator
+from airflow_provider_microbatch.operators.not_shown import not_shown
 from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS
 from airflow_provider_microbatch.task_context.run_context import identity_of, open_checkpoint
 from airflow_provider_microbatch.triggers.new_data import decide
@@ -114,6 +115,6 @@ def micro_batch_tables(
     with TaskGroup(group_id=group_id or getattr(job, "name", None)) as group:
         tables = TablesOperator(task_id="tables", job=job, max_pipelines=max_pipelines, retry_seconds=retry_seconds)
         operator.partial(
-            task_id="micro_batch", job=job, retry_seconds=retry_seconds, **{**limits, **operator_arguments}
+            task_id="micro_batch", job=job, retry_seconds=retry_seconds, **{**limits, **not_shown(operator_arguments)}
         ).expand(table=tables.output)
     return group
