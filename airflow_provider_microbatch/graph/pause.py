@@ -48,4 +48,5 @@ def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
         return None
     pause = min(first_seconds * 2.0 ** min(failures - 1, 30), LONGEST_SECONDS)
     left = pause - attempts.epochs.age_seconds(key)
-    return Pause(key=key, failures=failures, seconds=left) if left > 0 else None
+    # An attempt of the future, by a clock that was put back or by who writes there, would have it stand still so long.
+    return Pause(key=key, failures=failures, seconds=left) if 0 < left <= 2 * pause else None

@@ -68,7 +68,7 @@ class TableJob:
                 f"job {name!r}: plan={pipeline_arguments['plan']!r} does not go with tables that wait for their turn: "
                 "an interval has one run, and a table that has no turn in it would never read it. Use a JobGraph."
             )
-        self._tables = tables if callable(tables) else tuple(tables)
+        self._tables = tables if callable(tables) else tuple(self._checked(table) for table in tables)
         self._source = source
         self._sink = sink
         self._arguments = {"transform": transform, **pipeline_arguments}
@@ -82,7 +82,7 @@ class TableJob:
 
         :raises DefinitionError: for a name that cannot be one, and as a pipeline does.
         """
-        check_name(table, what=f"job {self.name!r}: table")
+        self._checked(table)
         return Pipeline(
             f"{self.name}.{table}",
             checkpoint=f"{self.checkpoint}/{table}",
@@ -92,14 +92,11 @@ class TableJob:
         )
 
     def tables(self) -> list[str]:
-        """The names of those that are there now, sorted.
+        """Names of those that are there now, sorted. Whether one can be a pipeline :meth:`pipeline` tells."""
+        return sorted(set(self._tables() if callable(self._tables) else self._tables))
 
-        :raises DefinitionError: for one that cannot be a name: it would be passed over for ever.
-        """
-        found = sorted(set(self._tables() if callable(self._tables) else self._tables))
-        for name in found:
-            check_name(name, what=f"job {self.name!r}: table")
-        return found
+    def _checked(self, table: str) -> str:
+        return check_name(table, what=f"job {self.name!r}: table")
 
 
 def folders_of(path: str) -> Callable[[], list[str]]:

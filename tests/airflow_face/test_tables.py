@@ -14,6 +14,7 @@ from airflow_provider_microbatch import FileSink, FileSource
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.marks import Mark
+from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.graph.tables import TableJob, folders_of
 from airflow_provider_microbatch.operators.tables import TableOperator, TablesOperator
@@ -101,6 +102,27 @@ def test_a_retry_of_the_same_run_does_not_replay(tables: Tables) -> None:
         tables.due(2)
     tables.run(1, try_number=2)
     assert tables.attempts("a") == 1
+
+
+def test_a_table_that_cannot_be_made_holds_up_none_and_its_task_tells_why(tables: Tables) -> None:
+    """A folder that anybody makes in the landing folder, say."""
+    tables.land(1, "a", "New folder (2)", "b")
+    assert tables.due(1) == ["a", "b", "New folder (2)"]
+    with pytest.raises(DefinitionError, match=r"table name 'New folder \(2\)' cannot be used"):
+        InlineTable(task_id="micro_batch", job=tables.job, table="New folder (2)")
+
+
+def test_so_does_one_that_the_jobs_own_function_fails_for(tables: Tables) -> None:
+    schemas = {"a": "id long"}
+    tables.job = TableJob(
+        "shop",
+        checkpoint=str(tables.root / "checkpoints"),
+        tables=["a", "b"],
+        source=lambda table: FileSource(str(tables.root / "landing" / table), format="json", schema=schemas[table]),
+        sink=lambda table: FileSink(str(tables.root / "lake" / table), format="json"),
+    )
+    tables.land(1, "a", "b")
+    assert tables.due(1) == ["a", "b"]
 
 
 def test_what_airflow_saw_of_an_instance_concerns_the_attempt_of_its_table(tables: Tables) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -46,9 +48,20 @@ def test_a_batch_that_fails_is_left_alone_twice_as_long_each_time(tmp_path: Path
         assert pause is not None
         assert pause.failures == failures
         assert seconds - 30 < pause.seconds <= seconds
-    assert pause_of(checkpoint, first_seconds=1e-9) is None
+    assert pause_of(checkpoint, first_seconds=0) is None
     world.run(0)
     assert pause_of(checkpoint, first_seconds=60) is None
+
+
+def test_an_attempt_from_the_future_has_no_pause(tmp_path: Path) -> None:
+    """A clock that was put back, or who writes in the checkpoint, would have the table stand still for as long."""
+    world = World(tmp_path)
+    world.land(1)
+    failing(world)
+    in_a_year = time.time() + 365 * 24 * 3600
+    for path in (tmp_path / "checkpoint" / "attempts").rglob("*"):
+        os.utime(path, (in_a_year, in_a_year))
+    assert pause_of(world.checkpoint, first_seconds=60) is None
 
 
 def test_an_outage_of_the_engine_has_a_pause_too(tmp_path: Path) -> None:
