@@ -39,9 +39,12 @@ def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
         return None
     key, attempts = BatchKey(LIVE, number), checkpoint.attempts
     failures = 0
-    for epoch in reversed(attempts.epochs.all(key)):
+    epochs = attempts.epochs.all(key)
+    for epoch in reversed(epochs):
         end = attempts.ended(key, epoch)
-        if end is None or end.state != "failed":
+        # Who is killed writes no end: the next attempt will find it dead.
+        is_dead = end is None and epoch == epochs[-1] and checkpoint.leases.remaining_seconds(key, epoch) <= 0
+        if not is_dead and (end is None or end.state != "failed"):
             break
         failures += 1
     if failures == 0:

@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_microbatch import FileSink, FileSource
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, IntervalError
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.graph.tables import TableJob
@@ -46,7 +46,7 @@ def test_a_pause_of_what_is_new_is_none_of_a_data_interval(tmp_path: Path) -> No
     with pytest.raises(AirflowSkipException, match="no unread data in the data interval"):
         execute(world, number=2, run_type="backfill")
     world.options["plan"] = "interval"
-    with pytest.raises(AirflowSkipException, match="no unread data in the data interval"):
+    with pytest.raises(IntervalError, match=r"Run the pipeline with plan='live' until"):
         execute(world, number=3)
 
 

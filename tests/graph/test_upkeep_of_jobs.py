@@ -53,6 +53,19 @@ def test_a_batch_that_fails_is_left_alone_twice_as_long_each_time(tmp_path: Path
     assert pause_of(checkpoint, first_seconds=60) is None
 
 
+def test_one_whose_task_is_killed_again_and_again_is_left_alone_too(tmp_path: Path) -> None:
+    """Its end is on record only when the next attempt finds it dead."""
+    world = World(tmp_path)
+    world.land(1)
+    for number, failures in enumerate((1, 2, 3)):
+        world.staged(number)
+        assert pause_of(world.checkpoint, first_seconds=600) is None, "it is alive"
+        world.expire_leases()
+        pause = pause_of(world.checkpoint, first_seconds=600)
+        assert pause is not None
+        assert pause.failures == failures
+
+
 def test_an_attempt_from_the_future_has_no_pause(tmp_path: Path) -> None:
     """A clock that was put back, or who writes in the checkpoint, would have the table stand still for as long."""
     world = World(tmp_path)
