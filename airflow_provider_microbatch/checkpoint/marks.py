@@ -46,7 +46,8 @@ class Mark:
         if self.task_id is None:
             # A cleared run has the same id: what happened to it before does not concern what it did since.
             return self.marked_ms >= attempt.started_ms
-        if (self.task_id, self.map_index) != (run.task_id, run.map_index):
+        # A mapped instance that is a table is on record without its index.
+        if self.task_id != run.task_id or run.map_index not in (self.map_index, -1):
             return False
         return self.ti_id == run.ti_id if self.ti_id is not None else self.try_number == run.try_number
 

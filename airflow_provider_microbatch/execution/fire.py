@@ -16,10 +16,14 @@ from airflow_provider_microbatch.execution.position import late_commit, read_pos
 
 @dataclass(frozen=True, kw_only=True)
 class FireDecision:
-    """A sensor's answer, with the reason for people."""
+    """A sensor's answer, with the reason for people.
+
+    :param own: the work is a batch that the asking run has planned or made.
+    """
 
     fire: bool
     reason: str
+    own: bool = False
 
 
 def should_fire(
@@ -57,11 +61,12 @@ def should_fire(
     if position.planned is not None:
         by_another = known_to_be_held(checkpoint, BatchKey(lane.name, position.batch_id), run, engine_of)
         if by_another is None:
-            return FireDecision(fire=True, reason=f"batch {position.batch_id} is planned and not committed")
+            by, reason = position.planned.run, f"batch {position.batch_id} is planned and not committed"
+            return FireDecision(fire=True, reason=reason, own=run is not None and by is not None and run.is_of(by))
     if run is not None:
         own = planner.own.of(run, position, newest_only=planner.own.was_searched(searched_ms))
         if own:
-            return FireDecision(fire=True, reason=f"this run planned batch {own[-1]}")
+            return FireDecision(fire=True, reason=f"this run planned batch {own[-1]}", own=True)
     if position.planned is not None:
         return FireDecision(fire=False, reason=str(by_another))
     ahead = planner.sources.with_new(position.committed)

@@ -39,13 +39,17 @@ def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
         return None
     key, attempts = BatchKey(LIVE, number), checkpoint.attempts
     failures = 0
-    for epoch in reversed(attempts.epochs.all(key)):
+    epochs = attempts.epochs.all(key)
+    for epoch in reversed(epochs):
         end = attempts.ended(key, epoch)
-        if end is None or end.state != "failed":
+        # Who is killed writes no end: the next attempt will find it dead.
+        is_dead = end is None and epoch == epochs[-1] and checkpoint.leases.remaining_seconds(key, epoch) <= 0
+        if not is_dead and (end is None or end.state != "failed"):
             break
         failures += 1
     if failures == 0:
         return None
     pause = min(first_seconds * 2.0 ** min(failures - 1, 30), LONGEST_SECONDS)
     left = pause - attempts.epochs.age_seconds(key)
-    return Pause(key=key, failures=failures, seconds=left) if left > 0 else None
+    # An attempt of the future, by a clock that was put back or by who writes there, would have it stand still so long.
+    return Pause(key=key, failures=failures, seconds=left) if 0 < left <= 2 * pause else None

@@ -29,17 +29,22 @@ def check_sinks(checkpoint: str, *, pipeline: str, sinks: Sequence[str]) -> None
     """
     store: Store = open_store(checkpoint).scoped(_FOLDER)
     for sink in sinks:
-        data = encode_record({"pipeline": pipeline})
-        if store.put_if_absent(sink, data):
-            continue
-        there = store.get(sink)
-        where = f"{store.location}/{sink}"
-        owner = pipeline if there is None else decode_record(there, where=where).get("pipeline")
-        if owner != pipeline:
-            raise DefinitionError(
-                f"sink {sink!r} was written by pipeline {owner!r} of this job, and would be by {pipeline!r} now, whose "
-                f"checkpoint does not know what is in the table: its sources would be read into it again. Either the "
-                f"pipeline keeps its name (sink(…, pipeline={owner!r})), or the graph was joined or parted: then the "
-                f"table begins anew under another sink's name; or, if {checkpoint}/{owner} has been moved to "
-                f"{checkpoint}/{pipeline}, remove {where}."
-            )
+        _check(store, sink, checkpoint=checkpoint, pipeline=pipeline)
+    # Only now: of a graph that is refused nothing may be on record, or the way on would be refused as well.
+    for sink in sinks:
+        if not store.put_if_absent(sink, encode_record({"pipeline": pipeline})):
+            _check(store, sink, checkpoint=checkpoint, pipeline=pipeline)
+
+
+def _check(store: Store, sink: str, *, checkpoint: str, pipeline: str) -> None:
+    there = store.get(sink)
+    where = f"{store.location}/{sink}"
+    owner = pipeline if there is None else decode_record(there, where=where).get("pipeline")
+    if owner != pipeline:
+        raise DefinitionError(
+            f"sink {sink!r} was written by pipeline {owner!r} of this job, and would be by {pipeline!r} now, whose "
+            f"checkpoint does not know what is in the table: its sources would be read into it again. Either the "
+            f"pipeline keeps its name (sink(…, pipeline={owner!r})), or the graph was joined or parted: then the "
+            f"table begins anew under another sink's name; or, if {checkpoint}/{owner} has been moved to "
+            f"{checkpoint}/{pipeline}, remove {where}."
+        )

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MicroBatchError
+from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.graph.pause import pause_of
 from airflow_provider_microbatch.graph.watch import Ask
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -42,7 +43,7 @@ class TableJob:
     :param transform: ``path/to/file.py:function``, for all; its batch has one source, which bears the table's name.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``.
-    :raises DefinitionError: for a name that cannot be one.
+    :raises DefinitionError: for a name that cannot be one, and for pipelines that plan by data intervals.
     """
 
     def __init__(
@@ -58,7 +59,16 @@ class TableJob:
     ) -> None:
         self.name = check_name(name, what="job")
         self.checkpoint = checkpoint.rstrip("/")
-        self._tables = tables if callable(tables) else tuple(tables)
+        if isinstance(tables, str):
+            raise DefinitionError(
+                f"job {name!r}: tables={tables!r} is one text; give a list of names, or what lists them."
+            )
+        if pipeline_arguments.get("plan", LIVE) != LIVE:
+            raise DefinitionError(
+                f"job {name!r}: plan={pipeline_arguments['plan']!r} does not go with tables that wait for their turn: "
+                "an interval has one run, and a table that has no turn in it would never read it. Use a JobGraph."
+            )
+        self._tables = tables if callable(tables) else tuple(self._checked(table) for table in tables)
         self._source = source
         self._sink = sink
         self._arguments = {"transform": transform, **pipeline_arguments}
@@ -72,7 +82,7 @@ class TableJob:
 
         :raises DefinitionError: for a name that cannot be one, and as a pipeline does.
         """
-        check_name(table, what=f"job {self.name!r}: table")
+        self._checked(table)
         return Pipeline(
             f"{self.name}.{table}",
             checkpoint=f"{self.checkpoint}/{table}",
@@ -82,14 +92,11 @@ class TableJob:
         )
 
     def tables(self) -> list[str]:
-        """The names of those that are there now, sorted.
+        """Names of those that are there now, sorted. Whether one can be a pipeline :meth:`pipeline` tells."""
+        return sorted(set(self._tables() if callable(self._tables) else self._tables))
 
-        :raises DefinitionError: for one that cannot be a name: it would be passed over for ever.
-        """
-        found = sorted(set(self._tables() if callable(self._tables) else self._tables))
-        for name in found:
-            check_name(name, what=f"job {self.name!r}: table")
-        return found
+    def _checked(self, table: str) -> str:
+        return check_name(table, what=f"job {self.name!r}: table")
 
 
 def folders_of(path: str) -> Callable[[], list[str]]:
@@ -109,31 +116,39 @@ def folders_of(path: str) -> Callable[[], list[str]]:
 
 
 def due(
-    pipelines: Sequence[tuple[Pipeline, Checkpoint]], *, ask: Ask, at_most: int, retry_seconds: float
+    pipelines: Sequence[tuple[Pipeline, Checkpoint]],
+    *,
+    ask: Ask,
+    at_most: int,
+    retry_seconds: float,
+    was_cleared: bool = False,
 ) -> list[Pipeline]:
     """Those that have a batch to make, the one first that has been without a batch for longest: with more tables than
     may run at once, each has its turn, and one that is always busy holds up none.
 
-    One that cannot be asked is among them, at its place: its task tells why.
+    One that cannot be asked is among them, at its place: its task tells why. Those that have a batch of the asking run
+    are all among them, before any other: who clears it wants just these again, and no later run would make them.
 
     :param pipelines: each with its checkpoint.
     :param ask: whether one has work.
     :param at_most: so many.
     :param retry_seconds: the first pause of a pipeline whose batch failed. It is among them then too, behind all that
         have work: its task fails at once, and shows that the table stands still.
+    :param was_cleared: the asking run was, which waits for no pause.
     """
-    found: list[tuple[bool, float, str, Pipeline]] = []
+    found: list[tuple[bool, bool, float, str, Pipeline]] = []
     for pipeline, checkpoint in pipelines:
-        waits, work = False, True
+        waits, decision = False, FireDecision(fire=True, reason="")
         try:
-            waits = pause_of(checkpoint, first_seconds=retry_seconds) is not None
-            work = waits or ask(pipeline, None).fire
+            waits = not was_cleared and pause_of(checkpoint, first_seconds=retry_seconds) is not None
+            decision = decision if waits else ask(pipeline, None)
         except (MicroBatchError, OSError) as error:
             log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
-        if work:
-            found.append((waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
-    found.sort(key=lambda one: one[:3])
-    return [pipeline for *_, pipeline in found[:at_most]]
+        if decision.fire:
+            found.append((not decision.own, waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
+    found.sort(key=lambda one: one[:4])
+    own = sum(not of_another for of_another, *_ in found)
+    return [pipeline for *_, pipeline in found[: max(at_most, own)]]
 
 
 def _idle_seconds(checkpoint: Checkpoint) -> float:

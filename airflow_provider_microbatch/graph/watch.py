@@ -27,6 +27,9 @@ class JobWatch:
     :param pipelines: each with its checkpoint.
     :param ask: asks one of them.
     :param retry_seconds: the first pause after a failure.
+    :param waits_since_ms: when the wait began, where processes before this one have looked already, milliseconds since
+        the epoch, UTC. What they have seen nobody remembers, so one that cannot be asked now has been silent since.
+    :param was_cleared: the asking run was, which waits for no pause.
     :param clock_ms: the time, milliseconds since the epoch, UTC.
     """
 
@@ -36,11 +39,15 @@ class JobWatch:
         *,
         ask: Ask,
         retry_seconds: float,
+        waits_since_ms: int | None = None,
+        was_cleared: bool = False,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._pipelines = pipelines
         self._ask = ask
         self._retry_seconds = retry_seconds
+        self._waits_since_ms = waits_since_ms
+        self._was_cleared = was_cleared
         self._clock_ms = clock_ms
         self._searched_ms: dict[str, int] = {}
         self._silent_since_ms: dict[str, int] = {}
@@ -58,12 +65,13 @@ class JobWatch:
     def _look_at(self, pipeline: Pipeline, checkpoint: Checkpoint) -> FireDecision:
         place, asked_ms = checkpoint.location, self._clock_ms()
         try:
-            pause = pause_of(checkpoint, first_seconds=self._retry_seconds)
+            pause = None if self._was_cleared else pause_of(checkpoint, first_seconds=self._retry_seconds)
             if pause is not None:
                 return FireDecision(fire=False, reason=str(pause))
             decision = self._ask(pipeline, self._searched_ms.get(place))
         except (MicroBatchError, OSError) as error:
-            since_ms = self._silent_since_ms.setdefault(place, asked_ms)
+            first_ms = asked_ms if self._waits_since_ms is None else self._waits_since_ms
+            since_ms = self._silent_since_ms.setdefault(place, first_ms)
             log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
             return FireDecision(fire=asked_ms - since_ms >= self._retry_seconds * 1000, reason=str(error))
         self._silent_since_ms.pop(place, None)

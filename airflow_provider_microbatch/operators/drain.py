@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import LABEL, MicroBatchOperator, check_runnable
+from airflow_provider_microbatch.operators.not_shown import not_shown
 from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.data_interval import interval_work
@@ -79,7 +80,7 @@ def drain(
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise DefinitionError(f"drain {task_id!r}: slots must be 1 or more, not {slots!r}.")
     serial = {"max_active_tis_per_dag": 1, "max_active_tis_per_dagrun": 1, "map_index_template": LABEL}
-    partial = operator.partial(task_id=task_id, pipeline=pipeline, **{**serial, **operator_arguments})
+    partial = operator.partial(task_id=task_id, pipeline=pipeline, **{**serial, **not_shown(operator_arguments)})
     mapped = partial.expand(slot=list(range(slots)))
     check_only_one(mapped, mapped.get_dag())
     return mapped

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TaskGroup, conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.labels import batch_label
 from airflow_provider_microbatch.graph import JobGraph
@@ -15,7 +16,7 @@ from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, set_label
 from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS, JobDataSensor
-from airflow_provider_microbatch.task_context.run_context import identity_of, open_checkpoint
+from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill, open_checkpoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,7 +27,7 @@ class JobPipelineOperator(MicroBatchOperator):
 
     A batch that failed is tried again by the next run, not by retries of the task, which would hold up the run and with
     it the other pipelines. Until its pause is over the task fails at once, without Spark: the square is red for as long
-    as the table stands still.
+    as the table stands still. A data interval has no other run: it has the retries of its task, and no pause.
 
     :param job: the address below which the job's checkpoints lie.
     :param part: name of the pipeline in its job.
@@ -58,7 +59,9 @@ class JobPipelineOperator(MicroBatchOperator):
         :raises DefinitionError: if another pipeline of the job has written one of the sinks.
         """
         check_sinks(self.job, pipeline=self.part, sinks=self.sinks)
-        if not identity_of(context).was_cleared:
+        # A data interval has one run, and no later one would make up for it; nor has it to do with what is new.
+        reads_new = self.pipeline.plan == LIVE and not is_backfill(context)
+        if reads_new and not identity_of(context).was_cleared:
             pause = pause_of(open_checkpoint(self.pipeline), first_seconds=self.retry_seconds)
             if pause is not None:
                 set_label(context, batch_label(pause.key))
@@ -107,6 +110,9 @@ def micro_batch_job(
             else None
         )
         for name, pipeline in graph.by_name().items():
+            # Said, or a DAG's default_args would have the run wait for the retries of one pipeline. A data interval has
+            # no other run that would try it again.
+            tries = {"retries": 0} if pipeline.plan == LIVE else {}
             with TaskGroup(group_id=name):
                 task = operator(
                     task_id="micro_batch",
@@ -115,8 +121,7 @@ def micro_batch_job(
                     part=name,
                     sinks=graph.sinks_of(name),
                     retry_seconds=retry_seconds,
-                    # Said, or a DAG's default_args would have the run wait for the retries of one pipeline.
-                    **{"retries": 0, **operator_arguments},
+                    **{**tries, **operator_arguments},
                 )
             if sensor is not None:
                 sensor >> task

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.tables import TableJob, due
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.job import JobPipelineOperator
+from airflow_provider_microbatch.operators.not_shown import not_shown
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS
 from airflow_provider_microbatch.task_context.run_context import identity_of, open_checkpoint
 from airflow_provider_microbatch.triggers.new_data import decide
@@ -22,7 +25,8 @@ LABEL = "{{ task.table }}{{ ' · ' ~ batch_label if batch_label is defined }}"
 
 
 class TablesOperator(BaseOperator):
-    """Look which tables of a job have a batch to make. Writes nothing. No table is a skip.
+    """Look which tables of a job have a batch to make. Writes nothing. No table is a skip. One of which no pipeline can
+    be made comes last: its task tells why.
 
     XCom: their names, the table first that has been without a batch for longest.
 
@@ -51,18 +55,27 @@ class TablesOperator(BaseOperator):
         :raises AirflowSkipException: if none has a batch to make.
         """
         run = identity_of(context)
-        tables = {self.job.pipeline(table).name: table for table in self.job.tables()}
-        pipelines = [self.job.pipeline(table) for table in tables.values()]
+        tables, pipelines, broken = dict[str, str](), list[tuple[Pipeline, Checkpoint]](), list[str]()
+        for table in self.job.tables():
+            try:
+                pipeline = self.job.pipeline(table)
+                pipelines.append((pipeline, open_checkpoint(pipeline)))
+                tables[pipeline.name] = table
+            except Exception as error:  # also of the job's own functions: the others' tables are none of its business
+                self.log.warning("table %r cannot be made: %s: %s", table, type(error).__name__, error)
+                broken.append(table)
         found = due(
-            [(pipeline, open_checkpoint(pipeline)) for pipeline in pipelines],
+            pipelines,
             ask=lambda pipeline, searched_ms: decide(pipeline, run, backfill=False, searched_ms=searched_ms),
             at_most=self.max_pipelines,
             retry_seconds=self.retry_seconds,
+            was_cleared=run.was_cleared,
         )
         self.log.info("%s: of %d tables %d have a batch to make", self.job, len(tables), len(found))
-        if not found:
+        if not found and not broken:
             raise AirflowSkipException(f"{self.job}: no table has a batch to make.")
-        return [tables[pipeline.name] for pipeline in found]
+        # Their tasks fail at once and tell why, so they take nobody's turn.
+        return [*(tables[pipeline.name] for pipeline in found), *broken[: self.max_pipelines]]
 
 
 class TableOperator(JobPipelineOperator):
@@ -71,6 +84,8 @@ class TableOperator(JobPipelineOperator):
     :param job: the job.
     :param table: the table.
     """
+
+    maps_tables: ClassVar[bool] = True
 
     def __init__(self, *, job: TableJob, table: str, **kwargs: Any) -> None:
         super().__init__(pipeline=job.pipeline(table), job=job.checkpoint, part=table, sinks=(table,), **kwargs)
@@ -111,6 +126,6 @@ def micro_batch_tables(
     with TaskGroup(group_id=group_id or getattr(job, "name", None)) as group:
         tables = TablesOperator(task_id="tables", job=job, max_pipelines=max_pipelines, retry_seconds=retry_seconds)
         operator.partial(
-            task_id="micro_batch", job=job, retry_seconds=retry_seconds, **{**limits, **operator_arguments}
+            task_id="micro_batch", job=job, retry_seconds=retry_seconds, **{**limits, **not_shown(operator_arguments)}
         ).expand(table=tables.output)
     return group

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.watch import JobWatch
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sensors.new_data import rescheduled_since_ms
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.job_data import (
     JobDataTrigger,
@@ -98,7 +99,9 @@ class JobDataSensor(BaseSensorOperator):
             return True
         run = identity_of(context)
         if self._watch is None:
-            self._watch = watch_of(self.pipelines, run, retry_seconds=self.retry_seconds)
+            self._watch = watch_of(
+                self.pipelines, run, retry_seconds=self.retry_seconds, waits_since_ms=rescheduled_since_ms(context)
+            )
         decision = self._watch.look()
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         if not decision.fire:

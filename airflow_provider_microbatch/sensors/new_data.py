@@ -131,11 +131,7 @@ class NewDataSensor(BaseSensorOperator):
 
     def _searched(self, context: Context) -> int | None:
         """When this try has looked before: in this process, or in the one that was first to reschedule it."""
-        if self._searched_ms is not None or not context.get("task_reschedule_count"):
-            return self._searched_ms
-        ti: Any = context["ti"]
-        first = ti.get_first_reschedule_date(context)
-        return None if first is None else round(first.timestamp() * 1000)
+        return rescheduled_since_ms(context) if self._searched_ms is None else self._searched_ms
 
     @lifetime()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -152,6 +148,16 @@ class NewDataSensor(BaseSensorOperator):
             raise AirflowSkipException(event["reason"])
         self.log.info("Fires: %s", event["reason"])
         return event["reason"]
+
+
+def rescheduled_since_ms(context: Context) -> int | None:
+    """When the first process of the sensor's try that had itself rescheduled began, milliseconds since the epoch, UTC;
+    None if this is the first one."""
+    if not context.get("task_reschedule_count"):
+        return None
+    ti: Any = context["ti"]
+    first = ti.get_first_reschedule_date(context)
+    return None if first is None else round(first.timestamp() * 1000)
 
 
 def _classes(value: Any) -> Iterator[str]:

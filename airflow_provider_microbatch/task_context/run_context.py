@@ -47,14 +47,19 @@ def open_execution(pipeline: Pipeline, *, lane: str = LIVE) -> Execution:
 
 
 def identity_of(context: Context) -> RunIdentity:
-    """Who is running: what the log entries record."""
+    """Who is running: what the log entries record.
+
+    Of a task whose instances are tables the index is left out: each has a checkpoint of its own, and the next list of
+    tables may have it at another place. By its index a table that is cleared would be taken for another run's.
+    """
     ti: Any = context["ti"]
+    is_table = getattr(getattr(ti, "task", None), "maps_tables", False)
     dag_run: Any = context["dag_run"]
     return RunIdentity(
         dag_id=ti.dag_id,
         run_id=ti.run_id,
         task_id=ti.task_id,
-        map_index=-1 if ti.map_index is None else ti.map_index,
+        map_index=-1 if ti.map_index is None or is_table else ti.map_index,
         ti_id=str(ti.id),
         try_number=ti.try_number,
         clear_number=dag_run.clear_number or 0,

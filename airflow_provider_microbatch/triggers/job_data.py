@@ -84,12 +84,16 @@ class JobDataTrigger(BaseTrigger):
         yield event(FIRED, decision.reason)
 
 
-def watch_of(pipelines: Sequence[Pipeline], run: RunIdentity, *, retry_seconds: float) -> JobWatch:
+def watch_of(
+    pipelines: Sequence[Pipeline], run: RunIdentity, *, retry_seconds: float, waits_since_ms: int | None = None
+) -> JobWatch:
     """The pipelines of a job, as a sensor of a run asks them."""
     return JobWatch(
         [(pipeline, open_checkpoint(pipeline)) for pipeline in pipelines],
         ask=lambda pipeline, searched_ms: decide(pipeline, run, backfill=False, searched_ms=searched_ms),
         retry_seconds=retry_seconds,
+        waits_since_ms=waits_since_ms,
+        was_cleared=run.was_cleared,
     )
 
 

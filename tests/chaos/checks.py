@@ -81,3 +81,7 @@ def _check_hooks(setting: Setting, checkpoint: Checkpoint, ids: list[int], tally
             committed = commit is not None and commit.epoch == attempt.epoch
             tally.blame("wrong states", committed and "finished" not in ends, f"{name} is committed; told: {ends}")
         tally.counts["attempts"] += len(checkpoint.attempts.all(key))
+        commit = checkpoint.commit_log.get(key.id)
+        if commit is not None and "subtasks" in commit.progress:
+            tally.counts["batches split by split"] += 1
+            tally.counts["splits taken over"] += commit.progress["subtasks"]["taken"]

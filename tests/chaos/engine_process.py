@@ -11,12 +11,15 @@ import os
 import site
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.runtime.files import joined, told
+from airflow_provider_microbatch.runtime.job import Job, Subtask
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.runtime.polling import revived
+from airflow_provider_microbatch.runtime.subtasks import merged
 from tests.chaos.signals import kill
 from tests.support import kafka_reader
 from tests.support.stage_parts import write_part
@@ -53,6 +56,12 @@ class Engine:
 
     def run(self) -> None:
         self.reach("begin")
+        if self.job.get("subtasks"):
+            self.run_by_splits()
+        else:
+            self.run_whole()
+
+    def run_whole(self) -> None:
         counted: dict[str, int] = {}
         rows = []
         for name, read in self.job["sources"].items():
@@ -67,21 +76,68 @@ class Engine:
         time.sleep(self.plan["pace"])
         for stage in self.stages:
             written[stage].append(self.write_part(stage, other, rows[half:]))
+        result = self.result(counted, len(rows))
+        for stage, sizes in written.items():
+            self.reach("before the manifest")
+            self.write_manifest(stage, [{"result": result}, *sizes])
+            self.reach("after the manifest")
+
+    def run_by_splits(self) -> None:
+        """Each split into a folder of its own, which its manifest finishes, and the batch's manifest after all. The
+        middle of the job is that of the last split, when the others may pass to the next attempt."""
+        job = Job.from_json(self.plan["job"])
+        to_run = [subtask for subtask in job.subtasks if subtask.done is None]
+        results, lines = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
+        for subtask in job.subtasks:
+            if subtask.done is None:
+                result, listed = self.run_subtask(subtask, pace=self.plan["pace"] / len(to_run), last=to_run[-1])
+            else:
+                result = subtask.done["result"]
+                listed = [{"file": name, "bytes": size} for name, size in subtask.done["files"].items()]
+            results.append(result)
+            lines += listed
+        self.reach("before the manifest")
+        whole = merged(job, results, load=lambda _: joined)
+        self.write_manifest(next(iter(self.stages)), [{"result": whole}, *lines])
+        self.reach("after the manifest")
+
+    def run_subtask(
+        self, subtask: Subtask, *, pace: float, last: Subtask
+    ) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+        folder, arguments = local(subtask.stage.arguments["path"]), subtask.read.arguments
+        found = rows_of(arguments)[arguments["half"] :: 2]
+        rows = [{**row, "version": self.plan["version"]} for row in found]
+        names = [f"part-{subtask.name}-{number}-{self.job['epoch']}" for number in range(2)]
+        write_part(folder, subtask.stage.writer, subtask.stage.arguments, names[0], rows[:1])
+        if subtask is last:
+            self.reach("half")
+        time.sleep(pace)
+        write_part(folder, subtask.stage.writer, subtask.stage.arguments, names[1], rows[1:])
+        # As Spark's own listing does, it sees what is there: a part of it may have been removed meanwhile.
+        listed = [{"file": path.name, "bytes": path.stat().st_size} for path in sorted(folder.glob("part-*"))]
         result = {
-            "numInputRows": counted,
-            "numOutputRows": len(rows),
+            **self.result({subtask.source: len(rows)}, len(rows)),
+            "read": {subtask.source: told(arguments)},
+            "subtask": {"name": subtask.name, "split": subtask.split, "madeOf": subtask.made_of},
+        }
+        self.write_manifest(folder, [{"result": result}, *listed])
+        return result, listed
+
+    def result(self, rows_in: Mapping[str, int], rows_out: int) -> dict[str, Any]:
+        return {
+            "numInputRows": rows_in,
+            "numOutputRows": rows_out,
             "durationMs": {"total": 1},
             "batchId": self.job["batch_id"],
             "epoch": self.job["epoch"],
             "identity": self.job["identity"],
         }
-        for stage, sizes in written.items():
-            self.reach("before the manifest")
-            temporary = stage / MANIFEST / "_temporary"
-            self.write(temporary / "part-00000.txt", [{"result": result}, *sizes])
-            (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
-            temporary.rmdir()
-            self.reach("after the manifest")
+
+    def write_manifest(self, stage: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+        temporary = stage / MANIFEST / "_temporary"
+        self.write(temporary / "part-00000.txt", lines)
+        (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
+        temporary.rmdir()
 
     def reach(self, point: str) -> None:
         if self.plan["point"] != point:
@@ -96,7 +152,7 @@ class Engine:
         return write_part(folder, stage["writer"], stage["arguments"], name, rows)
 
     @staticmethod
-    def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         """As Spark's committers do, folders that somebody removed are made again."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -17,7 +17,9 @@ from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.checkpoint.subtasks import Subtasks
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.chaos.signals import kill
@@ -28,6 +30,8 @@ PUBLISH = ("publish", "rename")
 COMMIT = ("commit log", "attempt's end", "tell the sources", "source.commit")
 REPLAY = ("replay request", "replace", "exchange", "replay's answer")
 CLEANUP = ("drop stage", "hook's record", "forget the lease")
+SUBTASKS = ("subtask's record", "keep subtasks", "close subtasks", "take over subtasks", "assemble subtasks",
+            "drop subtasks")  # fmt: skip
 
 
 def both(steps: tuple[str, ...]) -> list[str]:
@@ -38,6 +42,8 @@ def both(steps: tuple[str, ...]) -> list[str]:
 FIRST_RUN = both(PLAN + ATTEMPT + PUBLISH + COMMIT + CLEANUP)
 REPLAY_RUN = both((*REPLAY, *ATTEMPT, "attempt's end", "tell the sources", *CLEANUP))
 JANITOR = both(("attempt", "cancel", "attempt's end", *CLEANUP))
+SPLIT_WISE_RUN = both(SUBTASKS)
+"""Besides, of a pipeline that is run split by split."""
 SLEEPS = both((*ATTEMPT, "commit log", "attempt's end", "replay request"))
 """Where a task may fall asleep to wake up as a zombie: past the plan, and not with a lock in its hands."""
 
@@ -76,6 +82,12 @@ class Points:
         self._wrap(sink, "drop_stage", "drop stage")
         for owner, name, step in steps:
             self._wrap(owner, name, step)
+        self._wrap(Subtasks, "add", "subtask's record")
+        self._wrap(Subtasks, "close", "close subtasks")
+        self._wrap(FileSubtasks, "keep", "keep subtasks")
+        self._wrap(FileSubtasks, "adopt", "take over subtasks")
+        self._wrap(FileSubtasks, "assemble", "assemble subtasks")
+        self._wrap(FileSubtasks, "drop", "drop subtasks")
         self._wrap(Replays, "request", "replay request")
         self._wrap(Replays, "complete", "replay's answer")
         self._wrap(OpenedSources, "commit", "tell the sources")

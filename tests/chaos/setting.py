@@ -75,7 +75,13 @@ class Setting:
             transform=f"{self.code}:transform",
             checkpoint_format=self.format,
             hooks=[Diary(str(self.diary))],
+            split_wise=self.split_wise,
         )
+
+    @property
+    def split_wise(self) -> bool:
+        """Whether the pipeline is run split by split."""
+        return len(self.sources) == 1 and getattr(self.where, "split_wise", False)
 
     @property
     def sink_class(self) -> type:

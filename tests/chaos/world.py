@@ -14,7 +14,7 @@ import psutil
 
 from airflow_provider_microbatch.engines import processes
 from tests.chaos.checks import check
-from tests.chaos.points import FIRST_RUN, JANITOR, REPLAY_RUN, SLEEPS
+from tests.chaos.points import FIRST_RUN, JANITOR, REPLAY_RUN, SLEEPS, SPLIT_WISE_RUN
 from tests.chaos.setting import Setting
 from tests.chaos.signals import KILLS, record
 from tests.chaos.tally import Tally
@@ -163,7 +163,7 @@ class World:
         if not faulty:
             return self.wait(self.start(order), expected=bool(self.asleep or self.awake))
         kind = self.random.choice(["point", "point", "engine", "random", "sleep", "beside"])
-        points = REPLAY_RUN if clear else FIRST_RUN
+        points = [*(REPLAY_RUN if clear else FIRST_RUN), *(SPLIT_WISE_RUN if self.setting.split_wise else ())]
         if kind == "point":
             return self.wait(self.start(order, point=self.random.choice(points)), expected=True)
         if kind == "engine":

@@ -42,7 +42,9 @@ def test_each_table_is_a_pipeline_of_its_own() -> None:
 
 def test_a_name_that_can_be_no_folder_is_said_and_not_passed_over() -> None:
     with pytest.raises(DefinitionError, match=r"table name '\.\./orders' cannot be used"):
-        job_of(["../orders"]).tables()
+        job_of(["../orders"])
+    with pytest.raises(DefinitionError, match=r"table name '\.\./orders' cannot be used"):
+        job_of(lambda: ["../orders"]).pipeline("../orders")
 
 
 def test_the_folders_of_a_landing_folder_are_its_tables(tmp_path: Path) -> None:

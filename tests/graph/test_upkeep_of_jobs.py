@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -46,9 +48,33 @@ def test_a_batch_that_fails_is_left_alone_twice_as_long_each_time(tmp_path: Path
         assert pause is not None
         assert pause.failures == failures
         assert seconds - 30 < pause.seconds <= seconds
-    assert pause_of(checkpoint, first_seconds=1e-9) is None
+    assert pause_of(checkpoint, first_seconds=0) is None
     world.run(0)
     assert pause_of(checkpoint, first_seconds=60) is None
+
+
+def test_one_whose_task_is_killed_again_and_again_is_left_alone_too(tmp_path: Path) -> None:
+    """Its end is on record only when the next attempt finds it dead."""
+    world = World(tmp_path)
+    world.land(1)
+    for number, failures in enumerate((1, 2, 3)):
+        world.staged(number)
+        assert pause_of(world.checkpoint, first_seconds=600) is None, "it is alive"
+        world.expire_leases()
+        pause = pause_of(world.checkpoint, first_seconds=600)
+        assert pause is not None
+        assert pause.failures == failures
+
+
+def test_an_attempt_from_the_future_has_no_pause(tmp_path: Path) -> None:
+    """A clock that was put back, or who writes in the checkpoint, would have the table stand still for as long."""
+    world = World(tmp_path)
+    world.land(1)
+    failing(world)
+    in_a_year = time.time() + 365 * 24 * 3600
+    for path in (tmp_path / "checkpoint" / "attempts").rglob("*"):
+        os.utime(path, (in_a_year, in_a_year))
+    assert pause_of(world.checkpoint, first_seconds=60) is None
 
 
 def test_an_outage_of_the_engine_has_a_pause_too(tmp_path: Path) -> None:
@@ -111,3 +137,12 @@ def test_one_that_cannot_be_asked_is_no_reason_to_begin_run_after_run(tmp_path: 
     clock.now = 60_000
     assert watch.look().fire
     assert "the landing folder is away" in watch.look().reason
+
+
+def test_a_graph_that_is_refused_leaves_no_sink_on_record(tmp_path: Path) -> None:
+    """Else the way on that the message names would be refused too."""
+    job = str(tmp_path / "shop")
+    check_sinks(job, pipeline="orders", sinks=["orders"])
+    with pytest.raises(DefinitionError, match="sink 'orders' was written by pipeline 'orders'"):
+        check_sinks(job, pipeline="first", sinks=["first", "orders"])
+    check_sinks(job, pipeline="orders", sinks=["first", "orders"])

@@ -4,10 +4,12 @@ that come while the job runs."""
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.scheduler.shop import SECONDS, Shop
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
@@ -75,4 +77,20 @@ def test_tables_have_their_turn_and_one_that_comes_is_found(shop: Shop) -> None:
     for table, rows in {"a": 2, "b": 2, "c": 2, "d": 1}.items():
         found = (shop.home / "lake" / "tables" / table / "lane=live").glob("batch_id=*/part-*")
         assert sum(len(part.read_text().splitlines()) for part in found) == rows
+
+    # A clear of the first run makes its tables again, which its new list has in another order, and no other.
+    for commit in (shop.home / "checkpoints" / "tables" / "b" / "commits").iterdir():
+        os.utime(commit, (0, 0))
+    for table in ("c", "d"):
+        shop.land(f"tables/{table}", "9", [{"id": 9}])
+    first = shop.batch("tables/a", 0).run
+    assert first is not None
+    shop.airflow.clear("tables", first.run_id)
+    for table in ("a", "b"):
+        ends = shop.checkpoint(f"tables/{table}").replays.epochs.ends
+        shop.airflow.wait_for(
+            lambda ends=ends: ends(BatchKey(LIVE, 0)), timeout=SECONDS, what=f"the replay of table {table}"
+        )
+    shop.airflow.wait_for_run("tables", first.run_id, timeout=SECONDS)
+    assert shop.checkpoint("tables/c").commit_log.latest_id() == 1
     shop.airflow.pause("tables")

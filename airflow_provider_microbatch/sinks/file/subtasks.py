@@ -84,11 +84,7 @@ class FileSubtasks(SubtaskStages):
                         rename_new(source, target)
                 # Only now, when nobody else has a way to it: whoever was at it may have changed it up to the rename.
                 found = _finished(target, batch)
-                if found is not None and (found.made_of, found.epoch, found.files) == (
-                    one.made_of,
-                    one.epoch,
-                    one.files,
-                ):
+                if found is not None and _is_on_record(found, one):
                     adopted[one.name] = one
                 elif os.path.lexists(target):
                     remove(self._root, target)
