@@ -17,7 +17,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
     :param arguments: ``url``, ``user``, ``password_setting`` (of the session that has the password; none is no error:
-        the driver may find one by itself), ``table`` (quoted) and ``predicates``, each of which is a partition.
+        the driver may find one by itself), ``table`` (quoted), ``predicates``, each of which is a partition, and what
+        is ``told``.
     """
     properties = {"driver": "org.postgresql.Driver"}
     if arguments["user"]:
@@ -28,4 +29,4 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     # Without predicates Spark would read the whole table.
     predicates = list(arguments["predicates"]) or [_NONE]
     frame = spark.read.jdbc(arguments["url"], arguments["table"], predicates=predicates, properties=properties)
-    return ReadResult(frame=frame, columns=tuple(frame.columns))
+    return ReadResult(frame=frame, columns=tuple(frame.columns), told=arguments["told"])

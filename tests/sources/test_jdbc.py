@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
@@ -172,6 +172,33 @@ def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
     orders.execute(INSERT)
     with pytest.raises(SourceError, match="behind the last row"):
         opened().check_offset(Place(number=7).text())
+
+
+def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_silence(
+    opened: Any, orders: OrdersTable
+) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source, skips = opened(), opened(on_missing="skip")
+    end = source.latest_offset(None)
+    told = dict(source.read(None, end).arguments["told"])
+    source.verify(None, end, told)
+    assert source.not_replayable(None, end) is None
+    orders.execute("DELETE FROM orders WHERE id IN (2, 3)")
+    # Also in the middle of a read: what Spark has read is not what was planned.
+    for one in (source, skips):
+        with pytest.raises(SourceChangedError, match="'orders': 2 of 5 rows"):
+            one.verify(None, end, told)
+    with pytest.raises(SourceChangedError, match=r"2 of 5 rows .*on_missing"):
+        source.read(None, end)
+    assert "2 of 5 rows" in source.not_replayable(None, end)
+    assert ids(orders, skips, None, end) == [1, 4, 5]
+    without = dict(skips.read(None, end).arguments["told"])
+    skips.verify(None, end, without)
+    assert skips.not_replayable(None, end) is None
+    assert "2 of 5 rows" in skips.left_out(None, end)
+    assert "2 of 5 rows" in skips.left_out(None, end, told=told)
+    assert skips.left_out(None, end, told=without) is None
+    assert source.left_out(None, end) is None
 
 
 def test_names_are_names_and_no_sql(tmp_path: Path, orders: OrdersTable) -> None:
