@@ -201,6 +201,31 @@ def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_sil
     assert source.left_out(None, end) is None
 
 
+def test_a_table_that_counts_from_the_beginning_again_is_named_and_nothing_is_read_of_it(
+    opened: Any, orders: OrdersTable
+) -> None:
+    with orders.connect() as session:
+        session.execute(INSERT)
+        session.rollback()
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source = opened()
+    end = source.latest_offset(None)
+    # Emptied, it goes on where it was; and the newest rows may be gone again.
+    orders.execute("TRUNCATE orders")
+    assert not source.has_new(end)
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 2)")
+    second = source.latest_offset(end)
+    orders.execute("DELETE FROM orders WHERE id = 8")
+    assert (source.has_new(second), source.latest_offset(second)) == (False, second)
+    orders.execute("TRUNCATE orders RESTART IDENTITY")
+    orders.execute(INSERT)
+    # The number of its first row was waited for, even.
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=r"'orders': .* begins again.* 1, and was read up to 8"):
+            look(second)
+    assert ids(orders, source, None, source.latest_offset(None)) == [1]
+
+
 def test_names_are_names_and_no_sql(tmp_path: Path, orders: OrdersTable) -> None:
     orders.execute('CREATE TABLE "a ""b" ("x; DROP TABLE orders" int)')
     orders.execute('INSERT INTO "a ""b" VALUES (1)')

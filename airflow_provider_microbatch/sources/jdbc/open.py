@@ -43,12 +43,14 @@ class OpenJdbcSource(OpenSource):
     def has_new(self, position: Offset | None) -> bool:
         place = self._place(position)
         with self._snapshot() as table:
+            self._check_goes_on(table, place)
             return table.any_after(place.number) or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
         most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._snapshot() as table:
+            self._check_goes_on(table, begin)
             end = self._planned(table, begin, most)
         if end is None:
             return start
@@ -117,6 +119,7 @@ class OpenJdbcSource(OpenSource):
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
         with self._snapshot() as table:
+            self._check_goes_on(table, place)
             return Figures(rows=table.count([*spans, (place.number + 1, _HIGHEST)]))
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
@@ -145,6 +148,20 @@ class OpenJdbcSource(OpenSource):
             gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late))
         return replace(end, rows=table.count(end.spans(begin.number)))
+
+    def _check_goes_on(self, table: Snapshot, place: Place) -> None:
+        """A table that was made again, or emptied with its sequence, has other rows under the same numbers."""
+        highest = table.highest(self._source.first)
+        if highest is None or highest >= place.number:
+            return
+        given = table.given()
+        if given is None or given < place.number:
+            raise SourceError(
+                f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
+                f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
+                "read. If it was made again, begin it again: `microbatch set-offset`, or a source of another name by "
+                "`microbatch add-source`."
+            )
 
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
         """How many rows of the range were there when it was planned, and are not now."""
