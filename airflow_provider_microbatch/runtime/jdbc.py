@@ -16,11 +16,11 @@ _NONE = "1 = 0"
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
-    :param arguments: ``url``, ``user``, ``password_setting`` (of the session that has the password; none is no error:
-        the driver may find one by itself), ``table`` (quoted), ``predicates``, each of which is a partition, and what
-        is ``told``.
+    :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (of the session that has the
+        password; none is no error: the driver may find one by itself), ``table`` (quoted), ``predicates``, each of
+        which is a partition, and what is ``told``.
     """
-    properties = {"driver": "org.postgresql.Driver"}
+    properties = {**arguments["options"], "driver": "org.postgresql.Driver"}
     if arguments["user"]:
         properties["user"] = arguments["user"]
     password = spark.conf.get(arguments["password_setting"], None)

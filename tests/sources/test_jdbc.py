@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,21 @@ def test_a_table_that_counts_from_the_beginning_again_is_named_and_nothing_is_re
         with pytest.raises(SourceError, match=r"'orders': .* begins again.* 1, and was read up to 8"):
             look(second)
     assert ids(orders, source, None, source.latest_offset(None)) == [1]
+
+
+def test_what_the_connection_says_of_tls_is_heeded_by_the_plan_and_by_spark(
+    tmp_path: Path, orders: OrdersTable
+) -> None:
+    tls = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "cursor": "realdictcursor", "sslpassword": "s3cret"}
+    strict = replace(orders.connection, extra=tls)
+    store = PosixStore(tmp_path / "checkpoint")
+    context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0, connect=lambda _: strict)
+    source = JdbcSource("orders", orders.conn_id).open(context)
+    with pytest.raises(SourceError, match=r"SSL|certificate"):
+        source.has_new(None)
+    arguments = source.read(None, None).arguments
+    assert arguments["options"] == {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
+    assert "s3cret" not in repr(arguments)
 
 
 def test_names_are_names_and_no_sql(tmp_path: Path, orders: OrdersTable) -> None:

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
-from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot
+from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot, tls
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
@@ -76,6 +76,7 @@ class OpenJdbcSource(OpenSource):
                 "name": self._name,
                 "url": f"jdbc:postgresql://{found.host}:{found.port or 5432}/{found.schema or ''}",
                 "user": found.login,
+                "options": tls(found),
                 "password_setting": f"spark.microbatch.password.{self._source.conn_id}",
                 "table": quoted(self._source.table),
                 "predicates": [

@@ -12,6 +12,14 @@ from airflow_provider_microbatch.exceptions import SourceError
 _CONNECT_SECONDS = 10
 _WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 
+_OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+
+def tls(connection: Connection) -> dict[str, str]:
+    """What the connection's extra says of TLS, in words that libpq and the JDBC driver have in common. Paths are those
+    of both, where Airflow and where Spark runs."""
+    return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
+
 
 def quoted(name: str) -> str:
     """A name as SQL has it, each of its parts quoted."""
@@ -40,6 +48,8 @@ def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Sna
             password=connection.password,
             connect_timeout=_CONNECT_SECONDS,
             application_name="microbatch",
+            sslpassword=connection.extra.get("sslpassword"),
+            **tls(connection),
         ) as opened:
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
