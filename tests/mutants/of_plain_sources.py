@@ -179,4 +179,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(JDBC,),
     ),
+    Mutation(
+        name="a source that has nothing new yet gets no first position",
+        why="one that begins at its newest data is asked where that is each time, never begins, and loses what comes",
+        file="execution/opened_sources.py",
+        old="            if (committed.get(name) is None and source.initial_offset() is not None)\n            or ",
+        new="            if ",
+        tests=("tests/execution/test_first_positions.py",),
+    ),
 ]
