@@ -15,7 +15,7 @@ _WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 _OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
-def tls(connection: Connection) -> dict[str, str]:
+def tls(connection: Connection) -> dict[str, Any]:
     """What the connection's extra says of TLS, in words that libpq and the JDBC driver have in common. Paths are those
     of both, where Airflow and where Spark runs."""
     return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
