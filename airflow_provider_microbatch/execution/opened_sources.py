@@ -28,8 +28,8 @@ class Ranges:
     :param starts: by source; None before the source's first position.
     :param ends: likewise; None where the source never had data.
     :param late: sources whose end nobody knows yet; as ``ends`` they have their starts.
-    :param begun: sources whose first position was chosen with this plan. As in Spark they get it by a batch, though
-        nothing may lie before it: a source that begins at its newest data, say.
+    :param begun: sources that have their first position by this plan. As in Spark it takes a batch, though nothing may
+        lie behind it: a source that begins at its newest data, say.
     """
 
     starts: Offsets
@@ -120,11 +120,13 @@ class OpenedSources:
             source.check()
 
     def with_new(self, committed: Offsets) -> list[str]:
-        """Names of those that have something after what is committed. Writes nothing."""
+        """Names of those that have something after what is committed, or no position yet and one to begin at: that
+        needs a batch too. A source that begins at its newest data would have nothing new for ever. Writes nothing."""
         return [
             name
             for name, source in self._each()
-            if not source.finished(committed.get(name)) and source.has_new(committed.get(name))
+            if (committed.get(name) is None and source.initial_offset() is not None)
+            or (not source.finished(committed.get(name)) and source.has_new(committed.get(name)))
         ]
 
     def splits(self) -> dict[str, str]:
@@ -149,10 +151,11 @@ class OpenedSources:
                 if isinstance(end, Late):
                     late.add(name)
                 else:
-                    ends[name] = end
-                if start is None and end is not None and source.initial_offset() is not None:
+                    ends[name] = start if end is None else end
+                if start is None and end is not None:
                     starts[name] = source.initial_offset()
-                    begun.add(name)
+            if committed.get(name) is None and starts[name] is not None:
+                begun.add(name)
         # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ends}
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))

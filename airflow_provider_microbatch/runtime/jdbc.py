@@ -16,10 +16,11 @@ _NONE = "1 = 0"
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
-    :param arguments: ``url``, ``user``, ``password_setting`` (of the session that has the password; none is no error:
-        the driver may find one by itself), ``table`` (quoted) and ``predicates``, each of which is a partition.
+    :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (of the session that has the
+        password; none is no error: the driver may find one by itself), ``table`` (quoted), ``predicates``, each of
+        which is a partition, and what is ``told``.
     """
-    properties = {"driver": "org.postgresql.Driver"}
+    properties = {**arguments["options"], "driver": "org.postgresql.Driver"}
     if arguments["user"]:
         properties["user"] = arguments["user"]
     password = spark.conf.get(arguments["password_setting"], None)
@@ -28,4 +29,4 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     # Without predicates Spark would read the whole table.
     predicates = list(arguments["predicates"]) or [_NONE]
     frame = spark.read.jdbc(arguments["url"], arguments["table"], predicates=predicates, properties=properties)
-    return ReadResult(frame=frame, columns=tuple(frame.columns))
+    return ReadResult(frame=frame, columns=tuple(frame.columns), told=arguments["told"])

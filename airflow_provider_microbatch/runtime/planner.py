@@ -21,6 +21,9 @@ def answered(reader: StreamReader, question: Mapping[str, Any]) -> Any:
     asked = question["do"]
     if asked == "initial":
         return reader.initial()
+    if asked == "check":
+        reader.check()
+        return None
     if asked == "latest":
         return reader.latest(_start(reader, question), rows=question["rows"], bytes=question["bytes"])
     if asked == "commit":

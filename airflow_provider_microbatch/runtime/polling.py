@@ -35,7 +35,8 @@ class PollingSource(ABC):
     there."""
 
     def initial_offset(self) -> Any:
-        """Where the first batch begins. Asked once: what it answers is recorded. None is "before anything"."""
+        """Where the first batch begins. Asked until that is planned, which it is at once, with or without data: what it
+        answers then is recorded. None is "before anything"."""
         return None
 
     @abstractmethod

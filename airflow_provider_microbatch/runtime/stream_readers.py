@@ -21,6 +21,11 @@ class StreamReader(ABC):
     def initial(self) -> Position:
         """Where a new stream begins."""
 
+    def check(self) -> None:
+        """Whatever shows that the reader can be asked, and reads nothing: what lies at the beginning may be gone by
+        now, or be all there ever was."""
+        self.initial()
+
     @abstractmethod
     def latest(self, start: Position, *, rows: int | None = None, bytes: int | None = None) -> Position:
         """Where the range that begins there ends, under the reader's own limit and these."""
@@ -47,6 +52,11 @@ class PartitionedReader(StreamReader):
     def initial(self) -> Position:
         found: Position = self._reader.initialOffset()
         return found
+
+    def check(self) -> None:
+        self.initial()
+        if not inspect.signature(self._reader.latestOffset).parameters:
+            self._reader.latestOffset()
 
     def latest(self, start: Position, *, rows: int | None = None, bytes: int | None = None) -> Position:
         # As Spark 4.2 tells the signatures apart: before, there were neither a start nor limits.

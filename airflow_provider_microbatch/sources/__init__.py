@@ -179,8 +179,9 @@ class OpenSource(ABC):
     def initial_offset(self) -> Offset | None:
         """Where the first batch begins: asked while there is no position, before :meth:`latest_offset`, and again after
         it has planned an end from None, for a source that chooses its first position with its first plan. The first
-        batch's entry names it as its start, and nobody asks again: a batch that is read again begins where it did. A
-        source that answers after the plan alone has it durable by then. None is "before anything"."""
+        batch's entry names it as its start, and nobody asks again: a batch that is read again begins where it did. To
+        have it there is reason enough for a batch, though it has no row. A source that answers after the plan alone has
+        it durable by then. None is "before anything"."""
         return None
 
     @abstractmethod

@@ -59,9 +59,15 @@ def test_a_source_that_had_nothing_new_keeps_its_first_position(world: Queued, t
     assert world.table() == {0: [10], 1: [2]}
 
 
-def test_a_sensor_does_not_fire_for_what_lies_before_the_first_position(world: Queued) -> None:
+def test_a_source_that_begins_at_its_newest_data_has_its_first_position_from_the_first_batch_on(world: Queued) -> None:
     world.append(1)
     world.first = 1
-    assert not world.execution.should_fire(run_identity(1)).fire
+    assert world.execution.should_fire(run_identity(1)).fire, "nothing is new, and it has no position yet"
+    world.run(1)
+    assert world.table() in ({}, {0: []})
+    assert not world.execution.should_fire(run_identity(2)).fire
     world.append(2)
-    assert world.execution.should_fire(run_identity(1)).fire
+    world.first = 2  # where it would begin by now
+    assert world.execution.should_fire(run_identity(2)).fire
+    world.run(2)
+    assert world.table()[1] == [2]

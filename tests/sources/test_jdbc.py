@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
@@ -172,6 +173,73 @@ def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
     orders.execute(INSERT)
     with pytest.raises(SourceError, match="behind the last row"):
         opened().check_offset(Place(number=7).text())
+
+
+def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_silence(
+    opened: Any, orders: OrdersTable
+) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source, skips = opened(), opened(on_missing="skip")
+    end = source.latest_offset(None)
+    told = dict(source.read(None, end).arguments["told"])
+    source.verify(None, end, told)
+    assert source.not_replayable(None, end) is None
+    orders.execute("DELETE FROM orders WHERE id IN (2, 3)")
+    # Also in the middle of a read: what Spark has read is not what was planned.
+    for one in (source, skips):
+        with pytest.raises(SourceChangedError, match="'orders': 2 of 5 rows"):
+            one.verify(None, end, told)
+    with pytest.raises(SourceChangedError, match=r"2 of 5 rows .*on_missing"):
+        source.read(None, end)
+    assert "2 of 5 rows" in source.not_replayable(None, end)
+    assert ids(orders, skips, None, end) == [1, 4, 5]
+    without = dict(skips.read(None, end).arguments["told"])
+    skips.verify(None, end, without)
+    assert skips.not_replayable(None, end) is None
+    assert "2 of 5 rows" in skips.left_out(None, end)
+    assert "2 of 5 rows" in skips.left_out(None, end, told=told)
+    assert skips.left_out(None, end, told=without) is None
+    assert source.left_out(None, end) is None
+
+
+def test_a_table_that_counts_from_the_beginning_again_is_named_and_nothing_is_read_of_it(
+    opened: Any, orders: OrdersTable
+) -> None:
+    with orders.connect() as session:
+        session.execute(INSERT)
+        session.rollback()
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source = opened()
+    end = source.latest_offset(None)
+    # Emptied, it goes on where it was; and the newest rows may be gone again.
+    orders.execute("TRUNCATE orders")
+    assert not source.has_new(end)
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 2)")
+    second = source.latest_offset(end)
+    orders.execute("DELETE FROM orders WHERE id = 8")
+    assert (source.has_new(second), source.latest_offset(second)) == (False, second)
+    orders.execute("TRUNCATE orders RESTART IDENTITY")
+    orders.execute(INSERT)
+    # The number of its first row was waited for, even.
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=r"'orders': .* begins again.* 1, and was read up to 8"):
+            look(second)
+    assert ids(orders, source, None, source.latest_offset(None)) == [1]
+
+
+def test_what_the_connection_says_of_tls_is_heeded_by_the_plan_and_by_spark(
+    tmp_path: Path, orders: OrdersTable
+) -> None:
+    tls = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "cursor": "realdictcursor", "sslpassword": "s3cret"}
+    strict = replace(orders.connection, extra=tls)
+    store = PosixStore(tmp_path / "checkpoint")
+    context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0, connect=lambda _: strict)
+    source = JdbcSource("orders", orders.conn_id).open(context)
+    with pytest.raises(SourceError, match=r"SSL|certificate"):
+        source.has_new(None)
+    arguments = source.read(None, None).arguments
+    assert arguments["options"] == {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
+    assert "s3cret" not in repr(arguments)
 
 
 def test_names_are_names_and_no_sql(tmp_path: Path, orders: OrdersTable) -> None:

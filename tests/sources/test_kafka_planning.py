@@ -166,6 +166,25 @@ def test_a_topic_that_was_made_again_is_named_and_nothing_is_read_of_it(tmp_path
     assert "made again" in str(world.open().not_replayable(start, end))
 
 
+def test_a_topic_that_goes_after_the_plan_is_left_out_where_records_may_be(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    other = world.broker.topic()
+    both: dict[str, Any] = {"topics": [world.topic, other], "on_data_loss": "record_gap"}
+    world.send(2)
+    world.send(3, topic=other)
+    start, end = world.plan(**both)
+    world.broker.remove(other)
+    for is_there_again in (False, True):
+        if is_there_again:
+            world.broker.topic(name=other)
+            world.send(5, topic=other)
+        read = world.open(**both).read(start, end)
+        assert offsets(read) == {(world.topic, 0): [0, 1]}, "another topic of its name has other records"
+        told = {key: read.arguments[key] for key in ("layers", "left_out")}
+        world.open(**both).verify(start, end, told)
+        assert f"{other}-0 0 to 2" in str(world.open(**both).left_out(start, end))
+
+
 def test_a_position_behind_the_end_of_a_partition_is_an_error_that_names_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.send(2)

@@ -248,3 +248,12 @@ def test_the_registry_knows_it() -> None:
 )
 def test_order_is_told_only_where_it_is_beyond_doubt(one: Any, other: Any, after: bool | None) -> None:
     assert is_after(one, other) is after
+
+
+def test_a_plan_does_not_need_what_lies_before_its_position_any_more(opened: Any, head: Path) -> None:
+    source = opened(PythonSource("number_streams:ShortNumbers", options={"path": str(head)}))
+    source.check()
+    assert source.latest_offset('{"n": 2}') == '{"n": 3}'
+    head.unlink()
+    with pytest.raises(SourceError, match="head"):
+        source.check()

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 
 DRIVER = "org.postgresql:postgresql:42.7.8"
+FAIL, SKIP = "fail", "skip"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class JdbcSource(Source):
         their transaction writes anything.
     :param max_rows: so many new rows are in a batch at most; None for no limit.
     :param partitions: so many queries read a batch beside each other.
+    :param on_missing: a planned row that is gone when it is read, or read again: ``fail``, or ``skip`` it, which the
+        batch then says.
     :param driver: Maven coordinates of the JDBC driver; None if Spark has one.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -40,6 +43,7 @@ class JdbcSource(Source):
     late_seconds: float = 3600
     max_rows: int | None = None
     partitions: int = 1
+    on_missing: str = FAIL
     driver: str | None = DRIVER
 
     def __post_init__(self) -> None:
@@ -58,6 +62,8 @@ class JdbcSource(Source):
         seconds = self.late_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
             raise DefinitionError(f"{where}: late_seconds must be a number above 0, not {seconds!r}.")
+        if self.on_missing not in (FAIL, SKIP):
+            raise DefinitionError(f"{where}: on_missing must be {FAIL!r} or {SKIP!r}, not {self.on_missing!r:.200}.")
         if self.driver is not None and (not isinstance(self.driver, str) or self.driver.count(":") != 2):
             raise DefinitionError(f"{where}: driver must be 'group:artifact:version', or None; not {self.driver!r}.")
 

@@ -12,6 +12,14 @@ from airflow_provider_microbatch.exceptions import SourceError
 _CONNECT_SECONDS = 10
 _WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 
+_OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+
+def tls(connection: Connection) -> dict[str, Any]:
+    """What the connection's extra says of TLS, in words that libpq and the JDBC driver have in common. Paths are those
+    of both, where Airflow and where Spark runs."""
+    return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
+
 
 def quoted(name: str) -> str:
     """A name as SQL has it, each of its parts quoted."""
@@ -40,6 +48,8 @@ def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Sna
             password=connection.password,
             connect_timeout=_CONNECT_SECONDS,
             application_name="microbatch",
+            sslpassword=connection.extra.get("sslpassword"),
+            **tls(connection),
         ) as opened:
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
@@ -57,6 +67,7 @@ class Snapshot:
     def __init__(self, opened: Any, *, table: str, column: str) -> None:
         self._opened = opened
         self._table, self._column = quoted(table), quoted_column(column)
+        self._bare_column = column
 
     def check(self) -> None:
         """:raises SourceError: if the column is not of whole numbers."""
@@ -87,6 +98,22 @@ class Snapshot:
             most,
         )
         return after if found is None else int(found)
+
+    def highest(self, first: int) -> int | None:
+        """The highest number of all rows from ``first`` on; None if there is none."""
+        (found,) = self._row(f"SELECT max({self._column}) FROM {self._table} WHERE {self._column} >= %s", first)
+        return None if found is None else int(found)
+
+    def given(self) -> int | None:
+        """The number that the column's sequence gave last; None if it has none of its own, has given none yet, or this
+        role may not look at it."""
+        (found,) = self._row(
+            "SELECT (SELECT last_value FROM pg_catalog.pg_sequences WHERE "
+            "quote_ident(schemaname) || '.' || quote_ident(sequencename) = pg_get_serial_sequence(%s, %s))",
+            self._table,
+            self._bare_column,
+        )
+        return None if found is None else int(found)
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """First and last of the numbers in between, both included, that are not there."""

@@ -160,18 +160,19 @@ class OpenKafkaSource(OpenSource):
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """Are the topics those that were planned, still, and has Spark read the range?"""
-        planned = self._pieces(start, end)
-        self._named(lambda: self._topics.check({topic for topic, _ in planned.of}))
+        planned, where = self._pieces(start, end), "what the reader told"
+        left_out = Pieces.from_json((told or {}).get("left_out", {}), where=where)
+        # What was left out may be gone with its topic.
+        self._named(lambda: self._topics.check({topic for topic, _ in (planned - left_out).of}))
         if told is None:
             return
-        where = "what the reader told"
         read = Pieces.made(
             ((topic, int(number)), (piece[0], piece[1]))
             for layer in told["layers"]
             for topic, partitions in layer.items()
             for number, piece in partitions.items()
         )
-        if read | Pieces.from_json(told["left_out"], where=where) != planned:
+        if read | left_out != planned:
             raise SourceChangedError(
                 f"source {self._name!r}: what was read is not what was planned. Run the batch again."
             )
@@ -404,7 +405,8 @@ class OpenKafkaSource(OpenSource):
         return there
 
     def _available(self, planned: Pieces) -> Pieces:
-        topics = self._cluster.topics({topic for topic, _ in planned.of})
+        found = self._cluster.topics({topic for topic, _ in planned.of})
+        topics = {name: topic for name, topic in found.items() if self._topics.is_as_it_was(topic)}
         partitions = [one for one in planned.of if one[0] in topics and one[1] in topics[one[0]].partitions]
         there = Pieces({one: planned.of[one] for one in partitions})
         return there - there.before(self._cluster.earliest(partitions))

@@ -59,6 +59,11 @@ class Topics:
             )
         self._check(found.values())
 
+    def is_as_it_was(self, topic: Topic) -> bool:
+        """Whether it is the topic that was planned of, and no other of its name."""
+        recorded = self._recorded().get(topic.name)
+        return recorded is None or bool(recorded["id"] == topic.id)
+
     def pin(self, topics: Collection[Topic], begin: Callable[[Collection[Topic]], Position]) -> None:
         """See that it is on record which topics these are, and where each begins that is not on record yet. Durable on
         return, idempotent.
@@ -99,8 +104,8 @@ class Topics:
 
     def _check(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
-            recorded = self._recorded().get(topic.name)
-            if recorded is not None and recorded["id"] != topic.id:
+            if not self.is_as_it_was(topic):
+                recorded = self._recorded()[topic.name]
                 raise SourceError(
                     f"source {self._name!r}: topic {topic.name!r} at {self._source.location()} was removed and made "
                     f"again: it was {recorded['id']}, and is {topic.id}. Its offsets count from 0 again, so nothing "

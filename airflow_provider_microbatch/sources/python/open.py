@@ -30,7 +30,7 @@ class OpenPythonSource(OpenSource):
         self._at_end = context.at_end
 
     def check(self) -> None:
-        self.latest_offset(None)
+        self._ask("check")
 
     def initial_offset(self) -> Offset | None:
         return self._offset("initial")
