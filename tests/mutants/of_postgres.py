@@ -47,4 +47,12 @@ MUTATIONS = [
         new="""f"{of}.{quoted(column)}" for column in self.merge.sequence_by""",
         tests=(MERGE,),
     ),
+    Mutation(
+        name="a stage that the server has emptied is published",
+        why="a crash between load and publish loses the batch's rows, and the batch counts as in",
+        file="sinks/postgres/open.py",
+        old="if loaded.rows and not records.has_row(loaded.table):",
+        new="if False:",
+        tests=(FAULTS,),
+    ),
 ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres import open as opened
 from airflow_provider_microbatch.sinks.postgres.database import Database
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
+from tests.support.postgres import Postgres, postgres
 from tests.support.proxy import Proxy, proxy
 
 
@@ -239,3 +245,43 @@ def test_a_record_that_names_a_table_of_somebody_drops_nothing(tmp_path: Path) -
     with pytest.raises(SinkError, match="is no table of ours"):
         sink.drop_stage(BATCH, 5)
     assert len(database.rows(database.table_in(tmp_path))) == 3
+
+
+def crash(server: Postgres) -> None:
+    """One of the server's processes is killed: it ends all the others, and recovers."""
+    connection = psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres")
+    os.kill(connection.info.backend_pid, signal.SIGKILL)
+    with contextlib.suppress(psycopg.Error):
+        connection.execute("SELECT 1")
+    connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doing", ["publish", "replace"])
+def test_a_server_that_crashes_after_a_load_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    """It empties the stage table, which is UNLOGGED."""
+    run, crashes = Database.run, iter([True])
+    with postgres() as server:
+        definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"))
+        sink = definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=server.port)))
+        if doing == "replace":
+            write_stage(sink, 1, rows=2)
+            sink.publish(EXPECTED, 1)
+        epoch = 2 if doing == "replace" else 1
+        write_stage(sink, epoch, rows=5)
+
+        def crashing(self: Database, what: str, *given: object, **more: object) -> object:
+            if what.startswith(doing) and next(crashes, False):
+                crash(server)
+            return run(self, what, *given, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Database, "run", crashing)
+        assert getattr(sink, doing)(EXPECTED, epoch).epoch == epoch
+        assert next(crashes, None) is None, "it has crashed"
+        with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres") as connection:
+            assert connection.execute("SELECT id, epoch FROM orders ORDER BY id").fetchall() == [
+                (id, epoch) for id in range(5)
+            ]
+        assert sink.stages(CHECKPOINT) == []

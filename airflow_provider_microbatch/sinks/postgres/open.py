@@ -45,6 +45,12 @@ log = logging.getLogger(__name__)
 
 _DROP_SECONDS = 5.0
 """How long a dropped stage table that somebody still loads is waited for."""
+_LOADS = 5
+"""How often a stage is loaded again that the server has lost."""
+
+
+class _StageLostError(SinkError):
+    """A stage table is empty that was loaded: it is UNLOGGED, and the server empties such tables when it recovers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +71,12 @@ class Loaded:
     """A stage table.
 
     :param columns: None if there is none, as there was no frame.
+    :param rows: so many were loaded.
     """
 
     table: TableName
     columns: Sequence[Column] | None
+    rows: int = 0
 
 
 class OpenPostgres(OpenSink):
@@ -208,15 +216,25 @@ class OpenPostgres(OpenSink):
     def _bring_in(self, batch: ExpectedBatch, epoch: int, *, replay: bool) -> Manifest:
         found = self.contains(batch)
         if found is None or (replay and found.epoch < epoch):
-            staged = self._staged(batch, epoch)
-            loaded = self._load(batch, staged)
-            found = self._database.run(
-                f"{'replace' if replay else 'publish'} batch {batch.key}",
-                lambda connection: self._publish(connection, batch, staged, loaded, replay=replay),
-            )
+            found = self._load_and_publish(batch, self._staged(batch, epoch), replay=replay)
         if found.epoch == epoch:
             self.drop_stage(batch.staged, epoch)
         return found
+
+    def _load_and_publish(self, batch: ExpectedBatch, staged: Staged, *, replay: bool) -> Manifest:
+        def attempt() -> Manifest:
+            loaded = self._load(batch, staged)
+            return self._database.run(
+                f"{'replace' if replay else 'publish'} batch {batch.key}",
+                lambda connection: self._publish(connection, batch, staged, loaded, replay=replay),
+            )
+
+        for _ in range(_LOADS):
+            try:
+                return attempt()
+            except _StageLostError as error:
+                log.warning("%s It is loaded again.", error)
+        return attempt()
 
     def _publish(
         self, connection: Connection, batch: ExpectedBatch, staged: Staged, loaded: Loaded, *, replay: bool
@@ -245,6 +263,12 @@ class OpenPostgres(OpenSink):
                 raise AttemptFencedError(
                     f"the stage of batch {batch.key} attempt {own.epoch} was dropped while it was loaded: another has "
                     "taken its place. Nothing was published."
+                )
+            # What the server has emptied would be published as a batch without a row.
+            if loaded.rows and not records.has_row(loaded.table):
+                raise _StageLostError(
+                    f"the stage table of batch {batch.key} attempt {own.epoch} has lost its {loaded.rows:,} rows: the "
+                    "server has recovered from a crash, or a standby has taken its place. Nothing was published."
                 )
             records.count(batch.key, rows.put_in(batch.key, loaded.table, loaded.columns))
             touched.append(loaded.table)
@@ -291,11 +315,11 @@ class OpenPostgres(OpenSink):
             return stage, self._make_stage(connection, stage, columns)
 
         stage, made = self._database.run(f"make a stage table for batch {batch.key}", make)
-        self._database.run(
+        rows = self._database.run(
             f"load batch {batch.key}",
             lambda connection: self._fill(connection, stage, made, staged, what=f"batch {batch.key} attempt {epoch}"),
         )
-        return Loaded(table=stage, columns=made)
+        return Loaded(table=stage, columns=made, rows=rows)
 
     def _make_stage(self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn]) -> list[Column]:
         name, merge = self._sink.name, self._sink.merge
@@ -313,11 +337,9 @@ class OpenPostgres(OpenSink):
         return columns
 
     @staticmethod
-    def _fill(
-        connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str
-    ) -> None:
+    def _fill(connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str) -> int:
         execute(connection, f"TRUNCATE {stage.sql}")  # so may one of these
-        load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
+        return load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
 
     def _check(self, connection: Connection) -> None:
         name = self._sink.name

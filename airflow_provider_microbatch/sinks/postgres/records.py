@@ -165,6 +165,10 @@ class Records:
         )
         return held.fetchone() is not None
 
+    def has_row(self, stage: TableName) -> bool:
+        """Whether anything is in a stage table."""
+        return execute(self._connection, f"SELECT 1 FROM {stage.sql} LIMIT 1").fetchone() is not None
+
     def mark_dropped(self, batch: BatchIdentity, epoch: int) -> list[TableName]:
         """From now on none of the attempt's stage tables is published. The tables."""
         found = execute(
