@@ -55,4 +55,12 @@ MUTATIONS = [
         new="if False:",
         tests=(FAULTS,),
     ),
+    Mutation(
+        name="a commit is answered before it is on disk, where the database's default says so",
+        why="a crash of the server brings back what rewind has taken out",
+        file="sinks/postgres/database.py",
+        old="            connection.execute(_DURABLE)\n",
+        new="",
+        tests=(FAULTS,),
+    ),
 ]

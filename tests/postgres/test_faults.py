@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, SinkError
-from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres import open as opened
 from airflow_provider_microbatch.sinks.postgres.database import Database
@@ -24,6 +24,7 @@ from tests.postgres.stages import write_lines, write_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
 from tests.support.postgres import Postgres, postgres
 from tests.support.proxy import Proxy, proxy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -256,6 +257,34 @@ def crash(server: Postgres) -> None:
     connection.close()
 
 
+def sink_of(server: Postgres, folder: Path) -> OpenSink:
+    """A sink of the table ``orders`` of a server that may crash."""
+    definition = PostgresSink(database.CONN_ID, "orders", stages=str(folder / "stages"))
+    return definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=server.port)))
+
+
+def orders(server: Postgres) -> list[tuple[int, int]]:
+    wait_until(server.answers)
+    with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres") as connection:
+        return connection.execute("SELECT id, epoch FROM orders ORDER BY id").fetchall()
+
+
+@pytest.mark.slow
+def test_what_is_published_and_what_is_taken_out_outlives_a_crash_whatever_the_database_has_as_its_default(
+    tmp_path: Path,
+) -> None:
+    with postgres(settings={"synchronous_commit": "off", "wal_writer_delay": "10s"}) as server:
+        sink = sink_of(server, tmp_path)
+        write_stage(sink, 1, rows=2)
+        sink.publish(EXPECTED, 1)
+        crash(server)
+        assert orders(server) == [(0, 1), (1, 1)]
+        assert sink.withdraw(EXPECTED, 1)
+        crash(server)
+        assert sink.contains(EXPECTED) is None
+        assert orders(server) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("doing", ["publish", "replace"])
 def test_a_server_that_crashes_after_a_load_loses_no_row(
@@ -264,8 +293,7 @@ def test_a_server_that_crashes_after_a_load_loses_no_row(
     """It empties the stage table, which is UNLOGGED."""
     run, crashes = Database.run, iter([True])
     with postgres() as server:
-        definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"))
-        sink = definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=server.port)))
+        sink = sink_of(server, tmp_path)
         if doing == "replace":
             write_stage(sink, 1, rows=2)
             sink.publish(EXPECTED, 1)
@@ -280,8 +308,5 @@ def test_a_server_that_crashes_after_a_load_loses_no_row(
         monkeypatch.setattr(Database, "run", crashing)
         assert getattr(sink, doing)(EXPECTED, epoch).epoch == epoch
         assert next(crashes, None) is None, "it has crashed"
-        with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres") as connection:
-            assert connection.execute("SELECT id, epoch FROM orders ORDER BY id").fetchall() == [
-                (id, epoch) for id in range(5)
-            ]
+        assert orders(server) == [(id, epoch) for id in range(5)]
         assert sink.stages(CHECKPOINT) == []

@@ -50,6 +50,11 @@ _OF_AIRFLOW = {"cursor", "iam", "redshift", "aws_conn_id", "region_name", "clust
                "sqlalchemy_query", "is_redshift", "database", "client_encoding"}  # fmt: skip
 """What Airflow's hook reads of the extra itself, and what this module decides."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_DURABLE = """
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+"""
+"""Some databases and roles answer COMMIT before it is on disk. What the checkpoint says of the table would
+outlive what the table has then."""
 
 
 class Database:
@@ -99,6 +104,7 @@ class Database:
             }
             for name, seconds in limits.items():
                 connection.execute(f"SET LOCAL {name} = {round(seconds * 1000)}")
+            connection.execute(_DURABLE)
             yield connection
 
     def _parameters(self, psycopg: Any) -> dict[str, Any]:
