@@ -63,4 +63,12 @@ MUTATIONS = [
         new="",
         tests=(FAULTS,),
     ),
+    Mutation(
+        name="a file of a stage is loaded through a link",
+        why="user code of Spark sees what only the orchestrator can read",
+        file="sinks/postgres/load.py",
+        old="return open_regular(path)",
+        new='return path.open("rb")',
+        tests=(FAULTS,),
+    ),
 ]

@@ -248,6 +248,23 @@ def test_a_record_that_names_a_table_of_somebody_drops_nothing(tmp_path: Path) -
     assert len(database.rows(database.table_in(tmp_path))) == 3
 
 
+def test_a_file_of_a_stage_that_became_a_link_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it may lie what only the orchestrator can read; the table would show it."""
+    sink = database.sink_in(tmp_path)
+    path = next(write_stage(sink, 1).glob("part-*"))
+    load = opened.load
+
+    def late(*given: object, **more: object) -> int:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        return load(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opened, "load", late)
+    with pytest.raises(SinkError, match=r"part-.*symbolic links.*run the batch again"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+
+
 def crash(server: Postgres) -> None:
     """One of the server's processes is killed: it ends all the others, and recovers."""
     connection = psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres")

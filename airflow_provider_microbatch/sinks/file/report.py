@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.file.reading import LARGEST, read_regular
+from airflow_provider_microbatch.sinks.file.reading import LARGEST, NO_FILE, read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What text that is none of ours can raise: brackets without end, numbers of any size."""
@@ -73,9 +74,10 @@ def read_schema(folder: Path) -> Mapping[str, Any] | None:
 def check_files(folder: Path, manifest: Manifest) -> None:
     """The data files in ``folder`` are those of the manifest, with the same sizes.
 
-    :raises SinkError: if one is missing, has changed or is not listed: rows would be lost or doubled.
+    :raises SinkError: if one is missing, has changed or is not listed: rows would be lost or doubled; or if one is no
+        file: behind a link may lie what only this process can read.
     """
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in data_files(folder)}
+    found = {path.relative_to(folder).as_posix(): _size(path) for path in data_files(folder)}
     if found == dict(manifest.files):
         return
     missing = sorted(manifest.files.keys() - found.keys())
@@ -90,6 +92,13 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} is not what its job wrote ({told}). It "
         "was not published; run the batch again, as a new attempt."
     )
+
+
+def _size(path: Path) -> int:
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise SinkError(f"{path}: {NO_FILE}. The stage was not published; run the batch again, as a new attempt.")
+    return found.st_size
 
 
 def data_files(folder: Path) -> Iterator[Path]:
