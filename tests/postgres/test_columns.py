@@ -152,7 +152,11 @@ def test_the_character_nul_is_told_by_column_and_rows(tmp_path: Path) -> None:
         ("tinyint", ["smallint", "numeric(3,0)", "double precision"], ["boolean", "text", "numeric(2,0)"]),
         ("int", ["integer", "bigint", "numeric", "double precision"], ["smallint", "real"]),
         ("bigint", ["bigint", "numeric(19,0)"], ["integer", "double precision", "numeric(18,0)"]),
-        ("decimal(10,2)", ["numeric", "numeric(10,2)", "numeric(12,3)"], ["numeric(10,3)", "numeric(9,2)", "bigint"]),
+        (
+            "decimal(10,2)",
+            ["numeric", "numeric(10,2)", "numeric(12,3)"],
+            ["numeric(10,3)", "numeric(9,2)", "numeric(12,-2)", "bigint"],
+        ),
         ("float", ["real", "double precision"], ["numeric"]),
         ("double", ["double precision"], ["real", "numeric"]),
         ("string", ["text", "uuid", "jsonb", "character varying(3)", "shop.colour"], ["bigint", "date", "bytea"]),

@@ -50,6 +50,8 @@ _OF_AIRFLOW = {"cursor", "iam", "redshift", "aws_conn_id", "region_name", "clust
                "sqlalchemy_query", "is_redshift", "database", "client_encoding"}  # fmt: skip
 """What Airflow's hook reads of the extra itself, and what this module decides."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_EXACT = "SET LOCAL extra_float_digits = 1"
+"""Rows are told apart by their text: of rounded numbers, a change in the last digits would be none."""
 _DURABLE = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 """
@@ -104,6 +106,7 @@ class Database:
             }
             for name, seconds in limits.items():
                 connection.execute(f"SET LOCAL {name} = {round(seconds * 1000)}")
+            connection.execute(_EXACT)
             connection.execute(_DURABLE)
             yield connection
 

@@ -332,7 +332,7 @@ class OpenPostgres(OpenSink):
         columns = of_stage(name, staged, found, merge=merge)
         rows = self._rows(connection)
         if isinstance(rows, Merged):
-            rows.make_ready(columns)
+            rows.make_ready(columns, staged)
         execute(connection, f"CREATE UNLOGGED TABLE {stage.sql} ({', '.join(column.sql for column in columns)})")
         return columns
 
