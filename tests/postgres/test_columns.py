@@ -92,6 +92,25 @@ def test_a_type_that_the_database_does_not_have_is_named(tmp_path: Path) -> None
         sink.make_ready(EXPECTED.tables, is_there=lambda: True)
 
 
+def test_a_type_that_is_a_statement_is_not_run(tmp_path: Path) -> None:
+    """Definitions are read out of checkpoints, and strangers may write there."""
+    made(tmp_path, f"id bigint, epoch int, {OWN}")
+    with database.connect() as victim:
+        ends = f"boolean UNION SELECT pg_terminate_backend({victim.info.backend_pid})"
+        with pytest.raises(SinkError, match="syntax error"):
+            database.sink_in(tmp_path, columns={"id": "bigint", "epoch": ends}).check()
+        assert victim.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    "type", ["text DEFAULT current_user", "bigint REFERENCES secrets", "text COLLATE pg_catalog.C"]
+)
+def test_a_type_that_is_more_than_one_makes_no_table(tmp_path: Path, type: str) -> None:
+    sink = database.sink_in(tmp_path, columns={"id": type})
+    with pytest.raises(SinkError, match=r"syntax error|no type"):
+        sink.make_ready(EXPECTED.tables, is_there=lambda: True)
+
+
 def test_a_table_that_is_absent_and_not_to_be_made_and_a_view_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"there is no table .*create=False"):
         database.sink_in(tmp_path, create=False).check()
