@@ -406,6 +406,19 @@ def test_a_feature_that_nobody_here_knows_is_refused_by_name(sink: OpenSink, roo
         sink.check()
 
 
+def test_nothing_is_taken_out_of_a_table_that_has_got_deletion_vectors(sink: OpenSink, root: Path) -> None:
+    """A file is known by its path and its vector: a removal by the path alone would leave its rows in."""
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    entry = root / "_delta_log" / f"{table(root).version() + 1:020}.json"
+    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(SinkError, match="deletionVectors"):
+        sink.withdraw(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+
+
 def test_columns_and_constraints_with_rules_are_refused_by_name(sink: OpenSink, root: Path) -> None:
     DeltaTable.create(root.as_uri(), SCHEMA).alter.add_constraint({"positive": "id >= 0"})
     with pytest.raises(SinkError, match="the constraint positive"):
