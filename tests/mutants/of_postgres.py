@@ -95,4 +95,12 @@ MUTATIONS = [
         new="",
         tests=("tests/postgres/test_columns.py",),
     ),
+    Mutation(
+        name="a table of PostgreSQL that is gone is made anew",
+        why="all rows of before are missing, and nothing says so",
+        file="sinks/postgres/open.py",
+        old="if records.are_there() and records.have_rows():",
+        new="if False:",
+        tests=("tests/postgres/test_columns.py",),
+    ),
 ]

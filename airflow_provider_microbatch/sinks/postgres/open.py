@@ -29,7 +29,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.load import load
-from airflow_provider_microbatch.sinks.postgres.names import STAGE, TableName
+from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
@@ -325,7 +325,7 @@ class OpenPostgres(OpenSink):
         name, merge = self._sink.name, self._sink.merge
         found = columns_of(connection, name)
         if not found:
-            self._check_may_create()
+            self._check_may_create(connection)
             make_table(connection, name, self._declared() or made_of(staged), merge=merge)
             found = columns_of(connection, name)
         check_table(connection, name, found, merge=merge, declared=self._sink.columns)
@@ -347,7 +347,7 @@ class OpenPostgres(OpenSink):
         if found:
             check_table(connection, name, found, merge=self._sink.merge, declared=self._sink.columns)
             return
-        self._check_may_create()
+        self._check_may_create(connection)
         schema = execute(
             connection, "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", name.schema
         ).fetchone()
@@ -360,15 +360,23 @@ class OpenPostgres(OpenSink):
         self._records(connection).make()
         declared, found = self._declared(), columns_of(connection, name)
         if declared and not found:
-            self._check_may_create()
+            self._check_may_create(connection)
             make_table(connection, name, declared, merge=merge)
             found = columns_of(connection, name)
         if found:
             check_table(connection, name, found, merge=merge, declared=self._sink.columns)
 
-    def _check_may_create(self) -> None:
+    def _check_may_create(self, connection: Connection) -> None:
         if not self._sink.create:
             raise SinkError(f"there is no table {self.location()}, and create=False: make it, or have it made.")
+        records = self._records(connection)
+        if records.are_there() and records.have_rows():
+            raise SinkError(
+                f"the table {self._sink.name} is gone, of which {self._sink.name.sibling(BATCHES)} has batches with "
+                "rows: it is not made anew with the next one alone in it. Bring it back; if it was renamed, change "
+                "table_name there; if it was dropped on purpose, have microbatch rewind --to -1 --drop-output take its "
+                f"batches out (of a merged table, drop {self._sink.name.changes()} first)."
+            )
 
     def _declared(self) -> list[Column]:
         return [Column(name=name, type=type) for name, type in self._sink.columns.items()]

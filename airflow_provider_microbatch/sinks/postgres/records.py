@@ -134,6 +134,15 @@ class Records:
             *self._place(key),
         )
 
+    def have_rows(self) -> bool:
+        """Whether a batch has brought rows that are in."""
+        found = execute(
+            self._connection,
+            f"SELECT 1 FROM {self._batches} WHERE table_name = %s AND rows > 0 LIMIT 1",
+            self._table.table,
+        )
+        return found.fetchone() is not None
+
     def ids(self, lane: str) -> list[int]:
         """Ids of the lane that something is published under, ascending."""
         found = execute(
