@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import signal
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -263,6 +266,43 @@ def test_a_file_of_a_stage_that_became_a_link_is_not_loaded(tmp_path: Path, monk
     with pytest.raises(SinkError, match=r"part-.*symbolic links.*run the batch again"):
         sink.publish(EXPECTED, 1)
     assert sink.contains(EXPECTED) is None
+
+
+def test_rows_that_a_policy_hides_are_not_left_behind_by_a_replay(tmp_path: Path) -> None:
+    """What the login does not see it does not delete, and they would be there twice."""
+    owner, table, role = database.sink_in(tmp_path), database.table_in(tmp_path), f"app_{uuid.uuid4().hex}"
+    write_stage(owner, 1)
+    owner.publish(EXPECTED, 1)
+    with database.connect() as connection:
+        for statement in (
+            f"CREATE ROLE {role} LOGIN",
+            f"GRANT ALL ON SCHEMA {database.quoted(database.schema_of(tmp_path))} TO {role}",
+            f"GRANT ALL ON ALL TABLES IN SCHEMA {database.quoted(database.schema_of(tmp_path))} TO {role}",
+            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+            f"CREATE POLICY theirs ON {table} USING (id > 0) WITH CHECK (true)",
+        ):
+            connection.execute(statement.encode())
+    sink = PostgresSink(database.CONN_ID, table, stages=str(tmp_path / "stages")).open(
+        SinkContext(connect=lambda conn_id: dataclasses.replace(database.connection_of(conn_id), login=role))
+    )
+    write_stage(sink, 2)
+    with pytest.raises(SinkError, match="row-level security"):
+        sink.replace(EXPECTED, 2)
+    assert database.rows(table, "DISTINCT epoch") == [(1,)]
+
+
+def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> None:
+    with postgres(is_replica=True) as standby:
+        definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"), patience_seconds=30)
+        sink = definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=standby.port)))
+        connection = psycopg.connect(
+            f"host=127.0.0.1 port={standby.port} user=postgres dbname=postgres", autocommit=True
+        )
+        timer = threading.Timer(1.0, lambda: connection.execute("SELECT pg_promote(false)"))
+        timer.start()
+        assert sink.contains(EXPECTED) is None
+        timer.join()
+        connection.close()
 
 
 def crash(server: Postgres) -> None:
