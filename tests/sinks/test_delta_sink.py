@@ -19,7 +19,7 @@ from pyarrow import Table as ArrowTable
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
-from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta import DeltaSink, adding
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
@@ -303,6 +303,22 @@ def test_partitions_of_any_value_are_read_back(root: Path) -> None:
     # VACUUM of Spark removes files that delta-rs spells otherwise than they are called.
     paths = DeltaTable(root.as_uri()).get_add_actions().column("path").to_pylist()
     assert all("%" not in path for path in paths)
+
+
+def test_names_that_the_log_is_about_to_have_are_on_disk_before_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut between them would leave a table that names a file which is not there."""
+    sink, synced = opened(root, partition_by=["country"]), list[Path]()
+    monkeypatch.setattr(adding, "sync", synced.append)
+    commit = DeltaLog.create
+
+    def looking(self: DeltaLog, adds: Any, **given: Any) -> bool:
+        assert [(root / add.path).parent for add in adds] == synced
+        return commit(self, adds, **given)
+
+    monkeypatch.setattr(DeltaLog, "create", looking)
+    write_rows(sink, 1, [[{"id": 1, "country": "a b"}]], PARTITIONED, partition_by="country")
+    sink.publish(EXPECTED, 1)
+    assert synced
 
 
 def test_a_replay_in_a_partitioned_table_after_files_were_merged(root: Path) -> None:
