@@ -291,6 +291,24 @@ def test_rows_that_a_policy_hides_are_not_left_behind_by_a_replay(tmp_path: Path
     assert database.rows(table, "DISTINCT epoch") == [(1,)]
 
 
+def test_rows_that_a_trigger_keeps_are_not_doubled_by_a_replay(tmp_path: Path) -> None:
+    sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    function = f"{database.quoted(database.schema_of(tmp_path))}.keep()"
+    with database.connect() as connection:
+        for statement in (
+            f"CREATE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+            f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}",
+        ):
+            connection.execute(statement.encode())
+    write_stage(sink, 2)
+    for ask in (lambda: sink.replace(EXPECTED, 2), lambda: sink.withdraw(EXPECTED, 1)):
+        with pytest.raises(SinkError, match=r"rows of batch live/7 .* cannot be deleted.*trigger"):
+            ask()
+    assert database.rows(table, "id, epoch") == [(id, 1) for id in range(3)]
+
+
 def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> None:
     with postgres(is_replica=True) as standby:
         definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"), patience_seconds=30)

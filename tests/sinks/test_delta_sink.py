@@ -493,6 +493,15 @@ def test_a_version_that_somebody_else_has_given_a_batch_is_no_batch(sink: OpenSi
         sink.contains(EXPECTED)
 
 
+def test_a_mark_that_is_none_of_ours_keeps_no_stage_from_being_dropped(sink: OpenSink, root: Path) -> None:
+    write_delta_stage(sink, 1)
+    marks = root / "_microbatch" / "_placed" / CHECKPOINT / "lane=live" / "batch_id=7"
+    marks.mkdir(parents=True)
+    (marks / "attempt=1.somebody").touch()
+    assert sink.drop_stage(BATCH, 1)
+    assert sink.stages(CHECKPOINT) == []
+
+
 def test_a_record_that_was_changed_is_not_believed(sink: OpenSink, root: Path) -> None:
     publish(sink, 7)
     (record,) = (root / "_microbatch" / "batches" / "lane=live").iterdir()

@@ -67,6 +67,12 @@ class Rows(ABC):
             key.lane,
             key.id,
         )
+        left = f"SELECT 1 FROM {self.place.sql} WHERE {_OF_BATCH} LIMIT 1"
+        if execute(self.connection, left, key.lane, key.id).fetchone() is not None:
+            raise SinkError(
+                f"rows of batch {key} of {self.place} cannot be deleted: a trigger or a rule of the table keeps them, "
+                "and they would be there twice. Nothing was changed; have it let the batch's rows go."
+            )
         return kept
 
     def _insert(self, key: BatchKey, chosen: str, columns: Sequence[Column]) -> int:
