@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -325,11 +324,20 @@ def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> No
 
 def crash(server: Postgres) -> None:
     """One of the server's processes is killed: it ends all the others, and recovers."""
-    connection = psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres")
-    os.kill(connection.info.backend_pid, signal.SIGKILL)
-    with contextlib.suppress(psycopg.Error):
-        connection.execute("SELECT 1")
-    connection.close()
+    where = f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+    killed, witness = psycopg.connect(where), psycopg.connect(where, autocommit=True)
+    os.kill(killed.info.backend_pid, signal.SIGKILL)
+
+    def has_noticed() -> bool:
+        try:
+            witness.execute("SELECT 1")
+        except psycopg.Error:
+            return True
+        return False
+
+    wait_until(has_noticed)
+    killed.close()
+    witness.close()
 
 
 def sink_of(server: Postgres, folder: Path) -> OpenSink:
