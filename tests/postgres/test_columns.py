@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
-from tests.sinks.stages import BATCH, EXPECTED, expect
+from tests.sinks.stages import BATCH, EXPECTED, batch_of, expect
 
 OWN = "_batch_lane text NOT NULL, _batch_id bigint NOT NULL"
 
@@ -92,6 +93,25 @@ def test_a_type_that_the_database_does_not_have_is_named(tmp_path: Path) -> None
         sink.make_ready(EXPECTED.tables, is_there=lambda: True)
 
 
+def test_a_type_that_is_a_statement_is_not_run(tmp_path: Path) -> None:
+    """Definitions are read out of checkpoints, and strangers may write there."""
+    made(tmp_path, f"id bigint, epoch int, {OWN}")
+    with database.connect() as victim:
+        ends = f"boolean UNION SELECT pg_terminate_backend({victim.info.backend_pid})"
+        with pytest.raises(SinkError, match="syntax error"):
+            database.sink_in(tmp_path, columns={"id": "bigint", "epoch": ends}).check()
+        assert victim.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    "type", ["text DEFAULT current_user", "bigint REFERENCES secrets", "text COLLATE pg_catalog.C"]
+)
+def test_a_type_that_is_more_than_one_makes_no_table(tmp_path: Path, type: str) -> None:
+    sink = database.sink_in(tmp_path, columns={"id": type})
+    with pytest.raises(SinkError, match=r"syntax error|no type"):
+        sink.make_ready(EXPECTED.tables, is_there=lambda: True)
+
+
 def test_a_table_that_is_absent_and_not_to_be_made_and_a_view_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"there is no table .*create=False"):
         database.sink_in(tmp_path, create=False).check()
@@ -100,6 +120,27 @@ def test_a_table_that_is_absent_and_not_to_be_made_and_a_view_are_refused(tmp_pa
         connection.execute(f"CREATE VIEW {view} AS SELECT 1 AS id, '' AS _batch_lane, 1 AS _batch_id".encode())
     with pytest.raises(SinkError, match="it is a view"):
         database.sink_in(tmp_path).check()
+
+
+def test_a_table_that_is_gone_is_not_made_anew_with_the_next_batch_alone_in_it(tmp_path: Path) -> None:
+    sink = database.sink_in(tmp_path)
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    with database.connect() as connection:
+        connection.execute(f"ALTER TABLE {database.table_in(tmp_path)} RENAME TO elsewhere".encode())
+    key = BatchKey("live", 8)
+    write_stage(sink, 1, batch=batch_of(key))
+    declared = database.sink_in(tmp_path, columns={"id": "bigint", "epoch": "int"})
+    for ask in (
+        sink.check,
+        lambda: declared.make_ready(EXPECTED.tables, is_there=lambda: True),
+        lambda: sink.publish(expect(key), 1),
+    ):
+        with pytest.raises(SinkError, match=r"the table .*Orders is gone.*microbatch_batches.*rewind"):
+            ask()
+    assert sink.contains(expect(key)) is None
+    assert sink.withdraw(EXPECTED, 1), "it was dropped on purpose"
+    assert sink.publish(expect(key), 1).epoch == 1
 
 
 def test_a_schema_that_is_absent_is_named_before_anything_runs(tmp_path: Path) -> None:
@@ -152,7 +193,11 @@ def test_the_character_nul_is_told_by_column_and_rows(tmp_path: Path) -> None:
         ("tinyint", ["smallint", "numeric(3,0)", "double precision"], ["boolean", "text", "numeric(2,0)"]),
         ("int", ["integer", "bigint", "numeric", "double precision"], ["smallint", "real"]),
         ("bigint", ["bigint", "numeric(19,0)"], ["integer", "double precision", "numeric(18,0)"]),
-        ("decimal(10,2)", ["numeric", "numeric(10,2)", "numeric(12,3)"], ["numeric(10,3)", "numeric(9,2)", "bigint"]),
+        (
+            "decimal(10,2)",
+            ["numeric", "numeric(10,2)", "numeric(12,3)"],
+            ["numeric(10,3)", "numeric(9,2)", "numeric(12,-2)", "bigint"],
+        ),
         ("float", ["real", "double precision"], ["numeric"]),
         ("double", ["double precision"], ["real", "numeric"]),
         ("string", ["text", "uuid", "jsonb", "character varying(3)", "shop.colour"], ["bigint", "date", "bytea"]),

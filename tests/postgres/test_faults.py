@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import signal
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres import open as opened
 from airflow_provider_microbatch.sinks.postgres.database import Database
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
+from tests.support.postgres import Postgres, postgres
 from tests.support.proxy import Proxy, proxy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -239,3 +248,148 @@ def test_a_record_that_names_a_table_of_somebody_drops_nothing(tmp_path: Path) -
     with pytest.raises(SinkError, match="is no table of ours"):
         sink.drop_stage(BATCH, 5)
     assert len(database.rows(database.table_in(tmp_path))) == 3
+
+
+def test_a_file_of_a_stage_that_became_a_link_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it may lie what only the orchestrator can read; the table would show it."""
+    sink = database.sink_in(tmp_path)
+    path = next(write_stage(sink, 1).glob("part-*"))
+    load = opened.load
+
+    def late(*given: object, **more: object) -> int:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+        return load(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opened, "load", late)
+    with pytest.raises(SinkError, match=r"part-.*symbolic links.*run the batch again"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+
+
+def test_rows_that_a_policy_hides_are_not_left_behind_by_a_replay(tmp_path: Path) -> None:
+    """What the login does not see it does not delete, and they would be there twice."""
+    owner, table, role = database.sink_in(tmp_path), database.table_in(tmp_path), f"app_{uuid.uuid4().hex}"
+    write_stage(owner, 1)
+    owner.publish(EXPECTED, 1)
+    with database.connect() as connection:
+        for statement in (
+            f"CREATE ROLE {role} LOGIN",
+            f"GRANT ALL ON SCHEMA {database.quoted(database.schema_of(tmp_path))} TO {role}",
+            f"GRANT ALL ON ALL TABLES IN SCHEMA {database.quoted(database.schema_of(tmp_path))} TO {role}",
+            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+            f"CREATE POLICY theirs ON {table} USING (id > 0) WITH CHECK (true)",
+        ):
+            connection.execute(statement.encode())
+    sink = PostgresSink(database.CONN_ID, table, stages=str(tmp_path / "stages")).open(
+        SinkContext(connect=lambda conn_id: dataclasses.replace(database.connection_of(conn_id), login=role))
+    )
+    write_stage(sink, 2)
+    with pytest.raises(SinkError, match="row-level security"):
+        sink.replace(EXPECTED, 2)
+    assert database.rows(table, "DISTINCT epoch") == [(1,)]
+
+
+def test_rows_that_a_trigger_keeps_are_not_doubled_by_a_replay(tmp_path: Path) -> None:
+    sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    function = f"{database.quoted(database.schema_of(tmp_path))}.keep()"
+    with database.connect() as connection:
+        for statement in (
+            f"CREATE FUNCTION {function} RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+            f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}",
+        ):
+            connection.execute(statement.encode())
+    write_stage(sink, 2)
+    for ask in (lambda: sink.replace(EXPECTED, 2), lambda: sink.withdraw(EXPECTED, 1)):
+        with pytest.raises(SinkError, match=r"rows of batch live/7 .* cannot be deleted.*trigger"):
+            ask()
+    assert database.rows(table, "id, epoch") == [(id, 1) for id in range(3)]
+
+
+def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> None:
+    with postgres(is_replica=True) as standby:
+        definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"), patience_seconds=30)
+        sink = definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=standby.port)))
+        connection = psycopg.connect(
+            f"host=127.0.0.1 port={standby.port} user=postgres dbname=postgres", autocommit=True
+        )
+        timer = threading.Timer(1.0, lambda: connection.execute("SELECT pg_promote(false)"))
+        timer.start()
+        assert sink.contains(EXPECTED) is None
+        timer.join()
+        connection.close()
+
+
+def crash(server: Postgres) -> None:
+    """One of the server's processes is killed: it ends all the others, and recovers."""
+    where = f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+    killed, witness = psycopg.connect(where), psycopg.connect(where, autocommit=True)
+    os.kill(killed.info.backend_pid, signal.SIGKILL)
+
+    def has_noticed() -> bool:
+        try:
+            witness.execute("SELECT 1")
+        except psycopg.Error:
+            return True
+        return False
+
+    wait_until(has_noticed)
+    killed.close()
+    witness.close()
+
+
+def sink_of(server: Postgres, folder: Path) -> OpenSink:
+    """A sink of the table ``orders`` of a server that may crash."""
+    definition = PostgresSink(database.CONN_ID, "orders", stages=str(folder / "stages"))
+    return definition.open(SinkContext(connect=lambda conn_id: database.connection_of(conn_id, port=server.port)))
+
+
+def orders(server: Postgres) -> list[tuple[int, int]]:
+    wait_until(server.answers)
+    with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres") as connection:
+        return connection.execute("SELECT id, epoch FROM orders ORDER BY id").fetchall()
+
+
+@pytest.mark.slow
+def test_what_is_published_and_what_is_taken_out_outlives_a_crash_whatever_the_database_has_as_its_default(
+    tmp_path: Path,
+) -> None:
+    with postgres(settings={"synchronous_commit": "off", "wal_writer_delay": "10s"}) as server:
+        sink = sink_of(server, tmp_path)
+        write_stage(sink, 1, rows=2)
+        sink.publish(EXPECTED, 1)
+        crash(server)
+        assert orders(server) == [(0, 1), (1, 1)]
+        assert sink.withdraw(EXPECTED, 1)
+        crash(server)
+        assert sink.contains(EXPECTED) is None
+        assert orders(server) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doing", ["publish", "replace"])
+def test_a_server_that_crashes_after_a_load_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    """It empties the stage table, which is UNLOGGED."""
+    run, crashes = Database.run, iter([True])
+    with postgres() as server:
+        sink = sink_of(server, tmp_path)
+        if doing == "replace":
+            write_stage(sink, 1, rows=2)
+            sink.publish(EXPECTED, 1)
+        epoch = 2 if doing == "replace" else 1
+        write_stage(sink, epoch, rows=5)
+
+        def crashing(self: Database, what: str, *given: object, **more: object) -> object:
+            if what.startswith(doing) and next(crashes, False):
+                crash(server)
+            return run(self, what, *given, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Database, "run", crashing)
+        assert getattr(sink, doing)(EXPECTED, epoch).epoch == epoch
+        assert next(crashes, None) is None, "it has crashed"
+        assert orders(server) == [(id, epoch) for id in range(5)]
+        assert sink.stages(CHECKPOINT) == []

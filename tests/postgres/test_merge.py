@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
 from tests.postgres.stages import write_lines
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, expect
@@ -190,6 +192,69 @@ def test_a_column_that_comes_later_is_kept_with_the_changes_too(tmp_path: Path) 
     assert database.rows(database.table_in(tmp_path), "id, ts, note") == [(1, 2, "new")]
     assert sink.withdraw(expect(later), 1)
     assert database.rows(database.table_in(tmp_path), "id, ts, note") == [(1, 1, None)]
+
+
+def published(sink: OpenPostgres, id: int, columns: Mapping[str, str], *cells: str | None) -> None:
+    key = BatchKey("live", id)
+    write_lines(sink, 1, columns, [cells], batch=batch_of(key))
+    sink.publish(expect(key), 1)
+
+
+def altered(folder: Path, what: str, table: str = "Orders") -> None:
+    with database.connect() as connection:
+        connection.execute(f"ALTER TABLE {database.table_in(folder, table)} {what}".encode())
+
+
+@pytest.mark.parametrize("old", [None, "int"], ids=["the changes had no such column", "it was null there"])
+def test_another_order_is_refused_of_which_the_kept_changes_know_nothing(tmp_path: Path, old: str | None) -> None:
+    """A null would come before every value: no later change of an old key would ever win."""
+    columns = {"id": "bigint", "lsn": "int", **({"ts": old} if old else {})}
+    before = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("lsn",)))
+    published(before, 7, columns, "1", "1", *([None] if old else []))
+    if not old:
+        altered(tmp_path, "ADD COLUMN ts int")
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("ts",)))
+    later = {"id": "bigint", "lsn": "int", "ts": "int"}
+    with pytest.raises(SinkError, match=r"microbatch_changes_Orders.*has no value of 'ts'.*sequence_by.*Nothing was"):
+        published(sink, 8, later, "1", "2", "5")
+    with database.connect() as connection:
+        table = database.table_in(tmp_path, "microbatch_changes_Orders")
+        if old:
+            connection.execute(f"UPDATE {table} SET ts = 0".encode())
+        else:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN ts int DEFAULT 0".encode())
+    sink.publish(expect(BatchKey("live", 8)), 1)
+    assert database.rows(database.table_in(tmp_path), "id, lsn, ts") == [(1, 2, 5)]
+
+
+def test_a_column_that_was_made_wider_loses_nothing_on_its_way_through_the_changes(tmp_path: Path) -> None:
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("ts",), leave_out=("ts",)))
+    published(sink, 7, {"id": "bigint", "ts": "int", "price": "decimal(10,2)"}, "1", "1", "1.25")
+    altered(tmp_path, "ALTER COLUMN price TYPE numeric(18, 4)")
+    wider = {"id": "bigint", "ts": "int", "price": "decimal(18,4)"}
+    with pytest.raises(SinkError, match=r"ALTER TABLE .* ALTER COLUMN \"price\" TYPE numeric\(18,4\)"):
+        published(sink, 8, wider, "1", "2", "1.2345")
+    altered(tmp_path, "ALTER COLUMN price TYPE numeric(18, 4)", "microbatch_changes_Orders")
+    sink.publish(expect(BatchKey("live", 8)), 1)
+    assert database.rows(database.table_in(tmp_path)) == [(1, Decimal("1.2345"))]
+    published(sink, 9, {**wider, "ts": "smallint"}, "1", "3", "1.5")
+    with pytest.raises(SinkError, match=r"ALTER COLUMN \"ts\" TYPE bigint"):
+        published(sink, 10, {**wider, "ts": "bigint"}, "1", "4", "1.5")
+
+
+def test_a_change_that_differs_only_in_the_last_digits_counts_whatever_the_database_shows_of_them(
+    tmp_path: Path,
+) -> None:
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("ts",), leave_out=("ts",)))
+    with database.connect() as connection:
+        connection.execute("ALTER DATABASE postgres SET extra_float_digits = 0")
+    try:
+        for number, value in enumerate((0.3, 0.1 + 0.2)):
+            published(sink, number, {"id": "bigint", "ts": "int", "value": "double"}, "1", str(number), repr(value))
+    finally:
+        with database.connect() as connection:
+            connection.execute("ALTER DATABASE postgres RESET extra_float_digits")
+    assert database.rows(database.table_in(tmp_path), "value") == [(0.1 + 0.2,)]
 
 
 def test_what_was_put_out_of_a_merged_table_is_kept_and_dropped_by_the_janitor(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pyarrow import Table as ArrowTable
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
-from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta import DeltaSink, adding
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
@@ -305,6 +305,22 @@ def test_partitions_of_any_value_are_read_back(root: Path) -> None:
     assert all("%" not in path for path in paths)
 
 
+def test_names_that_the_log_is_about_to_have_are_on_disk_before_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut between them would leave a table that names a file which is not there."""
+    sink, synced = opened(root, partition_by=["country"]), list[Path]()
+    monkeypatch.setattr(adding, "sync", synced.append)
+    commit = DeltaLog.create
+
+    def looking(self: DeltaLog, adds: Any, **given: Any) -> bool:
+        assert [(root / add.path).parent for add in adds] == synced
+        return commit(self, adds, **given)
+
+    monkeypatch.setattr(DeltaLog, "create", looking)
+    write_rows(sink, 1, [[{"id": 1, "country": "a b"}]], PARTITIONED, partition_by="country")
+    sink.publish(EXPECTED, 1)
+    assert synced
+
+
 def test_a_replay_in_a_partitioned_table_after_files_were_merged(root: Path) -> None:
     sink = opened(root, partition_by=["country"])
     for number in (6, 7):
@@ -406,6 +422,19 @@ def test_a_feature_that_nobody_here_knows_is_refused_by_name(sink: OpenSink, roo
         sink.check()
 
 
+def test_nothing_is_taken_out_of_a_table_that_has_got_deletion_vectors(sink: OpenSink, root: Path) -> None:
+    """A file is known by its path and its vector: a removal by the path alone would leave its rows in."""
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    entry = root / "_delta_log" / f"{table(root).version() + 1:020}.json"
+    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
+    with pytest.raises(SinkError, match="deletionVectors"):
+        sink.withdraw(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+
+
 def test_columns_and_constraints_with_rules_are_refused_by_name(sink: OpenSink, root: Path) -> None:
     DeltaTable.create(root.as_uri(), SCHEMA).alter.add_constraint({"positive": "id >= 0"})
     with pytest.raises(SinkError, match="the constraint positive"):
@@ -462,6 +491,15 @@ def test_a_version_that_somebody_else_has_given_a_batch_is_no_batch(sink: OpenSi
     table(root).create_write_transaction([], "append", schema, commit_properties=properties)
     with pytest.raises(SinkError, match=r"live.7\..*is gone"):
         sink.contains(EXPECTED)
+
+
+def test_a_mark_that_is_none_of_ours_keeps_no_stage_from_being_dropped(sink: OpenSink, root: Path) -> None:
+    write_delta_stage(sink, 1)
+    marks = root / "_microbatch" / "_placed" / CHECKPOINT / "lane=live" / "batch_id=7"
+    marks.mkdir(parents=True)
+    (marks / "attempt=1.somebody").touch()
+    assert sink.drop_stage(BATCH, 1)
+    assert sink.stages(CHECKPOINT) == []
 
 
 def test_a_record_that_was_changed_is_not_believed(sink: OpenSink, root: Path) -> None:

@@ -106,6 +106,22 @@ def test_a_manifest_is_read_from_files_alone(sink: FileSink, published: Path, tm
         sink.contains(EXPECTED)
 
 
+@pytest.mark.parametrize("name", ["part-00000-1.json", ".hidden"])
+def test_a_stage_in_which_something_is_no_file_is_not_published(sink: FileSink, tmp_path: Path, name: str) -> None:
+    """Behind a link may lie what only the orchestrator can read."""
+    path = write_stage(sink, 1) / name
+    (tmp_path / "elsewhere").write_bytes(path.read_bytes() if path.exists() else b"")
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SinkError, match=r"no file; look who put it there|symbolic links"):
+        sink.publish(EXPECTED, 1)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(SinkError, match="no file; look who put it there"):
+        within(20, lambda: sink.publish(EXPECTED, 1))
+    assert sink.contains(EXPECTED) is None
+
+
 def test_so_is_what_a_job_says_of_its_failure(sink: FileSink) -> None:
     folder = write_stage(sink, 1, complete=False)
     (folder / "_error").mkdir()

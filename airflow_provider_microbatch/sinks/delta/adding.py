@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.file.posix import sync
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -56,6 +57,8 @@ def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
                 "(a VACUUM that keeps less than a day?). It was not published; run the batch again."
             )
         yield file, now
+    # Also what an earlier try has renamed: the log must not outlive, in a power cut, a name that it has.
+    sync(folder)
 
 
 def add_of(root: Path, path: str, values: Mapping[str, str | None], key: BatchKey | None) -> AddAction | None:

@@ -179,7 +179,6 @@ class DeltaLog:
                 if self.open() is None:
                     raise
                 return False
-        sync(self.root)
         return True
 
     def add_columns(self, before: Snapshot, fields: Sequence[Mapping[str, Any]]) -> None:
@@ -205,6 +204,7 @@ class DeltaLog:
                 if entry.name.endswith(".json") and entry.stat().st_mtime_ns >= since_ns:
                     sync(Path(entry.path))
         sync(self.folder)
+        sync(self.root)  # whoever made the folder may have died before it was on disk
 
 
 def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitProperties:

@@ -293,6 +293,8 @@ class OpenDelta(OpenSink):
         :raises SinkError: if somebody else has taken some of them away since.
         """
         where = str(self._root)
+        # A removal that names no deletion vector leaves a file in that has one, and its rows.
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._root, batch.key, where=where)
         if before is not None and removal.rows < before[1]:

@@ -77,8 +77,9 @@ class Places:
         """Places of the attempt that are not known to be published: one at most, but for attempts of checkpoints that
         were restored."""
         folder = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
-        names = sorted(path.name for path in folder.glob(f"attempt={epoch}.*"))
-        return [self.of(batch, epoch, int(name.rpartition(".")[2], 16)) for name in names]
+        own = re.compile(rf"attempt={epoch}\.([0-9a-f]{{16}})")  # others may write there
+        found = filter(None, (own.fullmatch(path.name) for path in sorted(folder.glob(f"attempt={epoch}.*"))))
+        return [self.of(batch, epoch, int(match[1], 16)) for match in found]
 
     def stages(self, checkpoint: str) -> Iterator[tuple[BatchKey, int]]:
         """All attempts of a checkpoint that have such a place."""

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from airflow_provider_microbatch.renameat2 import EXCHANGE, NOREPLACE, UNSUPPORTED, rename_with
+from airflow_provider_microbatch.sinks.file.reading import open_regular
 
 
 def rename_new(source: Path, target: Path) -> bool:
@@ -64,10 +65,14 @@ def sync(path: Path) -> None:
 
 def sync_tree(root: Path) -> None:
     """fsync everything below ``root`` and ``root`` itself: Spark leaves its files to the page cache, and a publish that
-    outlives its data would be a batch of empty files after a power cut."""
+    outlives its data would be a batch of empty files after a power cut.
+
+    :raises OSError: if there is anything but files and folders.
+    """
     for folder, _, names in os.walk(root):
         for name in names:
-            sync(Path(folder, name))
+            with open_regular(Path(folder, name)) as file:  # user code writes there: a FIFO would be waited at for ever
+                os.fsync(file.fileno())
         sync(Path(folder))
 
 

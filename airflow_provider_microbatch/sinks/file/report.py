@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.file.reading import LARGEST, read_regular
+from airflow_provider_microbatch.sinks.file.reading import LARGEST, NO_FILE, read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What text that is none of ours can raise: brackets without end, numbers of any size."""
@@ -78,7 +79,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """The data files in the stage ``folder`` are those of the manifest, with the same sizes, and of one job.
 
     :raises SinkError: if one is missing, has changed or is not listed, or another job has written there too: rows would
-        be lost or doubled.
+        be lost or doubled; or if one is no file: behind a link may lie what only this process can read.
     """
     told = differences(folder, manifest)
     if told is not None:
@@ -99,7 +100,11 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 def differences(folder: Path, manifest: Manifest) -> str | None:
     """How the data files in ``folder`` differ from those of the manifest, in words; None if they do not."""
-    found = {path.relative_to(folder).as_posix(): path.stat().st_size for path in data_files(folder)}
+    entries = {path.relative_to(folder).as_posix(): path.lstat() for path in data_files(folder)}
+    odd = next((name for name, entry in entries.items() if not stat.S_ISREG(entry.st_mode)), None)
+    if odd is not None:
+        return f"{odd}: {NO_FILE}"
+    found = {name: entry.st_size for name, entry in entries.items()}
     if found == dict(manifest.files):
         return None
     missing = sorted(manifest.files.keys() - found.keys())

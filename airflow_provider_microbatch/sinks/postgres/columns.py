@@ -147,6 +147,8 @@ def make_table(
     connection: psycopg.Connection[Row], table: TableName, columns: Sequence[Column], *, merge: Merge | None
 ) -> None:
     """Make the table, with what a publish needs of it."""
+    for column in columns:
+        _check_type(connection, column.type)
     parts = [column.sql for column in columns if merge is None or column.name not in (DELETED, *merge.leave_out)]
     if merge is None:
         parts += [f"{quoted(name)} {type} NOT NULL" for name, type in OWN.items()]
@@ -180,7 +182,15 @@ def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str
     ]
 
 
+def _check_type(connection: psycopg.Connection[Row], type: str) -> None:
+    """See that the text is a type to the server, and nothing more: it becomes part of a statement, and may come out of
+    a checkpoint that others write."""
+    if execute(connection, "SELECT to_regtype(%s) IS NULL", type).fetchone() == (True,):
+        raise SinkError(f'type "{type}" does not exist in the database; look at columns=….')
+
+
 def _as_written(connection: psycopg.Connection[Row], type: str) -> str:
+    _check_type(connection, type)
     # Its own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
     result = execute(connection, f"SELECT NULL::{type}").pgresult
     assert result is not None

@@ -34,7 +34,8 @@ standby that is to become primary, an idle transaction that the server has ended
 _REMEDIES = {
     "28": "Look at login and password of the connection, and at the server's pg_hba.conf.",
     "3D000": "Look at the database (the field 'schema') of the connection.",
-    "42501": "Grant the login USAGE and CREATE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table.",
+    "42501": "Grant the login USAGE and CREATE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table; and "
+    "BYPASSRLS where the table has policies.",
     "57014": "Raise statement_seconds, or look at what slows the table down (triggers, indexes).",
     "55P03": "Somebody holds a lock for long; look at pg_locks, or raise lock_seconds or patience_seconds.",
     "40P01": "Somebody else changes the table in another order; look at the server's log.",
@@ -50,6 +51,15 @@ _OF_AIRFLOW = {"cursor", "iam", "redshift", "aws_conn_id", "region_name", "clust
                "sqlalchemy_query", "is_redshift", "database", "client_encoding"}  # fmt: skip
 """What Airflow's hook reads of the extra itself, and what this module decides."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_ALL_ROWS = "SET LOCAL row_security = off"
+"""A policy that hides rows from the login fails the statement: a replay would leave in what it does not see."""
+_EXACT = "SET LOCAL extra_float_digits = 1"
+"""Rows are told apart by their text: of rounded numbers, a change in the last digits would be none."""
+_DURABLE = """
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+"""
+"""Some databases and roles answer COMMIT before it is on disk. What the checkpoint says of the table would
+outlive what the table has then."""
 
 
 class Database:
@@ -99,6 +109,9 @@ class Database:
             }
             for name, seconds in limits.items():
                 connection.execute(f"SET LOCAL {name} = {round(seconds * 1000)}")
+            connection.execute(_EXACT)
+            connection.execute(_ALL_ROWS)
+            connection.execute(_DURABLE)
             yield connection
 
     def _parameters(self, psycopg: Any) -> dict[str, Any]:
@@ -165,7 +178,9 @@ def _passes(error: psycopg.Error) -> bool:
     psycopg, state = client(), error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError) and not _is_refused(error)
-    return state in _PASSING or state.startswith("08")
+    # What a standby says to BEGIN READ WRITE, which is what each transaction here begins with.
+    is_standby = state == "0A000" and "recovery" in str(error)
+    return state in _PASSING or state.startswith("08") or is_standby
 
 
 def _is_refused(error: psycopg.Error) -> bool:

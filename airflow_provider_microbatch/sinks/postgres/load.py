@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.reading import open_regular
 from airflow_provider_microbatch.sinks.postgres.columns import Column
 from airflow_provider_microbatch.sinks.postgres.database import Row, client
 from airflow_provider_microbatch.sinks.postgres.names import TableName, listed
@@ -83,16 +84,24 @@ class _Nul(Exception):
 
 def _pieces(files: Sequence[Path]) -> Iterator[bytes]:
     for path in files:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             while piece := file.read(PIECE):
                 yield piece
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A link may have come in its place since it was looked at, and what is read becomes rows that others see."""
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise SinkError(f"{path} cannot be read: {error}. Nothing was published; run the batch again.") from error
 
 
 def _told(files: Sequence[Path], staged: Sequence[StagedColumn], what: str) -> SinkError | None:
     """Where the character NUL is; None if it is nowhere."""
     found = Counter[str]()
     for path in files:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for line in file:
                 for one, cell in zip(staged, line.rstrip(b"\n").split(b"\t"), strict=False):
                     found[one.name] += bool(b"\0" in cell or (one.is_json and _JSON_NUL.search(cell)))

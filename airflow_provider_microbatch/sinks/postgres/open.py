@@ -29,7 +29,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.load import load
-from airflow_provider_microbatch.sinks.postgres.names import STAGE, TableName
+from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
@@ -45,6 +45,12 @@ log = logging.getLogger(__name__)
 
 _DROP_SECONDS = 5.0
 """How long a dropped stage table that somebody still loads is waited for."""
+_LOADS = 5
+"""How often a stage is loaded again that the server has lost."""
+
+
+class _StageLostError(SinkError):
+    """A stage table is empty that was loaded: it is UNLOGGED, and the server empties such tables when it recovers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,10 +71,12 @@ class Loaded:
     """A stage table.
 
     :param columns: None if there is none, as there was no frame.
+    :param rows: so many were loaded.
     """
 
     table: TableName
     columns: Sequence[Column] | None
+    rows: int = 0
 
 
 class OpenPostgres(OpenSink):
@@ -208,15 +216,25 @@ class OpenPostgres(OpenSink):
     def _bring_in(self, batch: ExpectedBatch, epoch: int, *, replay: bool) -> Manifest:
         found = self.contains(batch)
         if found is None or (replay and found.epoch < epoch):
-            staged = self._staged(batch, epoch)
-            loaded = self._load(batch, staged)
-            found = self._database.run(
-                f"{'replace' if replay else 'publish'} batch {batch.key}",
-                lambda connection: self._publish(connection, batch, staged, loaded, replay=replay),
-            )
+            found = self._load_and_publish(batch, self._staged(batch, epoch), replay=replay)
         if found.epoch == epoch:
             self.drop_stage(batch.staged, epoch)
         return found
+
+    def _load_and_publish(self, batch: ExpectedBatch, staged: Staged, *, replay: bool) -> Manifest:
+        def attempt() -> Manifest:
+            loaded = self._load(batch, staged)
+            return self._database.run(
+                f"{'replace' if replay else 'publish'} batch {batch.key}",
+                lambda connection: self._publish(connection, batch, staged, loaded, replay=replay),
+            )
+
+        for _ in range(_LOADS):
+            try:
+                return attempt()
+            except _StageLostError as error:
+                log.warning("%s It is loaded again.", error)
+        return attempt()
 
     def _publish(
         self, connection: Connection, batch: ExpectedBatch, staged: Staged, loaded: Loaded, *, replay: bool
@@ -245,6 +263,12 @@ class OpenPostgres(OpenSink):
                 raise AttemptFencedError(
                     f"the stage of batch {batch.key} attempt {own.epoch} was dropped while it was loaded: another has "
                     "taken its place. Nothing was published."
+                )
+            # What the server has emptied would be published as a batch without a row.
+            if loaded.rows and not records.has_row(loaded.table):
+                raise _StageLostError(
+                    f"the stage table of batch {batch.key} attempt {own.epoch} has lost its {loaded.rows:,} rows: the "
+                    "server has recovered from a crash, or a standby has taken its place. Nothing was published."
                 )
             records.count(batch.key, rows.put_in(batch.key, loaded.table, loaded.columns))
             touched.append(loaded.table)
@@ -291,33 +315,31 @@ class OpenPostgres(OpenSink):
             return stage, self._make_stage(connection, stage, columns)
 
         stage, made = self._database.run(f"make a stage table for batch {batch.key}", make)
-        self._database.run(
+        rows = self._database.run(
             f"load batch {batch.key}",
             lambda connection: self._fill(connection, stage, made, staged, what=f"batch {batch.key} attempt {epoch}"),
         )
-        return Loaded(table=stage, columns=made)
+        return Loaded(table=stage, columns=made, rows=rows)
 
     def _make_stage(self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn]) -> list[Column]:
         name, merge = self._sink.name, self._sink.merge
         found = columns_of(connection, name)
         if not found:
-            self._check_may_create()
+            self._check_may_create(connection)
             make_table(connection, name, self._declared() or made_of(staged), merge=merge)
             found = columns_of(connection, name)
         check_table(connection, name, found, merge=merge, declared=self._sink.columns)
         columns = of_stage(name, staged, found, merge=merge)
         rows = self._rows(connection)
         if isinstance(rows, Merged):
-            rows.make_ready(columns)
+            rows.make_ready(columns, staged)
         execute(connection, f"CREATE UNLOGGED TABLE {stage.sql} ({', '.join(column.sql for column in columns)})")
         return columns
 
     @staticmethod
-    def _fill(
-        connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str
-    ) -> None:
+    def _fill(connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str) -> int:
         execute(connection, f"TRUNCATE {stage.sql}")  # so may one of these
-        load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
+        return load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
 
     def _check(self, connection: Connection) -> None:
         name = self._sink.name
@@ -325,7 +347,7 @@ class OpenPostgres(OpenSink):
         if found:
             check_table(connection, name, found, merge=self._sink.merge, declared=self._sink.columns)
             return
-        self._check_may_create()
+        self._check_may_create(connection)
         schema = execute(
             connection, "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", name.schema
         ).fetchone()
@@ -338,15 +360,23 @@ class OpenPostgres(OpenSink):
         self._records(connection).make()
         declared, found = self._declared(), columns_of(connection, name)
         if declared and not found:
-            self._check_may_create()
+            self._check_may_create(connection)
             make_table(connection, name, declared, merge=merge)
             found = columns_of(connection, name)
         if found:
             check_table(connection, name, found, merge=merge, declared=self._sink.columns)
 
-    def _check_may_create(self) -> None:
+    def _check_may_create(self, connection: Connection) -> None:
         if not self._sink.create:
             raise SinkError(f"there is no table {self.location()}, and create=False: make it, or have it made.")
+        records = self._records(connection)
+        if records.are_there() and records.have_rows():
+            raise SinkError(
+                f"the table {self._sink.name} is gone, of which {self._sink.name.sibling(BATCHES)} has batches with "
+                "rows: it is not made anew with the next one alone in it. Bring it back; if it was renamed, change "
+                "table_name there; if it was dropped on purpose, have microbatch rewind --to -1 --drop-output take its "
+                f"batches out (of a merged table, drop {self._sink.name.changes()} first)."
+            )
 
     def _declared(self) -> list[Column]:
         return [Column(name=name, type=type) for name, type in self._sink.columns.items()]

@@ -134,6 +134,15 @@ class Records:
             *self._place(key),
         )
 
+    def have_rows(self) -> bool:
+        """Whether a batch has brought rows that are in."""
+        found = execute(
+            self._connection,
+            f"SELECT 1 FROM {self._batches} WHERE table_name = %s AND rows > 0 LIMIT 1",
+            self._table.table,
+        )
+        return found.fetchone() is not None
+
     def ids(self, lane: str) -> list[int]:
         """Ids of the lane that something is published under, ascending."""
         found = execute(
@@ -164,6 +173,10 @@ class Records:
             self._connection, f"SELECT 1 FROM {self._stages} WHERE stage = %s AND NOT dropped FOR UPDATE", stage.table
         )
         return held.fetchone() is not None
+
+    def has_row(self, stage: TableName) -> bool:
+        """Whether anything is in a stage table."""
+        return execute(self._connection, f"SELECT 1 FROM {stage.sql} LIMIT 1").fetchone() is not None
 
     def mark_dropped(self, batch: BatchIdentity, epoch: int) -> list[TableName]:
         """From now on none of the attempt's stage tables is published. The tables."""

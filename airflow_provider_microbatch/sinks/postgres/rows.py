@@ -8,16 +8,18 @@ gives back what it had changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.copy_lines import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, KEPT, LANE, TableName, listed, quoted
+from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
 if TYPE_CHECKING:
     import psycopg
@@ -65,6 +67,12 @@ class Rows(ABC):
             key.lane,
             key.id,
         )
+        left = f"SELECT 1 FROM {self.place.sql} WHERE {_OF_BATCH} LIMIT 1"
+        if execute(self.connection, left, key.lane, key.id).fetchone() is not None:
+            raise SinkError(
+                f"rows of batch {key} of {self.place} cannot be deleted: a trigger or a rule of the table keeps them, "
+                "and they would be there twice. Nothing was changed; have it let the batch's rows go."
+            )
         return kept
 
     def _insert(self, key: BatchKey, chosen: str, columns: Sequence[Column]) -> int:
@@ -114,9 +122,14 @@ class Merged(Rows):
         if columns_of(self.connection, self.place):
             execute(self.connection, f"LOCK TABLE {self.place.sql} IN SHARE ROW EXCLUSIVE MODE")
 
-    def make_ready(self, columns: Sequence[Column]) -> None:
-        """Make the table of the changes, or add the columns that the stage has and it has not."""
-        found = {column.name for column in columns_of(self.connection, self.place)}
+    def make_ready(self, columns: Sequence[Column], staged: Sequence[StagedColumn]) -> None:
+        """Make the table of the changes, or add the columns that the stage has and it has not.
+
+        :param columns: of the stage table.
+        :param staged: the same as Spark has them.
+        :raises SinkError: if changes of before cannot be held against those of the stage, or have room for less.
+        """
+        found = {column.name: column for column in columns_of(self.connection, self.place)}
         if not found:
             parts = [column.sql for column in columns]
             if DELETED not in {column.name for column in columns}:
@@ -131,6 +144,45 @@ class Merged(Rows):
             if column.name not in found:
                 name = f"{quoted(column.name)} {column.type}"
                 execute(self.connection, f"ALTER TABLE {self.place.sql} ADD COLUMN {name}")
+        self._check_room(columns, staged, found)
+        known = {name for name, column in found.items() if column.is_needed}
+        self._check_order([column for column in columns if column.is_needed and column.name not in known])
+
+    def _check_room(
+        self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
+    ) -> None:
+        """A change reaches the table by way of the changes: a type that is narrower there would round it."""
+        problems = []
+        for column, one in zip(columns, staged, strict=True):
+            old, is_aside = found.get(column.name), column.name in (DELETED, *self.merge.leave_out)
+            if old is not None and not (one.fits(old.base) if is_aside else old.type == column.type):
+                problems.append(
+                    f"{old.type}: ALTER TABLE {self.place.text} ALTER COLUMN {quoted(column.name)} TYPE {column.type}"
+                )
+        if problems:
+            raise SinkError(
+                f"the changes of {self.table}, kept in {self.place}, have a column of another type than the table or "
+                f"the result. It is {'; '.join(problems)}. Nothing was loaded."
+            )
+
+    def _check_order(self, columns: Sequence[Column]) -> None:
+        """Null comes before every value: no later change of a key could win over one that has none."""
+        lacking = [
+            column.name
+            for column in columns
+            if execute(
+                self.connection, f"SELECT 1 FROM {self.place.sql} WHERE {quoted(column.name)} IS NULL LIMIT 1"
+            ).fetchone()
+        ]
+        if lacking:
+            raise SinkError(
+                f"of the changes of {self.table}, kept in {self.place}, one has no value of "
+                f"{', '.join(map(repr, lacking))}, which keys or sequence_by of the merge name now: nobody could say "
+                "which change is newer. Nothing was loaded. Give them a value there, or go on by the columns of before."
+            )
+        for column in columns:
+            name = quoted(column.name)
+            execute(self.connection, f"ALTER TABLE {self.place.sql} ALTER COLUMN {name} SET NOT NULL")
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
         # Of the changes of one key within a batch only the winning one can ever matter: a replay replaces them all.

@@ -45,7 +45,7 @@ _TAKEN_BY = {
 }
 _NOT_OF_TEXT = {name for types in _TAKEN_BY.values() for name in types} - {"jsonb", "json"}
 """A text that is no number would fail the load at some row, some day: the transform has to say what it is."""
-_SIZED = re.compile(r"(\w+)\((\d+)(?:,\s*(\d+))?\)")
+_SIZED = re.compile(r"(\w+)\((\d+)(?:,\s*(-?\d+))?\)")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
