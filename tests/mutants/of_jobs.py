@@ -8,6 +8,9 @@ SPLIT = "tests/graph/test_split.py"
 UPKEEP = "tests/graph/test_upkeep_of_jobs.py"
 TABLES = "tests/graph/test_tables.py"
 CODE = "tests/engines/test_code.py"
+OF_TABLES = "tests/airflow_face/test_tables.py"
+SENSOR = "tests/airflow_face/test_job_data.py"
+KEPT_BACK = "tests/airflow_face/test_not_shown.py"
 
 MUTATIONS = (
     Mutation(
@@ -38,15 +41,15 @@ MUTATIONS = (
         name="a table goes on under another pipeline",
         why="its sources are read into it again",
         file="graph/sinks_on_record.py",
-        old="        if owner != pipeline:\n",
-        new="        if owner is None:\n",
+        old="    if owner != pipeline:\n",
+        new="    if owner is None:\n",
         tests=(UPKEEP,),
     ),
     Mutation(
         name="a pipeline that fails has no pause",
         why="run after run begins for it, and each starts Spark",
         file="graph/pause.py",
-        old="    return Pause(key=key, failures=failures, seconds=left) if left > 0 else None\n",
+        old="    return Pause(key=key, failures=failures, seconds=left) if 0 < left <= 2 * pause else None\n",
         new="    return None\n",
         tests=(UPKEEP,),
     ),
@@ -70,16 +73,16 @@ MUTATIONS = (
         name="the tables have their turn by name",
         why="with more tables than may run at once the last ones never have theirs",
         file="graph/tables.py",
-        old="(waits, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
-        new="(waits, 0.0, pipeline.name, pipeline)",
+        old="(not decision.own, waits, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
+        new="(not decision.own, waits, 0.0, pipeline.name, pipeline)",
         tests=(TABLES,),
     ),
     Mutation(
         name="a table in its pause has its turn before others",
         why="tables that fail take the places of those with work",
         file="graph/tables.py",
-        old="(waits, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
-        new="(False, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
+        old="(not decision.own, waits, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
+        new="(not decision.own, False, -_idle_seconds(checkpoint), pipeline.name, pipeline)",
         tests=(TABLES,),
     ),
     Mutation(
@@ -97,5 +100,37 @@ MUTATIONS = (
         old="    if flow is not None:\n",
         new="    if flow is not None and not flow:\n",
         tests=(CODE,),
+    ),
+    Mutation(
+        name="a table is known by its place in a list",
+        why="a clear of its run makes another batch, and not its own again",
+        file="task_context/run_context.py",
+        old="ti.map_index is None or is_table",
+        new="ti.map_index is None",
+        tests=(OF_TABLES,),
+    ),
+    Mutation(
+        name="a cleared run's own tables wait for their turn",
+        why="who cleared it gets others made, and these never again",
+        file="graph/tables.py",
+        old="(not decision.own, waits, -_idle",
+        new="(False, waits, -_idle",
+        tests=(OF_TABLES,),
+    ),
+    Mutation(
+        name="a sensor forgets when its wait began",
+        why="a pipeline that cannot be asked is never heard of",
+        file="sensors/job_data.py",
+        old="waits_since_ms=rescheduled_since_ms(context)",
+        new="waits_since_ms=None",
+        tests=(SENSOR,),
+    ),
+    Mutation(
+        name="settings of a mapped task stand in Airflow's database",
+        why="they may hold secrets",
+        file="operators/not_shown.py",
+        old="NotShown(value) if name in",
+        new="value if name in",
+        tests=(KEPT_BACK,),
     ),
 )
