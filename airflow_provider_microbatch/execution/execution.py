@@ -37,6 +37,7 @@ from airflow_provider_microbatch.execution.guard import (
     published_for,
 )
 from airflow_provider_microbatch.execution.identity import check_plan, check_still_planned, complete_replace, expected
+from airflow_provider_microbatch.execution.job_of import job_of
 from airflow_provider_microbatch.execution.late_ends import check_on_record, resolve
 from airflow_provider_microbatch.execution.liveness import EngineOf, Holder, no_engine
 from airflow_provider_microbatch.execution.plan import Planner
@@ -59,10 +60,14 @@ from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import drop_kept_if_over, drop_stage, in_subtasks
+from airflow_provider_microbatch.execution.subtasks import (
+    check_ran_by_splits,
+    drop_kept_if_over,
+    drop_stage,
+)
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
-from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
 
@@ -239,27 +244,15 @@ class Execution:
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
         check_on_record(planned)
-        reads, absent = self.planner.sources.reads(planned.ranges)
-        for gone in self.planner.sources.left_out(planned.ranges):
-            log.warning("Batch %s: %s", attempt.key, gone)
-        job = Job(
-            pipeline=self.pipeline.name,
-            lane=attempt.key.lane,
-            batch_id=attempt.key.id,
-            epoch=attempt.epoch,
-            batch_timestamp_ms=planned.entry.batch_timestamp_ms,
-            watermark_ms=planned.entry.watermark_ms,
-            conf=sql_settings(planned.entry.conf),
+        return job_of(
+            planned,
+            attempt,
+            pipeline=self.pipeline,
+            checkpoint=self.checkpoint,
+            sources=self.planner.sources,
+            sink=self.sink,
             transform=transform,
-            sources=reads,
-            absent=absent,
-            stages=self.sink.stages_by_name(attempt.batch, attempt.epoch),
-            identity=planned.identity.to_dict(),
         )
-        if self.pipeline.split_wise:
-            job = in_subtasks(job, attempt, planned.ranges, checkpoint=self.checkpoint, sources=self.planner.sources,
-                              sink=self.sink)  # fmt: skip
-        return job
 
     def run_attempt(self, *, attempt: Attempt, job: Job, engine: Engine, code: Code) -> None:
         """Tell the hooks that the attempt is there, then run the job to its end.
@@ -275,13 +268,7 @@ class Execution:
             engine.result(attempt.handle)
         except EngineError as error:
             raise explain(self.pipeline, self.sink, attempt, error) from None
-        staged = self.sink.manifest(attempt.batch, attempt.epoch) if job.subtasks else None
-        if staged is not None and "subtasks" not in staged.result:
-            # Such a job has no other sources: what ran it as a whole has read nothing, and would leave an empty batch.
-            raise EngineError(
-                f"batch {attempt.key} attempt {attempt.epoch} was to be run split by split, and its stage tells of no "
-                f"split: {attempt.handle.get('engine')} ran it as a whole, and read nothing. Nothing was published."
-            )
+        check_ran_by_splits(job, attempt, self.sink)
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
         """Make the attempt's stage the batch's output. Idempotent.

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, MicroBatchError
 from airflow_provider_microbatch.execution.guard import check_not_fenced
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.status import definition_of
@@ -112,6 +112,20 @@ def assemble(sink: OpenSink, attempt: Attempt) -> None:
     from then on none of it passes to another attempt."""
     if sink.subtasks is not None:
         sink.subtasks.assemble(attempt.batch, attempt.epoch)
+
+
+def check_ran_by_splits(job: Job, attempt: Attempt, sink: OpenSink) -> None:
+    """A job that is to be run split by split has no other sources: what ran it as a whole has read nothing, and would
+    leave an empty batch.
+
+    :raises EngineError: if the stage tells of no split.
+    """
+    staged = sink.manifest(attempt.batch, attempt.epoch) if job.subtasks else None
+    if staged is not None and "subtasks" not in staged.result:
+        raise EngineError(
+            f"batch {attempt.key} attempt {attempt.epoch} was to be run split by split, and its stage tells of no "
+            f"split: {attempt.handle.get('engine')} ran it as a whole, and read nothing. Nothing was published."
+        )
 
 
 def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> bool:

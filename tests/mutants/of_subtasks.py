@@ -10,9 +10,9 @@ MUTATIONS = [
     Mutation(
         name="what ran a split-wise job as a whole is published",
         why="it has read nothing: the rows of the batch are in no table",
-        file="execution/execution.py",
-        old='        if staged is not None and "subtasks" not in staged.result:\n',
-        new='        if staged is not None and "subtasks" not in staged.result and not job.subtasks:\n',
+        file="execution/subtasks.py",
+        old='    if staged is not None and "subtasks" not in staged.result:\n',
+        new='    if staged is not None and "subtasks" not in staged.result and not job.subtasks:\n',
         tests=(SUBTASKS,),
     ),
     Mutation(

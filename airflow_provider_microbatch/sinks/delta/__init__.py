@@ -27,7 +27,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
-from airflow_provider_microbatch.sinks.file import check_options, check_path, local_path, partition_columns
+from airflow_provider_microbatch.sinks.file.arguments import check_options, check_path, local_path, partition_columns
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 SCHEMA_POLICIES = ("fail", "add_columns")

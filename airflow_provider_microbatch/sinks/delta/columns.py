@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 
 _PRIMITIVES = {
     "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp",

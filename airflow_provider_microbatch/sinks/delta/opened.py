@@ -22,7 +22,8 @@ from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDR
 from airflow_provider_microbatch.sinks.delta.places import Place, Places
 from airflow_provider_microbatch.sinks.delta.records import Records, encode, number_of
 from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
-from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS, STAGING, FileSink
+from airflow_provider_microbatch.sinks.file import STAGING, FileSink
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, read_schema, reporting
 

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.places import DATA, folder_of_batch
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
-from airflow_provider_microbatch.sinks.file import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -30,7 +30,6 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import (
     DefinitionError,
     PartlyRemovedError,
@@ -38,9 +37,15 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
 )
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, Sink
+from airflow_provider_microbatch.sinks.file.arguments import (
+    RESERVED_COLUMNS,
+    check_options,
+    check_path,
+    local_path,
+    partition_columns,
+)
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.posix import (
     check_no_link,
@@ -60,12 +65,10 @@ from airflow_provider_microbatch.stores.posix import PosixStore
 log = logging.getLogger(__name__)
 
 FORMATS = ("parquet", "json", "csv", "orc")
-RESERVED_COLUMNS = ("lane", "batch_id")
 STAGING = "_staging"
 """Below it attempts write; it is there from the first one on."""
 
 _STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
-_GLOB = "*?[]{}\\"
 _FENCED = "a later attempt has taken this one's place\n"
 
 
@@ -447,55 +450,5 @@ class FileSink(SelfContained):
             yield
 
 
-def check_options(options: Mapping[str, str], *, where: str) -> None:
-    """:raises DefinitionError: for an option of Spark's writer that is no text, or that a user must not write."""
-    for key, value in options.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
-        refused = None if is_read_back() else refusal(key, value)
-        if refused is not None:
-            raise DefinitionError(f"{where}: options: {refused}")
-
-
-def check_path(path: object, *, where: str) -> None:
-    """:raises DefinitionError: if the table cannot be a local folder of that path."""
-    root = str(local_path(path, where=where))
-    if not root.startswith("/"):
-        raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
-    if any(sign in _GLOB or not sign.isprintable() for sign in root):
-        raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
-
-
-def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
-    """What a user has given as ``partition_by``. :raises DefinitionError: if these are no columns to partition by."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
-    columns = tuple(given)
-    for column in columns:
-        if not isinstance(column, str) or not column:
-            raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
-        if column.startswith("."):
-            raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
-        if column.casefold() in RESERVED_COLUMNS:
-            raise DefinitionError(f"{where}: partition_by: {column!r} is a column of ours; rename it.")
-    return columns
-
-
 def _of_checkpoint(folder: Path, checkpoint: str) -> Path:
     return folder / checkpoint if checkpoint else folder
-
-
-def local_path(path: object, *, where: str = "") -> Path:
-    """The local path that ``path`` names.
-
-    :raises DefinitionError: if it is on another file system.
-    """
-    where = where or f"FileSink({path!r})"
-    if not isinstance(path, str) or not path:
-        raise DefinitionError(f"{where}: path must be a path or 'file:' URL, not {path!r}.")
-    scheme, colon, rest = path.partition(":")
-    if not colon or "/" in scheme:
-        return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
-    if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        raise DefinitionError(f"{where}: only local paths and 'file:///…' URLs are supported: publishing is a rename.")
-    return Path(os.path.normpath("/" + rest.lstrip("/")))

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, Sink
-from airflow_provider_microbatch.sinks.file import check_options
+from airflow_provider_microbatch.sinks.file.arguments import check_options
 from airflow_provider_microbatch.sinks.table.catalog import Catalog
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
 from airflow_provider_microbatch.sinks.table.staged_table import StagedTableHook

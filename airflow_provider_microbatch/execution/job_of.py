@@ -1,0 +1,53 @@
+"""The job of an attempt: the planned ranges, from the log alone."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.execution.subtasks import in_subtasks
+from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
+from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
+from airflow_provider_microbatch.sinks import OpenSink
+
+log = logging.getLogger(__name__)
+
+
+def job_of(
+    planned: PlannedBatch,
+    attempt: Attempt,
+    *,
+    pipeline: Pipeline,
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    sink: OpenSink,
+    transform: Transform | Flow | None,
+) -> Job:
+    """What the runtime has to do for an attempt at a planned batch. Of a split-wise pipeline what earlier attempts have
+    finished is taken over into the attempt's stage, and is not to be done.
+
+    :raises SourceChangedError: if the range is no longer as it was planned.
+    """
+    reads, absent = sources.reads(planned.ranges)
+    for gone in sources.left_out(planned.ranges):
+        log.warning("Batch %s: %s", attempt.key, gone)
+    job = Job(
+        pipeline=pipeline.name,
+        lane=attempt.key.lane,
+        batch_id=attempt.key.id,
+        epoch=attempt.epoch,
+        batch_timestamp_ms=planned.entry.batch_timestamp_ms,
+        watermark_ms=planned.entry.watermark_ms,
+        conf=sql_settings(planned.entry.conf),
+        transform=transform,
+        sources=reads,
+        absent=absent,
+        stages=sink.stages_by_name(attempt.batch, attempt.epoch),
+        identity=planned.identity.to_dict(),
+    )
+    if not pipeline.split_wise:
+        return job
+    return in_subtasks(job, attempt, planned.ranges, checkpoint=checkpoint, sources=sources, sink=sink)

@@ -1,0 +1,64 @@
+"""What a user may write down about a table in a folder; other sinks of folders ask the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from airflow_provider_microbatch.definition import is_read_back
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.masking import refusal
+
+RESERVED_COLUMNS = ("lane", "batch_id")
+_GLOB = "*?[]{}\\"
+
+
+def check_options(options: Mapping[str, str], *, where: str) -> None:
+    """:raises DefinitionError: for an option of Spark's writer that is no text, or that a user must not write."""
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
+        refused = None if is_read_back() else refusal(key, value)
+        if refused is not None:
+            raise DefinitionError(f"{where}: options: {refused}")
+
+
+def check_path(path: object, *, where: str) -> None:
+    """:raises DefinitionError: if the table cannot be a local folder of that path."""
+    root = str(local_path(path, where=where))
+    if not root.startswith("/"):
+        raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
+    if any(sign in _GLOB or not sign.isprintable() for sign in root):
+        raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+
+
+def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
+    """What a user has given as ``partition_by``. :raises DefinitionError: if these are no columns to partition by."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
+    columns = tuple(given)
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is no column name.")
+        if column.startswith("."):
+            raise DefinitionError(f"{where}: partition_by: {column!r}: Spark reads no folder with such a name.")
+        if column.casefold() in RESERVED_COLUMNS:
+            raise DefinitionError(f"{where}: partition_by: {column!r} is a column of ours; rename it.")
+    return columns
+
+
+def local_path(path: object, *, where: str = "") -> Path:
+    """The local path that ``path`` names.
+
+    :raises DefinitionError: if it is on another file system.
+    """
+    where = where or f"FileSink({path!r})"
+    if not isinstance(path, str) or not path:
+        raise DefinitionError(f"{where}: path must be a path or 'file:' URL, not {path!r}.")
+    scheme, colon, rest = path.partition(":")
+    if not colon or "/" in scheme:
+        return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
+    if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        raise DefinitionError(f"{where}: only local paths and 'file:///…' URLs are supported: publishing is a rename.")
+    return Path(os.path.normpath("/" + rest.lstrip("/")))
