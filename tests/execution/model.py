@@ -163,7 +163,9 @@ def _list(world: World, folder: str) -> tuple[World, tuple[str, ...]]:
 
 def _manifest(key: BatchKey, epoch: int, staged: Staged) -> Manifest:
     row, identity = staged
-    return Manifest(key=key, epoch=epoch, identity=identity, files={}, result={"row": row})
+    # What ran split by split says so.
+    told = {"subtasks": {}} if split_wise() else {}
+    return Manifest(key=key, epoch=epoch, identity=identity, files={}, result={"row": row, **told})
 
 
 def _contains(world: World, key: BatchKey) -> tuple[World, Manifest | None]:
