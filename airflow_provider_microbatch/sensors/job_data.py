@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -23,7 +23,7 @@ from airflow_provider_microbatch.triggers.job_data import (
     first_that_gives_way,
     watch_of,
 )
-from airflow_provider_microbatch.triggers.new_data import FAILED, GIVES_WAY, NOT_IMPORTABLE
+from airflow_provider_microbatch.triggers.new_data import NOT_IMPORTABLE, reason_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -118,9 +118,5 @@ class JobDataSensor(BaseSensorOperator):
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
             return super().execute(context)
-        if event["status"] == FAILED:
-            raise AirflowException(f"the job cannot be watched: {event['reason']}")
-        if event["status"] == GIVES_WAY:
-            raise AirflowSkipException(event["reason"])
-        self.log.info("Fires: %s", event["reason"])
+        self.log.info("Fires: %s", reason_of(event, what="the job"))
         return event["reason"]

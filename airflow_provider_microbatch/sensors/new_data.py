@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_microbatch.clock import now_ms
@@ -19,12 +19,11 @@ from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.task_context.data_interval import wanted_interval
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.new_data import (
-    FAILED,
-    GIVES_WAY,
     NOT_IMPORTABLE,
     NewDataTrigger,
     decide,
     gives_way,
+    reason_of,
 )
 
 if TYPE_CHECKING:
@@ -142,11 +141,7 @@ class NewDataSensor(BaseSensorOperator):
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
             return super().execute(context)
-        if event["status"] == FAILED:
-            raise AirflowException(f"pipeline {self.pipeline.name!r} cannot be watched: {event['reason']}")
-        if event["status"] == GIVES_WAY:
-            raise AirflowSkipException(event["reason"])
-        self.log.info("Fires: %s", event["reason"])
+        self.log.info("Fires: %s", reason_of(event, what=f"pipeline {self.pipeline.name!r}"))
         return event["reason"]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
@@ -179,3 +180,17 @@ def decide(
 def event(status: str, reason: str) -> TriggerEvent:
     """What a sensor is told."""
     return TriggerEvent({"status": status, "reason": reason})  # type: ignore[no-untyped-call]
+
+
+def reason_of(told: Mapping[str, Any], *, what: str) -> str:
+    """Why a sensor fires, by the event of its trigger.
+
+    :param what: what it watches, for the message.
+    :raises AirflowException: with the text of the trigger's error.
+    :raises AirflowSkipException: if a cleared run waits for this one to end.
+    """
+    if told["status"] == FAILED:
+        raise AirflowException(f"{what} cannot be watched: {told['reason']}")
+    if told["status"] == GIVES_WAY:
+        raise AirflowSkipException(told["reason"])
+    return str(told["reason"])
