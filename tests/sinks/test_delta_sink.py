@@ -3,6 +3,7 @@ refused, and who wins when several commit. (tests/contract/test_sink.py has what
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import multiprocessing
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from pyarrow import Table as ArrowTable
+from pyarrow import compute
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
@@ -102,6 +104,32 @@ def test_a_replay_after_files_were_merged_takes_out_just_the_rows_of_its_batch(s
     assert rows(root) == {(6, 1): 3, (7, 2): 5, (8, 1): 3}
     assert sink.withdraw(EXPECTED, 2)
     assert rows(root) == {(6, 1): 3, (8, 1): 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("double", [1.5, None, 3.5]),
+        ("double", [1.5, float("nan"), 3.5]),
+        ("boolean", [False, True, None]),
+        ("timestamp", [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]),
+        ("string", ["a", "b" * 200, None]),
+        ("date", [dt.date(2026, 1, 1), None, dt.date(2026, 1, 3)]),
+        ("long", [1, None, 3]),
+        ("long", [None, None, None]),
+    ],
+)
+def test_who_filters_by_a_column_finds_its_rows(sink: OpenSink, root: Path, kind: str, values: list[Any]) -> None:
+    """delta-rs leaves out a file in which one column has bounds in the log, and the filter's column none."""
+    found = [{"id": id, "value": value} for id, value in enumerate(values)]
+    write_rows(sink, 1, [found], {"id": "long", "value": kind})
+    sink.publish(EXPECTED, 1)
+    dataset = table(root).to_pyarrow_dataset()
+    least = min((value for value in values if value is not None and value == value), default=0)
+    seen = dataset.to_table(filter=compute.field("value") >= least).num_rows
+    assert seen == sum(value is not None and value == value for value in values)
+    assert dataset.to_table(filter=compute.field("id") >= 1).num_rows == 2
+    assert dataset.to_table(filter=compute.field("value").is_null()).num_rows == values.count(None)
 
 
 def test_a_replay_of_an_older_batch_is_not_skipped(sink: OpenSink, root: Path) -> None:

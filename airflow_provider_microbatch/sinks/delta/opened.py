@@ -308,7 +308,9 @@ class OpenDelta(OpenSink):
         return removal
 
     def _warn_of_deleted(self, found: _Published, removal: Removal) -> None:
-        wrote = found.manifest.result.get("numOutputRows")
+        result = found.manifest.result
+        # Where a batch has several tables, nothing says which figure is this one's.
+        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
         if isinstance(wrote, int) and removal.rows < wrote:
             log.warning(
                 "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
@@ -325,7 +327,7 @@ class OpenDelta(OpenSink):
     ) -> bool:
         below, adds = placed.place.below, []
         for file, now in in_place(self._root / below, placed.manifest):
-            add = add_of(self._root, f"{below}/{now}", partition_values(file), batch.key)
+            add = add_of(self._root, f"{below}/{now}", partition_values(file))
             if add is not None:
                 adds.append(add)
         identity = placed.manifest.identity

@@ -25,6 +25,8 @@ from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
 
 DATA = "microbatch"
 """The folder of all files of batches. Its name is not hidden: VACUUM has to find what the log no longer names."""
+REST = f"{DATA}/rest/"
+"""Below it lies what is left of files that had rows of a batch which was taken out."""
 
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
 _TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
