@@ -7,6 +7,8 @@ A :class:`Source` is what the user writes down. Opened with a :class:`SourceCont
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +110,12 @@ class Late(Enum):
 
 LATE = Late.LATE
 
+
+def digest_of_range(*parts: Any) -> str:
+    """For :meth:`OpenSource.known_as`: of JSON values that together tell the data of a range from any other."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
 UNLIMITED = ReadLimit()
 """The source's own limits hold."""
 
@@ -136,8 +144,8 @@ class Source(Definition, ABC):
 
     def reads_as(self) -> Mapping[str, str | None]:
         """What of the definition decides which rows come of a range, by the names that users know it by; None is not
-        set. Nothing of it is pinned with a batch: by it is told that a replay reads otherwise than was read before.
-        What looks like a secret is hidden by whoever shows it."""
+        set. A batch is read as it is set then, and by this is told that it is another way than when it was planned, or
+        read before. What looks like a secret is hidden by whoever shows it."""
         return {}
 
     def would_read(self, location: str) -> bool:
@@ -221,6 +229,12 @@ class OpenSource(ABC):
         :raises SourceError: if it takes Spark to read them.
         """
         raise SourceError(f"it takes Spark to read the rows of a {type(self).__name__}.")
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """A text by which the data of ``(start, end]`` is known outside of this checkpoint: the same for the same data,
+        whoever has planned it, and of no other. None if offsets alone do not tell that. By it a person's word is proved
+        that output of another plan is this range's; see :func:`digest_of_range`."""
+        return None
 
     def secrets(self) -> Mapping[str, str]:
         """What the runtime's reader needs beside a :class:`Read`, which is stored and shown: passwords, by names that

@@ -65,5 +65,5 @@ def start_behind(*, allow_reread: bool = False) -> Make:
     return lambda drafting: plan_start_behind(drafting, allow_reread=allow_reread)
 
 
-def adopt(number: int) -> Make:
-    return lambda drafting: plan_adopt(drafting, BatchKey("live", number))
+def adopt(number: int, *, allow_skip: bool = False) -> Make:
+    return lambda drafting: plan_adopt(drafting, BatchKey("live", number), allow_skip=allow_skip)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import planned_identity
@@ -139,7 +140,7 @@ def test_an_attempt_is_opened_under_the_plan_that_its_run_has_seen(tmp_path: Pat
     assert planned is not None
     attempt = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
     assert attempt.identity == planned.identity
-    assert world.execution.job(attempt, None).identity == planned.identity.to_dict()
+    assert BatchIdentity.from_dict(world.execution.job(attempt, None).identity) == planned.identity
     read = world.checkpoint.attempts.get(planned.key, 1)
     assert read is not None
     assert read.identity == planned.identity
