@@ -102,8 +102,9 @@ def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
 
 
 def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Columns that come out of the text of a file: Spark reads what does not fit the schema as null, without a word."""
-    return _own_columns(arguments, schema.fieldNames()) if arguments["format"] in ("csv", "json") else ()
+    """Columns that come out of a file: what does not fit the schema, and a column that the file has by another name or
+    not at all, Spark reads as null, without a word."""
+    return _own_columns(arguments, schema.fieldNames())
 
 
 def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
