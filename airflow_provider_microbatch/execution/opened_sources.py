@@ -114,11 +114,16 @@ class OpenedSources:
             state=self._checkpoint.source_state(name),
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
+            checkpoint_id=self._checkpoint_id,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),
         )
         return self._sources[name].open(context)
+
+    def _checkpoint_id(self) -> str | None:
+        identity = self._checkpoint.identity()
+        return None if identity is None else identity.query_id
 
     def _each(self) -> Iterator[tuple[str, OpenSource]]:
         return ((name, self.open(name)) for name in self._sources)

@@ -42,6 +42,7 @@ class SourceContext:
     :param states_before: likewise by the names that the source had before. A rename takes what lies there along; what
         does lie there was noted by a process that slept through it.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param checkpoint_id: by which the checkpoint is known outside of itself; None while it is nobody's.
     :param connect: finds a connection by its id, when it is needed.
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
     :param being_read: ranges of this source, of all lanes, that attempts are at, or that were asked for again and wait
@@ -58,6 +59,7 @@ class SourceContext:
     state: Store
     clock_ms: Callable[[], int]
     states_before: Callable[[], Sequence[Store]] = tuple
+    checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
@@ -332,6 +334,12 @@ class OpenSource(ABC):
         :param end: how far batches have read.
         """
         return iter(())
+
+    def forgotten(self) -> str | None:
+        """What the source has given up for batches of this checkpoint that the checkpoint does not know, since it was
+        restored from an older backup; in words, with the ways on. None if there is nothing of the kind, or nobody can
+        tell. As long as there is, nothing is planned, and nothing is new."""
+        return None
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """Names of what this source keeps for itself, has learned of its data and cannot read, with the reason."""

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.upkeep.table_check import SAMPLE, check_table, sample
@@ -299,6 +299,9 @@ def test_after_a_restore_nothing_is_taken_out_whose_input_may_be_gone(tmp_path: 
     with pytest.raises(MaintenanceError, match="allow it with --allow-reread"):
         planned(world, start_behind())
     applied(world, start_behind(allow_reread=True))
+    with pytest.raises(SourceError, match="what they held is in the table only if that is younger"):
+        world.run(4)
+    shutil.rmtree(world.landing() / ".microbatch_cleaned")
     for number in range(5, 9):
         world.run(number)
     assert world.table()[1] == [2]

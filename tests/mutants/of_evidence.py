@@ -4,7 +4,41 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
+FORGOTTEN = "tests/execution/test_forgotten_files.py"
+
 MUTATIONS = [
+    Mutation(
+        name="what clean_source takes is noted in the checkpoint alone",
+        why="restored together with its table, a checkpoint goes on without the files of the batches in between",
+        file="sources/file/clean.py",
+        old="        self._taken.note(begun)\n",
+        new="",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
+        name="a checkpoint that has forgotten batches plans",
+        why="the files of these are in an archive, or deleted, and in no table",
+        file="sources/file/open.py",
+        old="        if why is not None:\n            raise self._error(why)\n",
+        new="",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
+        name="an archive that only the note knows is not looked into",
+        why="a batch that was planned when the backup was made goes without its files, where on_missing says skip",
+        file="sources/file/open.py",
+        old="        return with_noted(self._cleaning.read(), self._taken.read())\n",
+        new="        return self._cleaning.read()\n",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
+        name="what is taken is noted on the disk below a folder that is not mounted",
+        why="the folder looks as if it were mounted, and its files as if somebody had removed them",
+        file="sources/file/clean.py",
+        old="        if ready and is_away(self._base):\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_clean_source.py",),
+    ),
     Mutation(
         name="rows of which nothing is left become the batch, though it was planned to be read otherwise",
         why="a schema that was changed before a planned batch was run makes all its rows null, in green",

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -61,6 +62,7 @@ class OpenFileSource(OpenSource):
         self._reads = FileReads(source, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
+        self._taken = Taken(base=self._listing.base, source=context.name, checkpoint=context.checkpoint_id)
         self._archive = source.archive_path()
         self._order: ListingOrder | None = None
         if source.ordered:
@@ -87,6 +89,7 @@ class OpenFileSource(OpenSource):
     def has_new(self, position: Offset | None) -> bool:
         """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         start = self._checked(position)
         bound = self._bound()
         if bound is not None:
@@ -100,6 +103,7 @@ class OpenFileSource(OpenSource):
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         begin = self._checked(start)
         self._seen.save()
         bound = self._bound()
@@ -187,7 +191,7 @@ class OpenFileSource(OpenSource):
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
             return
-        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
+        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive, taken=self._taken)
         try:
             cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
@@ -222,7 +226,7 @@ class OpenFileSource(OpenSource):
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """Files that ``clean_source`` has deleted cannot be read again."""
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
         found = (self._locate(file, cleaned) for file in files if file.log_id in cleaned.done)
         why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
@@ -236,7 +240,7 @@ class OpenFileSource(OpenSource):
     def forget_after(self, end: Offset | None) -> None:
         """Remove the later entries of the source log, and what was derived from them."""
         last = log_id(end)
-        if any(number > last for number in self._cleaning.read().done):
+        if any(number > last for number in self._cleaned().done):
             raise self._error("clean_source has taken files of what is to be read again; nobody knows which.")
         try:
             self._log.remove_after(last)
@@ -304,6 +308,7 @@ class OpenFileSource(OpenSource):
         # their files would be planned again.
         self._seen.refresh()
         self._seen.refresh_by_listing()
+        self._check_nothing_forgotten()
         latest = self._seen.latest
         return FileWindow(
             interval,
@@ -318,7 +323,7 @@ class OpenFileSource(OpenSource):
         return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         return usable(
             (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
             source=self._name,
@@ -327,6 +332,22 @@ class OpenFileSource(OpenSource):
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
         )
+
+    def _cleaned(self) -> Cleaning:
+        return with_noted(self._cleaning.read(), self._taken.read())
+
+    def forgotten(self) -> str | None:
+        """What is noted beside the files as taken for batches that this checkpoint does not know."""
+        why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        if why is not None:
+            self._seen.refresh_by_listing()
+            why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        return why
+
+    def _check_nothing_forgotten(self) -> None:
+        why = self.forgotten()
+        if why is not None:
+            raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
