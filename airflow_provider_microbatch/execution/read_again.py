@@ -89,9 +89,10 @@ def look_at_stage(
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))
-    read = _read_as(checkpoint, attempt.key, attempt.epoch, sources.classes) if first else {}
+    empty = _empty(staged) if first else {}
+    read = _read_as(checkpoint, attempt.key, attempt.epoch, sources.classes) if empty else {}
     changed = {name for name, now in read.items() if planned.entry.read_as.get(name, now) != now}
-    emptied = [f"all {rows:,} rows of source {name!r}" for name, rows in _empty(staged).items() if name in changed]
+    emptied = [f"all {rows:,} rows of source {name!r}" for name, rows in empty.items() if name in changed]
     if emptied:
         key = planned.key
         raise SourceError(

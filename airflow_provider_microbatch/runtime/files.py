@@ -43,7 +43,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     :param spark: the session.
     :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
-        and ``base_path``, one set of partition columns a group) and ``left_out`` (planned files that were gone).
+        and ``base_path``, one set of partition columns a group) ``left_out`` (planned files that were gone) and
+        ``as_found`` (path, size and mtime of those that have changed since).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
         or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
         an inferred one without a column of the files' own would take all columns from every later batch.
@@ -122,7 +123,8 @@ def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[st
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What a read of these arguments has read once it has ended well: Spark reads each file whole, or fails."""
     files = sum(len(group["paths"]) for group in arguments["groups"])
-    return {"files": files, "left_out": list(arguments.get("left_out", ()))}
+    as_found = [list(one) for one in arguments.get("as_found", ())]
+    return {"files": files, "left_out": list(arguments.get("left_out", ())), "as_found": as_found}
 
 
 def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -130,6 +132,7 @@ def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "files": sum(one["files"] for one in told),
         "left_out": [path for one in told for path in one["left_out"]],
+        "as_found": sorted(found for one in told for found in one.get("as_found", ())),
     }
 
 

@@ -341,6 +341,12 @@ class OpenSource(ABC):
         tell. As long as there is, nothing is planned, and nothing is new."""
         return None
 
+    def not_read(self) -> str | None:
+        """What lies in the source and no batch will ever read, though it has come after what was read; in words, with
+        the ways on. None if there is nothing of the kind, or nobody can tell. For ``microbatch check``: may take long.
+        """
+        return None
+
     def torn(self) -> Iterator[tuple[str, str]]:
         """Names of what this source keeps for itself, has learned of its data and cannot read, with the reason."""
         return iter(())

@@ -24,7 +24,7 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
             source = recorded.source(name, lane=LIVE)
             if source is not None:
                 found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
-                found += _forgotten(checkpoint, source, name)
+                found += [*_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
     except (CheckpointError, DefinitionError):
         pass  # what is wrong with the logs of the batches, or with definitions, is told by others
     return found
@@ -42,6 +42,17 @@ def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterato
             message=f"source {name!r}: {why}",
             repair="Choose one of the ways on; until then the pipeline plans nothing.",
         )
+
+
+def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    try:
+        what = source.not_read()
+    except (SourceError, CheckpointError):
+        return  # told of the source, or of its log
+    if what is not None:
+        message, _, way = what.partition(". ")
+        where = checkpoint.source_log(name).location
+        yield Finding(kind="source", where=where, message=f"source {name!r}: {message}.", repair=way)
 
 
 def has_committed(checkpoint: Checkpoint) -> bool:

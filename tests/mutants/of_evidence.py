@@ -6,21 +6,47 @@ from tests.mutants.mutation import Mutation
 
 FORGOTTEN = "tests/execution/test_forgotten_files.py"
 
+KNOWN = "tests/sources/test_file_known_names.py"
+
 MUTATIONS = [
+    Mutation(
+        name="a file that changed while it was read is the batch's",
+        why="what is appended while Spark reads is in no batch: a name is read once",
+        file="sources/file/open.py",
+        old='        if (read := told.get("as_found", now)) != now:\n',
+        new='        if (read := told.get("as_found", now)) is None:\n',
+        tests=(KNOWN,),
+    ),
+    Mutation(
+        name="what lands under the name of a file that was archived is passed over in silence",
+        why="a daily export.csv is read on its first day alone, in green",
+        file="sources/file/known_names.py",
+        old="    return status if was_taken or not file",
+        new="    return status if not file",
+        tests=(KNOWN,),
+    ),
+    Mutation(
+        name="a sensor to which nothing is new does not look at known names",
+        why="where all that comes has a name of before no plan comes, and nobody says so",
+        file="sources/file/open.py",
+        old="            self._known_names().warn(self._name)  # no",
+        new="            pass  # no",
+        tests=(KNOWN,),
+    ),
     Mutation(
         name="what clean_source takes is noted in the checkpoint alone",
         why="restored together with its table, a checkpoint goes on without the files of the batches in between",
         file="sources/file/clean.py",
-        old="        self._taken.note(begun)\n",
-        new="",
+        old="            self._taken.note(begun)\n",
+        new="            pass\n",
         tests=(FORGOTTEN,),
     ),
     Mutation(
         name="a checkpoint that has forgotten batches plans",
         why="the files of these are in an archive, or deleted, and in no table",
         file="sources/file/open.py",
-        old="        if why is not None:\n            raise self._error(why)\n",
-        new="",
+        old="        if (why := self.forgotten()) is not None:\n            raise self._error(why)\n",
+        new="        self.forgotten()\n",
         tests=(FORGOTTEN,),
     ),
     Mutation(
@@ -35,8 +61,8 @@ MUTATIONS = [
         name="what is taken is noted on the disk below a folder that is not mounted",
         why="the folder looks as if it were mounted, and its files as if somebody had removed them",
         file="sources/file/clean.py",
-        old="        if ready and is_away(self._base):\n",
-        new="        if False:\n",
+        old="        if not is_away(self._base):  #",
+        new="        if True:  #",
         tests=("tests/execution/test_clean_source.py",),
     ),
     Mutation(

@@ -69,19 +69,14 @@ class Cleaner:
         held = being_read()
         files = {number: self._log.range(number - 1, number) for number in due if number not in held}
         ready = _committed(files, committed)
-        if ready and is_away(self._base):
-            # What is noted there would be on the disk below, and have the folder look as if it were mounted.
-            raise SourceError(
-                f"{self._base!r} is empty or not there, as if it were not mounted. {len(ready)} of the "
-                "source log's entries are cleaned by a later commit."
-            )
         # That they are taken is on record before the first of them is, and then it is asked once more who reads them,
         # and whether they are committed: who asks for a range first and then looks at the record is seen here, or sees
         # it there. Also, what a cleaner took that died is known to be taken by us.
         taken, deletes = ready, self._archive is None
         begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))
         due = begun.due
-        self._taken.note(begun)
+        if not is_away(self._base):  # else there is nothing to take, and the note would lie on the disk below
+            self._taken.note(begun)
         held = being_read()
         still = {number for number in ready if number in due and number not in held}
         ready = _committed({number: files[number] for number in still}, committed)

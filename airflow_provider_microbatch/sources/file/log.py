@@ -82,6 +82,11 @@ def offset_of(number: int) -> Offset | None:
     return None if number == NOTHING else f'{{"logOffset":{number}}}'
 
 
+def entries_of(start: Offset | None, end: Offset | None) -> range:
+    """The log ids of a range."""
+    return range(log_id(start) + 1, log_id(end) + 1)
+
+
 def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bytes:
     """Entry ``number`` of the log as bytes."""
     tag = {} if lane == LIVE else {"lane": lane}

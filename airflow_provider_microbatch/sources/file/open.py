@@ -13,17 +13,33 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChan
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
+from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file.folders import check_folders
+from airflow_provider_microbatch.sources.file.known_names import KnownNames, is_due, not_read_by_any, others
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
-from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, known_as, log_id, offset_of
+from airflow_provider_microbatch.sources.file.log import (
+    NOTHING,
+    PlannedFile,
+    SourceLog,
+    entries_of,
+    known_as,
+    log_id,
+    offset_of,
+)
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.path import check_readable
-from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
+from airflow_provider_microbatch.sources.file.present import (
+    Located,
+    as_found,
+    changed_meanwhile,
+    deleted,
+    locate,
+    usable,
+)
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
@@ -98,7 +114,11 @@ class OpenFileSource(OpenSource):
         if ahead is not None:
             return True
         starts = [None] if self._order is None else self._order.starts()
-        return any(next(self._eligible(start), None) is not None for start in starts)
+        if any(next(self._eligible(start), None) is not None for start in starts):
+            return True
+        if is_due(self._log.location):
+            self._known_names().warn(self._name)  # no plan comes to say it
+        return False
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
@@ -164,6 +184,9 @@ class OpenFileSource(OpenSource):
                 f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
                 f"the batch was read and are there now: {named}. Run the batch again, which reads them."
             )
+        now = as_found(files)
+        if (read := told.get("as_found", now)) != now:
+            raise SourceChangedError(f"source {self._name!r}: {changed_meanwhile(read, now)}")
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """What of the pinned schema, and of the partition columns, cannot be read."""
@@ -198,11 +221,11 @@ class OpenFileSource(OpenSource):
             raise self._error(str(error)) from error
 
     def _held(self) -> set[int]:
-        return {number for one in self._being_read() for number in _entries(one.start, one.end)}
+        return {number for one in self._being_read() for number in entries_of(one.start, one.end)}
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
         """Have ``clean_source`` leave the files of the range where they are."""
-        kept = _entries(start, end)
+        kept = entries_of(start, end)
         self._cleaning.change(
             lambda found: replace(found, due=found.due.without(number for number in found.due if number in kept))
         )
@@ -277,12 +300,12 @@ class OpenFileSource(OpenSource):
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
             sizes += [found.size for found in self._eligible()]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Its files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """By the files' mtimes; what was planned counts as it was planned."""
@@ -336,6 +359,14 @@ class OpenFileSource(OpenSource):
     def _cleaned(self) -> Cleaning:
         return with_noted(self._cleaning.read(), self._taken.read())
 
+    def not_read(self) -> str | None:
+        """Files that are others than the ones that were planned under their names. Looks at each file of the log."""
+        if self._source.on_changed == "read":
+            return None  # what was read of them is not on record
+        self._seen.refresh()
+        changed = others(self._log.files(self._seen.latest), self._cleaned())
+        return not_read_by_any(changed) if changed else None
+
     def forgotten(self) -> str | None:
         """What is noted beside the files as taken for batches that this checkpoint does not know."""
         why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
@@ -345,8 +376,7 @@ class OpenFileSource(OpenSource):
         return why
 
     def _check_nothing_forgotten(self) -> None:
-        why = self.forgotten()
-        if why is not None:
+        if (why := self.forgotten()) is not None:
             raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
@@ -370,7 +400,9 @@ class OpenFileSource(OpenSource):
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
         walk = None if order is None else order.walk()
-        unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
+        unseen = (known := self._known_names()).watched(
+            self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
+        )
         batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
         for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
@@ -382,6 +414,7 @@ class OpenFileSource(OpenSource):
                 if found.mtime_ns // 1_000_000 > began_ms:
                     left_out.early(found.path)
         left_out.warn()
+        known.warn(self._name)
         files = batch.files()
         for file in files:
             self._check_readable(file.path)
@@ -393,6 +426,10 @@ class OpenFileSource(OpenSource):
         if order is not None and walk is not None and (added or not files):
             order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
         return bool(files)
+
+    def _known_names(self) -> KnownNames:
+        newest_ms = self._seen.newest_ms if self._source.clean_source else None
+        return KnownNames(self._log, self._cleaned(), latest=self._seen.latest, newest_ms=newest_ms)
 
     def _eligible(self, start: str | None = None) -> Iterator[FoundFile]:
         """Files that may be planned now, in no order."""
@@ -463,13 +500,3 @@ class OpenFileSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
-
-
-def _entries(start: Offset | None, end: Offset | None) -> range:
-    """The log ids of a range."""
-    return range(log_id(start) + 1, log_id(end) + 1)
-
-
-def _total(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
