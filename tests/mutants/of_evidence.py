@@ -10,6 +10,14 @@ KNOWN = "tests/sources/test_file_known_names.py"
 
 MUTATIONS = [
     Mutation(
+        name="an orphan that hangs counts as alive for ever",
+        why="every run of the pipeline skips in green, and nothing is ever read again",
+        file="execution/liveness.py",
+        old="    if idle >= orphan_seconds:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_alive.py",),
+    ),
+    Mutation(
         name="a file that changed while it was read is the batch's",
         why="what is appended while Spark reads is in no batch: a name is read once",
         file="sources/file/open.py",
