@@ -344,3 +344,25 @@ def test_check_looks_at_the_place_of_a_batch_that_is_planned(tmp_path: Path) -> 
     two.expire_leases()
     (finding,) = check_table(two.checkpoint, everything=False).findings
     assert "it was published by pipeline 'one'" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("stray", "told"),
+    [
+        ("lane=live/batch_id=7/part-0.json", "batch_id=7 has no manifest"),
+        ("lane=live/batch_id=07/part-0.json", "batch_id=07 is no batch's folder"),
+        ("lane=live/part-0.json", "part-0.json is no batch's folder"),
+        ("part-0.json", "part-0.json is no lane's folder"),
+        ("_hidden/part-0.json", None),
+    ],
+)
+def test_check_names_what_lies_in_the_table_and_is_no_batchs(tmp_path: Path, stray: str, told: str | None) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    world.run(0)
+    path = world.lake / stray
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"id": 9}\n')
+    found = [one for one in check_table(world.checkpoint, everything=True).findings if one.kind == "stray"]
+    assert [told in one.message for one in found] == ([] if told is None else [True])
+    assert all("Move it out of the table" in one.repair for one in found)

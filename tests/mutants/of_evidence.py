@@ -10,6 +10,14 @@ KNOWN = "tests/sources/test_file_known_names.py"
 
 MUTATIONS = [
     Mutation(
+        name="a batch's folder without a manifest is no stray",
+        why="readers of the table have rows that no batch has made, and check --table finds nothing wrong",
+        file="sinks/file/strays.py",
+        old="        elif not (path / MANIFEST).exists():\n",
+        new="        elif False:\n",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
         name="an orphan that hangs counts as alive for ever",
         why="every run of the pipeline skips in green, and nothing is ever read again",
         file="execution/liveness.py",

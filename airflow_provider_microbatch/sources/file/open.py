@@ -400,9 +400,7 @@ class OpenFileSource(OpenSource):
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
         walk = None if order is None else order.walk()
-        unseen = (known := self._known_names()).watched(
-            self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
-        )
+        unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
         batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
         for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
