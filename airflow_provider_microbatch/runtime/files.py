@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _GLOB_CHARACTERS = re.compile(r"[\\*?\[\]{}]")
+_PARTITION_VALUE = re.compile(
+    r"INVALID_PARTITION_VALUE.*?value '(?P<value>.*?)' to data type \"(?P<type>.*?)\" "
+    r"for partition column `(?P<column>.*?)`",
+    re.DOTALL,
+)
 _NO_LISTING_JOB = str(2**31 - 1)
 
 
@@ -37,6 +43,25 @@ class ReadResult:
     absent: str | None = None
 
 
+@contextmanager
+def _naming_ways_on(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Spark names a folder's value that does not fit its column, and no way out."""
+    try:
+        yield
+    except Exception as error:
+        told = _PARTITION_VALUE.search(str(error))
+        if told is None:
+            raise
+        column = told["column"]
+        raise ValueError(
+            f"source {arguments['name']!r}: the folder '{column}={told['value']}' does not fit column {column!r}, "
+            f"which is of type {told['type']}. Give the column a type that fits all its folders "
+            f"(FileSource(…, schema='…, {column} string')), and run the batch again. Or move the folder out of the "
+            "source (with on_missing='skip' the batch goes on without its files), and land them anew in one that fits, "
+            f"such as '{column}=__HIVE_DEFAULT_PARTITION__' for null."
+        ) from error
+
+
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read the files of one range of a file source.
 
@@ -49,8 +74,13 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
         an inferred one without a column of the files' own would take all columns from every later batch.
     :raises ValueError: naming the source, for a schema that does not parse, new partition columns, or rows of which no
-        column can be inferred.
+        column can be inferred, or a folder whose value does not fit its column.
     """
+    with _naming_ways_on(arguments):
+        return _read(spark, arguments)
+
+
+def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     declared = _declared(arguments)
     pinned = _struct(arguments.get("partitions_json"))
     known = None if declared is None else _with_fields(declared, pinned)

@@ -336,6 +336,29 @@ def test_columns_that_a_file_has_by_no_such_name_are_counted_as_nothing(
     assert result["numEmptyRows"] == {"orders": 3}
 
 
+@pytest.mark.parametrize("kind", ["date", "int"])
+def test_a_folder_that_does_not_fit_its_column_is_named_with_the_ways_on(
+    spark: Any, sink: FileSink, tmp_path: Path, kind: str
+) -> None:
+    stray = tmp_path / "in" / "dt=foo" / "1.json"
+    stray.parent.mkdir(parents=True)
+    stray.write_text('{"id": 1}\n')
+    read = Read(
+        reader="airflow_provider_microbatch.runtime.files:read",
+        arguments={
+            "name": "orders",
+            "format": "json",
+            "schema": f"id long, dt {kind}",
+            "options": {},
+            "groups": [{"base_path": str(tmp_path / "in"), "paths": [str(stray)]}],
+        },
+    )
+    ways = rf"'dt=foo' does not fit column 'dt', .* {kind.upper()}.*schema='…, dt string'.*on_missing='skip'"
+    with pytest.raises(BatchFailure, match=ways) as told:
+        run_job(spark, make_job(sink, None, [], sources={"orders": read}))
+    assert told.value.origin == "read"
+
+
 @pytest.mark.parametrize(
     ("schema", "warning"),
     [("key long, text string", "3 of 3 rows have nothing in any column"), ("id long, note string", None)],
