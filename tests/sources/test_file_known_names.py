@@ -115,3 +115,14 @@ def test_a_runtime_of_before_that_does_not_tell_is_believed(world: World) -> Non
     source.latest_offset(None)
     rewrite(world.landing / "export.json", "{}\n{}\n{}\n")
     source.verify(None, OFFSET_0, {"files": 1, "left_out": []})
+
+
+def test_nor_is_a_file_read_again_that_is_put_back_from_the_archive(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the very file, and its name was read: who puts it back wants it read."""
+    archive = world.root / "archive"
+    source = read_once(world, clean_source="archive", archive_dir=str(archive))
+    (archive / "export.json").rename(world.landing / "export.json")
+    assert not source.has_new(OFFSET_0)
+    assert "export.json" in said(caplog)[0]
