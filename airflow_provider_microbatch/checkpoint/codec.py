@@ -98,6 +98,11 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
     late = ours.pop("late", [])
     if not _are_names(late) or not set(late) <= set(starts) & set(ends):
         corrupt(where, f"not what it should be: its sources with a late end are {late!r}")
+    read_as = _object(ours.pop("read_as", {}), "read_as", where)
+    for name, settings in read_as.items():
+        values = _object(settings, f"read_as of source {name!r}", where).values()
+        if not all(isinstance(value, (str, type(None))) for value in values):
+            corrupt(where, f"not what it should be: how source {name!r} is read is no texts")
     timestamp_ms = metadata.pop("batchTimestampMs", 0)
     if not is_whole(timestamp_ms):
         corrupt(
@@ -115,6 +120,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         run=run,
         stands_for=stands_for,
         late=tuple(late),
+        read_as=read_as,
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 
@@ -178,6 +184,8 @@ def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> 
         ours["without_offset"] = without
     if entry.late:
         ours["late"] = list(entry.late)
+    if entry.read_as:
+        ours["read_as"] = {name: dict(settings) for name, settings in entry.read_as.items()}
     if entry.stands_for is not None:
         ours["stands_for"] = entry.stands_for
     metadata: dict[str, Any] = {

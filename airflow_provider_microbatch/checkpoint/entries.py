@@ -171,6 +171,9 @@ class OffsetEntry:
     :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
         is known by that.
     :param late: sources whose range has no end until an attempt has read it.
+    :param read_as: by source that the batch has something of, how it was set to make rows when the batch was planned:
+        see ``Source.reads_as``. It is read as it is set when it is read, and by this is told that that is another way.
+        Empty in entries of older versions, and of commands.
     :param resolved_by: epoch of the attempt that chose the ends of those; in no entry, it is read from beside the log.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
@@ -185,6 +188,7 @@ class OffsetEntry:
     pipeline: str | None = None
     stands_for: str | None = None
     late: tuple[str, ...] = ()
+    read_as: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     resolved_by: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     source_metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -44,8 +44,8 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of, told
 from airflow_provider_microbatch.execution.read_again import (
+    look_at_stage,
     replace_published,
-    say_warnings,
     say_what_changed,
     say_where_from,
 )
@@ -209,8 +209,7 @@ class Execution:
                 raise
             self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
-        if attempt.request is not None:
-            say_what_changed(self.checkpoint, self.planner.sources, planned)
+        say_what_changed(self.checkpoint, self.planner.sources, planned, replayed=attempt.request is not None)
         return attempt
 
     def hold(self, attempt: Attempt, engine: Engine) -> Holder:
@@ -303,7 +302,7 @@ class Execution:
             planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
             read, learned = (told(self.checkpoint, staged.result, part) for part in ("read", "learned"))
             self.planner.sources.verify(planned.ranges, read=read, learned=learned)
-            say_warnings(staged)
+            look_at_stage(self.checkpoint, self.planner.sources, planned, attempt, staged, first=published is None)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.manifest import RANGES
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def job_of(
         sources=reads,
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
-        identity=planned.identity.to_dict(),
+        identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
     )
     if not pipeline.split_wise:
         return job

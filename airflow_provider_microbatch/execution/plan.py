@@ -292,6 +292,7 @@ class Planner:
             conf={**self._previous_conf(position), **self.pipeline.conf},
             run=run,
             pipeline=self.pipeline.name,
+            read_as=self.sources.read_as(ranges),
         )
         if not self.lane.offset_log.add(position.batch_id, entry):
             return self._planned_by_another(position.batch_id, run)

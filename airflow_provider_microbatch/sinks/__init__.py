@@ -280,6 +280,14 @@ class OpenSink(ABC):
         of another size or not the batch's. None if it does not, or the sink cannot tell."""
         return None
 
+    def strays(self, tables: KnownTables) -> list[str]:
+        """What lies in the table, is shown to its readers, and is no batch's, in words; empty if the sink cannot tell.
+        For ``microbatch check --table``: may take long.
+
+        :raises SinkError: if the table is away.
+        """
+        return []
+
     def lanes(self, tables: KnownTables) -> list[str] | None:
         """Lanes that something is published of, whosever it is, ascending; None if the sink cannot tell.
 

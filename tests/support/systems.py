@@ -208,7 +208,7 @@ class FilesOnPosix:
             self._write(source, ids, at_ms=at_ms)
 
     def not_given_up(self, source: str) -> list[str]:
-        return [str(path) for path in self._landing(source).iterdir()]
+        return [str(path) for path in self._landing(source).glob("[!.]*")]
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         return [_batches(self._away if self._away.exists() else self._root / "lake")]

@@ -10,7 +10,7 @@ from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.log import PlannedFile
-from airflow_provider_microbatch.sources.file.present import Located, partition_groups
+from airflow_provider_microbatch.sources.file.present import Located, as_found, partition_groups
 
 _READER = "airflow_provider_microbatch.runtime.files:read"
 _JOINS = "airflow_provider_microbatch.runtime.files:joined"
@@ -52,6 +52,7 @@ class FileReads:
                 "options": dict(self._source.options),
                 "groups": self._groups(files),
                 "left_out": list(left_out),
+                "as_found": as_found(files),
             },
         )
 

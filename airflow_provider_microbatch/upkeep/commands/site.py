@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -339,7 +340,8 @@ def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf
     try:
         attempt = checkpoint.attempts.get(key, epoch)
         if attempt is not None:
-            return sign_of_life(checkpoint, attempt, engine_of, parked=parked)
+            # However long it has been an orphan: a command fences it, and stops nothing.
+            return sign_of_life(checkpoint, attempt, engine_of, parked=parked, orphan_seconds=math.inf)
         seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
     except CheckpointError:
         return None  # torn: what cannot be read is what `repair` is for, and its holder could not read it either
