@@ -123,7 +123,16 @@ def encode_commit(entry: CommitEntry) -> bytes:
     """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
-    for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms", "plan"):
+    for name in (
+        "epoch",
+        "requires_another_batch",
+        "complete",
+        "set_aside",
+        "failure",
+        "progress",
+        "committed_ms",
+        "plan",
+    ):
         if getattr(entry, name) != getattr(plain, name):
             ours[name] = getattr(entry, name)
     if entry.failure:
@@ -151,6 +160,7 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
         next_watermark_ms=_integer(metadata.pop("nextBatchWatermarkMs", 0), "nextBatchWatermarkMs", where),
         epoch=ours.pop("epoch", None),
         requires_another_batch=ours.pop("requires_another_batch", False),
+        complete=ours.pop("complete", False),
         set_aside=ours.pop("set_aside", False),
         failure=_object(ours.pop("failure", {}), "failure", where),
         progress=progress,

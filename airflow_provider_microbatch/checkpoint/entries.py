@@ -202,6 +202,8 @@ class CommitEntry:
     :param next_watermark_ms: watermark for the batch after this one, milliseconds since the epoch.
     :param epoch: the attempt whose output is published; None for entries that Spark wrote.
     :param requires_another_batch: the batch asks for one more even without new data (Spark's no-data batch).
+    :param complete: with this batch all sources of the pipeline were finished; for people, as what comes next is asked
+        of the sources, of which there may be others by then.
     :param set_aside: the batch was given up after failing again and again; its range is not in the sink, unless a
         replay has been completed since.
     :param failure: of a batch that was set aside: ``error`` (the last one), ``attempts`` (how many failed), ``epoch``
@@ -218,6 +220,7 @@ class CommitEntry:
     next_watermark_ms: int = 0
     epoch: int | None = None
     requires_another_batch: bool = False
+    complete: bool = False
     set_aside: bool = False
     failure: Mapping[str, Any] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)

@@ -123,6 +123,10 @@ class Execution:
             say_where_from(self.checkpoint, self.planner.sources, planned.key)
         return planned
 
+    def complete(self) -> str | None:
+        """Where nothing was planned: that nothing will ever be, in words; see :meth:`Planner.complete`."""
+        return self.planner.complete(self.planner.position())
+
     def own_before(self, run: RunIdentity) -> list[int]:
         """Batches of a cleared run before the one that :meth:`plan` gives it."""
         return self.planner.own.before(run, self.planner.position()) if run.was_cleared else []
@@ -338,10 +342,13 @@ class Execution:
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
+        asks_for_another = bool(manifest.result.get("requiresAnotherBatch", False))
+        complete = self._lane.name == LIVE and not asks_for_another and not planned.committed
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
-            requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
+            requires_another_batch=asks_for_another,
+            complete=complete and self.planner.sources.are_finished(planned.entry.ends),
             progress=progress,
             run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),

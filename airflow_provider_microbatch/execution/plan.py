@@ -32,6 +32,7 @@ from airflow_provider_microbatch.execution.position import (
     Position,
     metadata_text,
     read_position,
+    render,
     take_back_if_late,
     take_back_late_commit,
 )
@@ -127,6 +128,13 @@ class Planner:
         newest = self.checkpoint.maintenance.check_none()
         check_no_half_rename(self.checkpoint, again=newest != self._newest_command)
 
+    def complete(self, position: Position) -> str | None:
+        """In words, that nothing will ever come where the lane has no batch to make; None if something may. Durable is
+        what it is made of: the committed ends, and where each source that is bounded has its bound on record."""
+        if position.planned is not None or not self.sources.are_finished(position.committed):
+            return None
+        return f"complete: all its sources are finished, and there is nothing after {render(position.committed)}"
+
     def position(self) -> Position:
         """Where the lane stands. A commit entry that came after its batch was rewound is taken back.
 
@@ -168,7 +176,7 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
-        self.sources.check()
+        self.sources.check(position.committed)
         self.say_commit_again(position)
         self.claim()
         self.check_place(BatchKey(self.lane.name, position.batch_id))
@@ -272,6 +280,8 @@ class Planner:
             last_commit=position.last_commit,
             no_data_batches=self.pipeline.no_data_batches,
         ):
+            if (complete := self.complete(position)) is not None:
+                log.info("Pipeline %s is %s", self.pipeline.name, complete)
             return None
         return self.write_entry(position, run, ranges)
 

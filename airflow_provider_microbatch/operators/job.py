@@ -16,6 +16,7 @@ from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, set_label
 from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS, JobDataSensor
+from airflow_provider_microbatch.task_context.complete import SKIP
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill, open_checkpoint
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def micro_batch_job(
     poke_interval: float = 10,
     deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
     retry_seconds: float = RETRY_SECONDS,
+    when_complete: str = SKIP,
     group_id: str | None = None,
     operator: type[JobPipelineOperator] = JobPipelineOperator,
     **operator_arguments: Any,
@@ -89,6 +91,8 @@ def micro_batch_job(
     :param deferrable: the sensor waits in the triggerer.
     :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
         further time, up to an hour.
+    :param when_complete: what becomes of a run when all sources of all pipelines are finished: ``skip`` or ``pause``,
+        as :class:`~airflow_provider_microbatch.sensors.job_data.JobDataSensor` has it.
     :param group_id: by default the name of the job.
     :param operator: a subclass of the pipelines' operator, for those who have one.
     :param operator_arguments: further arguments of each
@@ -97,6 +101,8 @@ def micro_batch_job(
     """
     if not isinstance(graph, JobGraph):
         raise DefinitionError(f"micro_batch_job is given a {type(graph).__name__}, not a JobGraph.")
+    if not wait and when_complete != SKIP:
+        raise DefinitionError("micro_batch_job: when_complete is the sensor's, which wait=False leaves out.")
     with TaskGroup(group_id=group_id or graph.name) as group:
         sensor = (
             JobDataSensor(
@@ -105,6 +111,7 @@ def micro_batch_job(
                 retry_seconds=retry_seconds,
                 poke_interval=poke_interval,
                 deferrable=deferrable,
+                when_complete=when_complete,
             )
             if wait
             else None

@@ -193,7 +193,11 @@ class MicroBatchOperator(BaseOperator):
             set_label(context, planned_label(execution) if work is None else batch_label(work.at))
             raise
         if summary is None:
-            raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
+            # Of a data interval another run may have made the batch; that tells nothing of the sources.
+            complete = execution.complete() if work is None else None
+            set_label(context, None if complete is None else "complete")
+            said = f"is {complete}" if complete is not None else "has nothing new, no batch was planned."
+            raise AirflowSkipException(f"pipeline {self.pipeline.name!r} {said}")
         set_label(context, summary.label)
         return summary.to_dict()
 
