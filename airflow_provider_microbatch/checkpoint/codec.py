@@ -98,6 +98,9 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
     late = ours.pop("late", [])
     if not _are_names(late) or not set(late) <= set(starts) & set(ends):
         corrupt(where, f"not what it should be: its sources with a late end are {late!r}")
+    parallelism = _object(ours.pop("parallelism", {}), "parallelism", where)
+    if not all(type(count) is int and count > 0 for count in parallelism.values()):
+        corrupt(where, f"not what it should be: rows are divided into {parallelism!r:.80}")
     timestamp_ms = metadata.pop("batchTimestampMs", 0)
     if not is_whole(timestamp_ms):
         corrupt(
@@ -115,6 +118,7 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         run=run,
         stands_for=stands_for,
         late=tuple(late),
+        parallelism=parallelism,
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 
@@ -188,6 +192,8 @@ def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> 
         ours["without_offset"] = without
     if entry.late:
         ours["late"] = list(entry.late)
+    if entry.parallelism:
+        ours["parallelism"] = dict(entry.parallelism)
     if entry.stands_for is not None:
         ours["stands_for"] = entry.stands_for
     metadata: dict[str, Any] = {

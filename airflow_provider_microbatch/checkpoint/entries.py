@@ -171,6 +171,8 @@ class OffsetEntry:
     :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
         is known by that.
     :param late: sources whose range has no end until an attempt has read it.
+    :param parallelism: into so many partitions rows are divided, by the name of the source or step of the pipeline's
+        flow; one that is not named leaves them as they are.
     :param resolved_by: epoch of the attempt that chose the ends of those; in no entry, it is read from beside the log.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
@@ -185,6 +187,7 @@ class OffsetEntry:
     pipeline: str | None = None
     stands_for: str | None = None
     late: tuple[str, ...] = ()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
     resolved_by: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     source_metadata: Mapping[str, Any] = field(default_factory=dict)

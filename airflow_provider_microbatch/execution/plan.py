@@ -40,6 +40,7 @@ from airflow_provider_microbatch.execution.source_names import check_names, chec
 from airflow_provider_microbatch.execution.table_place import check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.flow import PipelineFlow
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
@@ -292,6 +293,7 @@ class Planner:
         """
         self._check_read_once(ranges)
         self.sources.reads(ranges)
+        flow = self.pipeline.transform
         entry = OffsetEntry(
             ends=ranges.ends,
             starts=ranges.starts,
@@ -301,6 +303,7 @@ class Planner:
             conf={**self._previous_conf(position), **self.pipeline.conf},
             run=run,
             pipeline=self.pipeline.name,
+            parallelism=flow.parallelism if isinstance(flow, PipelineFlow) else {},
         )
         if not self.lane.offset_log.add(position.batch_id, entry):
             return self._planned_by_another(position.batch_id, run)
