@@ -4,6 +4,8 @@ as far as Airflow is asked."""
 from __future__ import annotations
 
 import os
+import signal
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from airflow.sdk import DAG
 from airflow_provider_microbatch import FileSink, FileSource
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.operators.job import JobPipelineOperator, micro_batch_job
+from airflow_provider_microbatch.runtime.job import Job
+from tests.graph.run_hooks import RunDiary
 from tests.support.inline_engine import InlineEngine
 
 HOME = Path(os.environ.get("MICROBATCH_HOME", "/opt/microbatch"))
@@ -50,3 +54,26 @@ with DAG("offline_beside", schedule="@continuous", start_date=datetime(2026, 1, 
         new = beside.source("new", _source("offline_beside_new", bounded=False))
         beside.sink("orders", beside.union(past, new), _sink("offline_beside"))
     micro_batch_job(beside, operator=_Inline, poke_interval=0.5, deferrable=True, when_complete="pause")
+
+
+def _obey(job: Job) -> None:
+    """What the file ``hooked_<pipeline>`` in ``MICROBATCH_HOME`` tells: to wait, to fail, or to die."""
+    told = HOME / job.pipeline.replace(".", "_")
+    while told.exists() and told.read_text() == "wait":
+        time.sleep(0.2)
+    if told.exists() and told.read_text() == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Told(JobPipelineOperator):
+    def engine(self) -> InlineEngine:
+        return InlineEngine(before_stage=_obey)
+
+
+with DAG("hooked", schedule=None, max_active_runs=1):
+    with JobGraph(
+        "hooked", checkpoint=str(HOME / "checkpoints" / "hooked"), run_hooks=[RunDiary(str(HOME / "hooked_diary"))]
+    ) as hooked:
+        for name in ("orders", "people"):
+            hooked.sink(name, hooked.source(name, _source(f"hooked_{name}", bounded=False)), _sink(f"hooked_{name}"))
+    micro_batch_job(hooked, operator=_Told, wait=False, retry_seconds=1)
