@@ -82,23 +82,25 @@ class JobStatusOperator(BaseOperator):
         except AirflowRuntimeError:
             found = {}
         states = {task: found.get(run.run_id, {}).get(task) for task in self.parts}
-        stopped = [task for task, one in self.parts.items() if states[task] != "success" and _was_stopped(one, run)]
-        return end_of(states, canceled=stopped)
+        ends = {task: _end_on_record(one, run) for task, one in self.parts.items() if states[task] != "success"}
+        # A task that a user marks just as it ends is called failed, and its batch is in the table.
+        states |= dict.fromkeys((task for task, end in ends.items() if end == "succeeded"), "success")
+        return end_of(states, canceled=[task for task, end in ends.items() if end == CANCELED])
 
 
-def _was_stopped(pipeline: Pipeline, run: RunIdentity) -> bool:
-    """Whether the run's newest attempt in the pipeline was told to stop; a user who marks a task is faster than the
-    attempt is at its end."""
+def _end_on_record(pipeline: Pipeline, run: RunIdentity) -> str | None:
+    """How the run's attempt at the pipeline's newest batch ended; None if it made none, or nobody knows. A user who marks
+    a task is faster than the attempt is at its end."""
     checkpoint = open_checkpoint(pipeline)
     newest = checkpoint.lane(LIVE).offset_log.latest_id()
     if newest is None:
-        return False
+        return None
     key = BatchKey(LIVE, newest)
     for attempt in reversed(checkpoint.attempts.all(key)):
         if attempt.run is not None and (attempt.run.dag_id, attempt.run.run_id) == (run.dag_id, run.run_id):
             end = checkpoint.attempts.ended(key, attempt.epoch)
             if end is not None:
-                return end.state == "canceled"
+                return end.state
             marks = checkpoint.marks.all().values()
-            return any(mark.status == CANCELED for mark in marks if mark.concerns(attempt))
-    return False
+            return next((mark.status for mark in marks if mark.concerns(attempt)), None)
+    return None
