@@ -89,7 +89,7 @@ class JobStatusOperator(BaseOperator):
 
 
 def _end_on_record(pipeline: Pipeline, run: RunIdentity) -> str | None:
-    """How the run's attempt at the pipeline's newest batch ended; None if it made none, or nobody knows. A user who marks
+    """How the run's attempt at the newest batch ended; None if it made none, or nobody knows. A user who marks
     a task is faster than the attempt is at its end."""
     checkpoint = open_checkpoint(pipeline)
     newest = checkpoint.lane(LIVE).offset_log.latest_id()
