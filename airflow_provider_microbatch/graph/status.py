@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record, run_from_dict, run_to_dict
@@ -111,8 +112,9 @@ class JobStatus:
         if data is None:
             return
         found, hooks = self._read(life, data)
-        for index, hook in enumerate(hooks):
+        for index, recorded in enumerate(hooks):
             if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})):
+                hook = self._hook(recorded)
                 self._call(hook, "on_created", partial(hook.on_created, self._context(found)))
 
     def open_runs(self, *, but: RunIdentity) -> list[RunIdentity]:
@@ -133,7 +135,8 @@ class JobStatus:
 
         :param how: asked if nobody has said it before.
         :return: how it did; None for a run that no pipeline of has begun.
-        :raises HookError: with the error of the first hook that raised; said again, it is called again.
+        :raises MicroBatchError: with the error of the first hook that raised, or cannot be loaded; said again, it is
+            called again.
         """
         life = life_of(run)
         data = self._store.get(f"open/{life}")
@@ -147,11 +150,12 @@ class JobStatus:
             said = self._store.get(f"told/{life}/end") or b""
         values = decode_record(said, where=f"{self._store.location}/told/{life}/end")
         end = RunEnd(status=str(values.get("status")), error=str(values.get("error") or ""))
-        for index, hook in enumerate(hooks):
+        for index, recorded in enumerate(hooks):
             if self._store.get(f"told/{life}/{index}.ended") is None and not self._is_given_up(life):
                 try:
+                    hook = self._hook(recorded)
                     self._call(hook, f"on_{end.status}", partial(self._tell, hook, found, end))
-                except HookError as error:
+                except MicroBatchError as error:
                     self._note(life, str(error))
                     raise
                 self._store.put_if_absent(f"told/{life}/{index}.ended", encode_record({}))
@@ -179,17 +183,21 @@ class JobStatus:
     def _context(self, run: RunIdentity) -> JobRunContext:
         return JobRunContext(job=self._job, checkpoint=self._checkpoint, run=run)
 
-    def _read(self, life: str, data: bytes) -> tuple[RunIdentity, list[JobRunHook]]:
-        """The run as it was begun, and its hooks.
-
-        :raises UntrustedError: if one must not be loaded because a checkpoint names it.
-        """
+    def _read(self, life: str, data: bytes) -> tuple[RunIdentity, list[Any]]:
+        """The run as it was begun, and its hooks as they were written down."""
         where = f"{self._store.location}/open/{life}"
         values = decode_record(data, where=where)
         run = run_from_dict(values.get("run"), where=where)
         if run is None or life_of(run) != life:
             raise HookError(f"{where} tells of no run, or of another one. Remove it.")
-        return run, [JobRunHook.from_dict(hook, live=self._hooks) for hook in values.get("hooks") or ()]
+        hooks = values.get("hooks")
+        return run, hooks if isinstance(hooks, list) else []
+
+    def _hook(self, recorded: Any) -> JobRunHook:
+        """:raises UntrustedError: if it must not be loaded because a checkpoint names it.
+        :raises DefinitionError: if this process cannot import it.
+        """
+        return JobRunHook.from_dict(recorded, live=self._hooks)
 
     def _note(self, life: str, error: str) -> None:
         tries = self._tries(life) + 1

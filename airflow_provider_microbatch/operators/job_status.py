@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import HookError
+from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.graph.status import JobRunHook, JobStatus, RunEnd, end_of, life_of
 from airflow_provider_microbatch.job_status import CANCELED
 from airflow_provider_microbatch.lifetime import lifetime
@@ -67,7 +67,7 @@ class JobStatusOperator(BaseOperator):
             self.log.info("Run %s was left without an end", left.run_id)
             try:
                 status.end(left, partial(self._end_of, left, run, context))
-            except HookError as error:
+            except MicroBatchError as error:
                 self.log.warning("%s", error)
         end = status.end(run, partial(self._end_of, run, run, context))
         self.log.info("The run of job %r is %s", self.job, "one that no pipeline has begun" if end is None else end)
@@ -101,6 +101,7 @@ def _end_on_record(pipeline: Pipeline, run: RunIdentity) -> str | None:
             end = checkpoint.attempts.ended(key, attempt.epoch)
             if end is not None:
                 return end.state
-            marks = checkpoint.marks.all().values()
-            return next((mark.status for mark in marks if mark.concerns(attempt)), None)
+            marks = [mark for mark in checkpoint.marks.all().values() if mark.concerns(attempt)]
+            # What Airflow saw of the task comes before what it saw of the run.
+            return next((mark.status for mark in sorted(marks, key=lambda one: one.task_id is None)), None)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.graph.run_hooks import told
 from tests.scheduler.shop import SECONDS, Shop
 
@@ -54,6 +55,13 @@ def test_a_run_is_created_once_and_ends_once_whatever_becomes_of_its_pipelines(s
     orders.write_text("wait")
     run_id = begin(shop, 2)
     shop.wait_for_commit("hooked/people", 2)
+    attempts, key = shop.checkpoint("hooked/orders").attempts, BatchKey(LIVE, 1)
+
+    def is_at_it() -> bool:
+        newest = attempts.latest(key)
+        return newest is not None and newest.run is not None and newest.run.run_id == run_id
+
+    shop.airflow.wait_for(is_at_it, timeout=SECONDS, what="the attempt of orders")
     path = f"dags/{DAG}/dagRuns/{run_id}"
     shop.airflow.api("PATCH", path, {"state": "failed"})
     assert wait_for_end(shop, run_id) == ["created", "canceled"]
