@@ -60,11 +60,7 @@ from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import (
-    check_ran_by_splits,
-    drop_kept_if_over,
-    drop_stage,
-)
+from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -122,10 +118,6 @@ class Execution:
         if planned is not None and not planned.resumed:
             say_where_from(self.checkpoint, self.planner.sources, planned.key)
         return planned
-
-    def complete(self) -> str | None:
-        """Where nothing was planned: that nothing will ever be, in words; see :meth:`Planner.complete`."""
-        return self.planner.complete(self.planner.position())
 
     def own_before(self, run: RunIdentity) -> list[int]:
         """Batches of a cleared run before the one that :meth:`plan` gives it."""
@@ -342,13 +334,11 @@ class Execution:
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
-        asks_for_another = bool(manifest.result.get("requiresAnotherBatch", False))
-        complete = self._lane.name == LIVE and not asks_for_another and not planned.committed
         entry = CommitEntry(
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
-            requires_another_batch=asks_for_another,
-            complete=complete and self.planner.sources.are_finished(planned.entry.ends),
+            requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
+            complete=self.planner.is_last(planned, manifest),
             progress=progress,
             run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),

@@ -129,9 +129,23 @@ class Planner:
         newest = self.checkpoint.maintenance.check_none()
         check_no_half_rename(self.checkpoint, again=newest != self._newest_command)
 
-    def complete(self, position: Position) -> str | None:
+    def is_last(self, planned: PlannedBatch, manifest: Manifest) -> bool:
+        """Whether a batch of the live lane that is about to be committed is the pipeline's last one.
+
+        :param manifest: of its output.
+        """
+        asks_for_another = bool(manifest.result.get("requiresAnotherBatch", False))
+        if self.lane.name != LIVE or asks_for_another or planned.committed:
+            return False
+        return self.sources.are_finished(planned.entry.ends)
+
+    def complete(self, position: Position | None = None) -> str | None:
         """In words, that nothing will ever come where the lane has no batch to make; None if something may. Durable is
-        what it is made of: the committed ends, and where each source that is bounded has its bound on record."""
+        what it is made of: the committed ends, and where each source that is bounded has its bound on record.
+
+        :param position: where the lane stands, if the caller knows.
+        """
+        position = position or self.position()
         if position.planned is not None or not self.sources.are_finished(position.committed):
             return None
         return f"complete: all its sources are finished, and there is nothing after {render(position.committed)}"

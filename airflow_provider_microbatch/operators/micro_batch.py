@@ -194,7 +194,7 @@ class MicroBatchOperator(BaseOperator):
             raise
         if summary is None:
             # Of a data interval another run may have made the batch; that tells nothing of the sources.
-            complete = execution.complete() if work is None else None
+            complete = execution.planner.complete() if work is None else None
             set_label(context, None if complete is None else "complete")
             raise AirflowSkipException(nothing_planned(self.pipeline, complete))
         set_label(context, summary.label)

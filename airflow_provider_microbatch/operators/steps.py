@@ -98,7 +98,7 @@ class PlanMicroBatchOperator(BaseOperator):
         planned = self._plan(identity_of(context), context, code)
         if planned is None:
             of_interval = interval_work(self.pipeline, context) is not None
-            complete = None if of_interval else open_execution(self.pipeline).complete()
+            complete = None if of_interval else open_execution(self.pipeline).planner.complete()
             raise AirflowSkipException(nothing_planned(self.pipeline, complete))
         # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
         with alarming(context):

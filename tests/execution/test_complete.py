@@ -48,7 +48,7 @@ def test_when_what_was_there_is_read_the_sensor_the_plan_and_the_summary_say_com
     with caplog.at_level("INFO"):
         assert world.run(2) is None
     assert "Pipeline orders is complete" in caplog.text
-    assert world.execution.complete() == decision.reason
+    assert world.execution.planner.complete() == decision.reason
     assert main(["log", world.pipeline.checkpoint]) == 0
     shown = capsys.readouterr().out.splitlines()[2:]
     assert ["committed, complete" in line for line in shown] == [False, True]
@@ -141,7 +141,7 @@ def test_before_anything_was_there_it_waits(tmp_path: Path) -> None:
     world = offline(tmp_path)
     decision = asked(world)
     assert (decision.fire, decision.complete) == (False, False)
-    assert world.execution.complete() is None
+    assert world.execution.planner.complete() is None
 
 
 def test_a_job_is_complete_when_all_its_pipelines_are(tmp_path: Path) -> None:
