@@ -189,7 +189,7 @@ MUTATIONS = (
         why="a hook opens as many tickets as there are pipelines",
         file="graph/status.py",
         old='            if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})):\n',
-        new='            if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})) or recorded:\n',
+        new='            if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})) or 1:\n',
         tests=(STATUS,),
     ),
     Mutation(
