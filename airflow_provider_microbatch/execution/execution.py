@@ -60,11 +60,7 @@ from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import (
-    check_ran_by_splits,
-    drop_kept_if_over,
-    drop_stage,
-)
+from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -341,6 +337,7 @@ class Execution:
             next_watermark_ms=planned.entry.watermark_ms,
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
+            complete=self.planner.is_last(planned, manifest),
             progress=progress,
             run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),

@@ -43,7 +43,7 @@ def job_of(
         batch_timestamp_ms=planned.entry.batch_timestamp_ms,
         watermark_ms=planned.entry.watermark_ms,
         conf=sql_settings(planned.entry.conf),
-        transform=transform,
+        transform=transform.divided(planned.entry.parallelism) if isinstance(transform, Flow) else transform,
         sources=reads,
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),

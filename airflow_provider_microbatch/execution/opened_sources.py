@@ -128,10 +128,20 @@ class OpenedSources:
     def _each(self) -> Iterator[tuple[str, OpenSource]]:
         return ((name, self.open(name)) for name in self._sources)
 
-    def check(self) -> None:
-        """:raises SourceError: if one cannot be used. Writes nothing."""
-        for _, source in self._each():
-            source.check()
+    def check(self, committed: Offsets | None = None) -> None:
+        """See that the sources can be used. Writes nothing.
+
+        :param committed: what is committed. Of a source that is finished there nothing is read any more: its folder,
+            say, may be gone.
+        :raises SourceError: if one cannot be used.
+        """
+        for name, source in self._each():
+            if committed is None or not source.finished(committed.get(name)):
+                source.check()
+
+    def are_finished(self, committed: Offsets) -> bool:
+        """Whether nothing will ever come after what is committed: each source is bounded, and read. Writes nothing."""
+        return all(source.finished(committed.get(name)) for name, source in self._each())
 
     def with_new(self, committed: Offsets) -> list[str]:
         """Names of those that have something after what is committed, or no position yet and one to begin at: that

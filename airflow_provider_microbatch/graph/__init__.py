@@ -17,6 +17,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.flow import FlowStep, PipelineFlow, check_function, check_partitions
 from airflow_provider_microbatch.graph.node import Node
 from airflow_provider_microbatch.graph.split import Part, split
+from airflow_provider_microbatch.graph.status import JobRunHook, check_run_hook
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources import Source
@@ -33,6 +34,8 @@ class JobGraph:
 
     :param name: name of the job.
     :param checkpoint: the checkpoints of its pipelines lie below this address, each under its pipeline's name.
+    :param run_hooks: told when a run of the job begins and how it ended, beside the hooks of the pipelines, which are
+        told of attempts; see :class:`~airflow_provider_microbatch.graph.status.JobRunHook`.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``;
         :meth:`configure` says otherwise for one.
@@ -40,9 +43,14 @@ class JobGraph:
         nowhere, for two that write one table, and as a pipeline does.
     """
 
-    def __init__(self, name: str, *, checkpoint: str, **pipeline_arguments: Any) -> None:
+    def __init__(
+        self, name: str, *, checkpoint: str, run_hooks: Sequence[JobRunHook] = (), **pipeline_arguments: Any
+    ) -> None:
         self.name = check_name(name, what="job")
         self.checkpoint = checkpoint.rstrip("/")
+        self.run_hooks = tuple(run_hooks)
+        for hook in self.run_hooks:
+            check_run_hook(hook, where=f"job {name!r}")
         self._arguments = pipeline_arguments
         self._own_arguments: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, Node] = {}

@@ -158,6 +158,14 @@ class Flow:
     outputs: Mapping[str, str]
     partitions: Mapping[str, int] = field(default_factory=dict)
 
+    def divided(self, parallelism: Mapping[str, int]) -> Flow:
+        """The same with the rows divided as a batch was planned, by the names of sources and nodes: code of now may say
+        otherwise, and a retry or a replay divides as the first attempt did."""
+        nodes = tuple(dataclasses.replace(node, partitions=parallelism.get(node.name)) for node in self.nodes)
+        own = {node.name for node in nodes}
+        partitions = {name: count for name, count in parallelism.items() if name not in own}
+        return dataclasses.replace(self, nodes=nodes, partitions=partitions)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -78,6 +78,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
     shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "continuous_dags.py", home / "dags" / "continuous.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "job_dags.py", home / "dags" / "jobs_graph.py")
+    shutil.copy(ROOT / "tests" / "scheduler" / "offline_dags.py", home / "dags" / "offline.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {

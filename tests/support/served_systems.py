@@ -6,15 +6,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.graph import JobGraph
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from tests.support.kafka import running
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
-from tests.support.systems import FilesOnPosix, System
+from tests.support.systems import FilesOnPosix, SplitWiseFiles, System
 
 
 class KafkaTopics(FilesOnPosix):
@@ -40,8 +44,26 @@ class KafkaTopics(FilesOnPosix):
         return f"{self._root.parent.name}-{self._root.name}-{source}"
 
 
+class Job(SplitWiseFiles):
+    """Files that are halved, read by a pipeline of a job graph: divided, then transformed; its neighbour in the graph
+    has a checkpoint and a table of its own, and nobody runs it."""
+
+    def checkpoint(self) -> str:
+        return str(self._root / "checkpoints" / "orders")
+
+    def in_job(self, sources: Mapping[str, Source], *, transform: str, **arguments: Any) -> Pipeline:
+        """The pipeline of these sources."""
+        with JobGraph("job", checkpoint=str(self._root / "checkpoints"), **arguments) as job:
+            nodes = [job.source(name, source, parallelism=2) for name, source in sources.items()]
+            job.sink("orders", job.transform(*nodes, transform, parallelism=3), self.sink())
+            beside = job.source("beside", FileSource(str(self._root / "landing" / "beside"), schema="id long"))
+            job.sink("beside", beside, FileSink(str(self._root / "beside"), format="json"))
+            job.configure("beside", split_wise=False, hooks=())
+        return job.by_name()["orders"]
+
+
 def _broker(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
 
 
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics}
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics, "jobs": Job}
