@@ -59,6 +59,7 @@ from airflow_provider_microbatch.execution.replay import (
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
+from airflow_provider_microbatch.execution.stateful import keep_state_of_committed, next_watermark
 from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.subtasks import (
     check_ran_by_splits,
@@ -339,7 +340,7 @@ class Execution:
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
-            next_watermark_ms=planned.entry.watermark_ms,
+            next_watermark_ms=next_watermark(manifest, planned),
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
             progress=progress,
@@ -361,6 +362,7 @@ class Execution:
         newest = self._lane.commit_log.latest_id()
         check_still_planned(self.checkpoint, planned.identity)  # what a source gives up now nobody could plan again
         if newest == key.id:
+            keep_state_of_committed(self.checkpoint, key, manifest)
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
