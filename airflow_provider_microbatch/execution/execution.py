@@ -61,11 +61,7 @@ from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.stateful import keep_state_of_committed, next_watermark
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import (
-    check_ran_by_splits,
-    drop_kept_if_over,
-    drop_stage,
-)
+from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -356,15 +352,15 @@ class Execution:
         now = self._clock_ms()
         answer_replays(self.checkpoint, key, attempt, epoch=manifest.epoch, progress=progress, now_ms=now)
         if attempt is not None:
-            self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+            self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=now))
         if self.pipeline.split_wise:
             drop_kept_if_over(self.checkpoint, self.sink, planned.identity)
         newest = self._lane.commit_log.latest_id()
         check_still_planned(self.checkpoint, planned.identity)  # what a source gives up now nobody could plan again
         if newest == key.id:
-            keep_state_of_committed(self.checkpoint, key, manifest)
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
+            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
         elif newest is not None and entry.set_aside:  # its range was passed over when later ones were committed

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.runtime.streaming_folder import remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
+
+STATES_KEPT = 100
+"""Batches that may be gone back to where the logs keep all: Spark's own number."""
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +107,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
 def _are_ids(value: object) -> bool:
     if not isinstance(value, Mapping):
         return False
-    return all(operator.isdecimal() and all(map(_ID.fullmatch, _flat(ids))) for operator, ids in value.items())
-
-
-def _flat(ids: object) -> Iterator[str]:
-    if isinstance(ids, list):
-        for one in ids:
-            yield from _flat(one)
-    else:
-        yield str(ids)
+    return all(operator.isdecimal() and all(map(_ID.fullmatch, flat(ids))) for operator, ids in value.items())
 
 
 def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSink) -> Mapping[str, Any] | None:
@@ -167,13 +165,17 @@ def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
     return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])
 
 
-def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest) -> None:
-    """What the commit of a batch that kept state makes superfluous is removed. Nothing of it fails the batch."""
+def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest, *, kept: int | None) -> None:
+    """What the commit of a batch that kept state makes superfluous is removed. Nothing of it fails the batch.
+
+    :param kept: so many batches the logs keep; None, all.
+    """
     if manifest.result.get("state") is None:
         return
     try:
         _drop_folders(checkpoint, key.id, manifest.epoch)
-    except OSError as error:
+        _drop_files(checkpoint, key, kept=kept)
+    except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
 
@@ -185,3 +187,20 @@ def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
         batch, _, attempt = path.name.partition("-")
         if batch.isdecimal() and attempt.isdecimal() and (int(batch), int(attempt)) <= (committed, epoch):
             remove_folder(str(path))
+
+
+def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None) -> None:
+    commits, newest = checkpoint.lane(key.lane).commit_log, key.id
+    oldest = max(newest - (kept or STATES_KEPT) + 1, 0)
+    ids: dict[int, frozenset[str]] = {}
+    for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
+        entry = commits.get(number)
+        state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
+        if state is not None and state["base"] is not None:
+            ids[number - 1] = frozenset(flat(state["base"]))
+    # Whoever goes on from the newest batch, or replays it, has begun since the one before was committed.
+    before = commits.get(newest - 1) if newest > 0 else None
+    cut = 0 if before is None else (before.committed_ms or 0) - MARGIN_MS
+    remove_unneeded(
+        local_folder(checkpoint) / STATE, Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
+    )

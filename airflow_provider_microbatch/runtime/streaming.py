@@ -77,9 +77,10 @@ def run_query(
     with failing_as("runtime"):
         _keep_state_by_ids(spark, job.batch_id)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
-        names = _in_order(result, streaming.sources)
+        uses, names = _in_order(result, streaming.sources)
         write_folder(
             streaming,
+            [streaming.sources[name] for name in uses],
             [streaming.sources[name] for name in names],
             batch_id=job.batch_id,
             watermark_ms=job.watermark_ms,
@@ -179,17 +180,17 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
 
 
-def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> list[str]:
-    """The sources' names by their position in the query: as Spark numbers them, from left to right, each once."""
+def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:
+    """Names of sources by their position in the query, from left to right: each use, as an entry of the log has them;
+    and each relation once, by which Spark numbers the sources' own logs."""
     leaves = result._jdf.queryExecution().analyzed().collectLeaves()
     seen: list[Any] = []
-    found = []
+    uses, once = [], []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         kind = leaf.getClass().getSimpleName()
-        if not kind.startswith("StreamingRelation") or any(leaf.equals(other) for other in seen):
+        if not kind.startswith("StreamingRelation"):
             continue
-        seen.append(leaf)
         options = leaf.dataSource().options() if kind == "StreamingRelation" else leaf.extraOptions()
         name = options.get(SOURCE)
         if hasattr(name, "getOrElse"):  # of Scala's map
@@ -200,8 +201,11 @@ def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> list[str]:
                 "the transform opened a stream of its own; a batch reads what was planned, so make the result of "
                 "batch.sources",
             )
-        found.append(name)
-    return found
+        uses.append(name)
+        if not any(leaf.equals(other) for other in seen):
+            seen.append(leaf)
+            once.append(name)
+    return uses, once
 
 
 def _asks_for_another(query: Any, commit: Mapping[str, Any], job: Job) -> bool:

@@ -18,6 +18,7 @@ _VOID = "-"
 
 def write_folder(
     streaming: Streaming,
+    uses: Sequence[Stream],
     streams: Sequence[Stream],
     *,
     batch_id: int,
@@ -27,7 +28,8 @@ def write_folder(
 ) -> None:
     """Make the folder. What is there of an earlier life of it is an error: an attempt runs once.
 
-    :param streams: in the order in which the query's plan has its sources; one may be there twice.
+    :param uses: in the order in which the query's plan has its sources; one that it uses twice is there twice.
+    :param streams: the same, each relation of the plan once: by that Spark numbers the sources' own logs.
     :param conf: what the query's state was made with, or will be.
     :raises FileExistsError: if the folder is there.
     """
@@ -43,13 +45,13 @@ def write_folder(
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
         commit = {"nextBatchWatermarkMs": watermark_ms, "stateUniqueIds": before.get("ids", {})}
-        starts = [stream.start or _VOID for stream in streams]
+        starts = [stream.start or _VOID for stream in uses]
         _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
         _write(folder / "commits" / str(batch_id - 1), "v2\n" + json.dumps(commit, separators=(",", ":")))
     for position, stream in enumerate(streams):
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
-    ends = [stream.end or _VOID for stream in streams]
+    ends = [stream.end or _VOID for stream in uses]
     # Last: with it the batch is planned, for Spark.
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
 

@@ -66,10 +66,16 @@ def test_a_driver_that_is_killed_anywhere_leaves_the_table_of_an_uninterrupted_r
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
 
 
+COUNTS_OF_A_BUNDLE = """
+def transform(batch):
+    return batch.sources["orders"].groupBy("id").count()
+"""
+
+
 def test_a_task_that_dies_between_publish_and_commit_goes_on_from_what_it_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = StatefulWorld(tmp_path)
+    world = StatefulWorld(tmp_path, COUNTS_OF_A_BUNDLE)
     world.land("a", 1)
 
     def killed(*args: object, **kwargs: object) -> None:
