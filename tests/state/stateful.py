@@ -16,7 +16,7 @@ from airflow_provider_microbatch.execution.summary import BatchSummary, RunSumma
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.job import Job, Transform
+from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.location import open_store
@@ -65,7 +65,7 @@ class StatefulWorld:
         self.root = root
         self.transform = transform
         self.schema = schema
-        self.sources = ("orders",)
+        self.sources: tuple[str, ...] = ("orders",)
         self.options: dict[str, Any] = {"output_mode": mode, "conf": CONF, **more}
         self.engine = engine or SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
         self.clock = 1_700_000_000_000
@@ -107,7 +107,7 @@ class StatefulWorld:
         path = self._landing(source) / f"{name}.json"
         path.write_text("".join(json.dumps(value) + "\n" for value in values))
 
-    def code(self) -> tuple[Code, Transform | None]:
+    def code(self) -> tuple[Code, Transform | Flow | None]:
         """Of a module of these tests, or of a text that is written into a bundle."""
         if "\n" not in self.transform:
             module, _, function = self.transform.partition(":")

@@ -24,7 +24,7 @@ WINNER, LOSER, NEXT = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
 
 def stateful(tmp_path: Path, **changes: Any) -> Pipeline:
-    values = {
+    values: dict[str, Any] = {
         "checkpoint": str(tmp_path / "checkpoint"),
         "sources": {"orders": FileSource(str(tmp_path / "landing"), format="json", schema="id long")},
         "sink": FileSink(str(tmp_path / "lake"), format="json"),
