@@ -58,7 +58,7 @@ def request_replay(
     ]
     is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
     if is_new_clear:
-        check_replay(checkpoint, key, commit)
+        check_replay(checkpoint, key, commit.progress)
         check_not_elsewhere(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.identity import expected
@@ -153,9 +153,9 @@ def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
         )
 
 
-def check_replay(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> None:
-    """:raises CheckpointError: if the batch kept state, and is not the newest."""
-    if commit.progress.get("state") is not None:
+def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
+    """:raises CheckpointError: if the batch with this result has kept state, and is not the newest."""
+    if result.get("state") is not None:
         check_is_newest(checkpoint, key)
 
 

@@ -28,7 +28,7 @@ MUTATIONS = [
         name="an older batch that kept state is replayed",
         why="its output contradicts the batches that have gone on from it",
         file="execution/replay.py",
-        old="        check_replay(checkpoint, key, commit)\n",
+        old="        check_replay(checkpoint, key, commit.progress)\n",
         new="",
         tests=(BATCHES,),
     ),
