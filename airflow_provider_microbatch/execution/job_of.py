@@ -8,6 +8,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.execution.stateful import streaming_of
 from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
@@ -33,6 +34,10 @@ def job_of(
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
     reads, absent = sources.reads(planned.ranges)
+    streaming = None
+    if pipeline.stateful:
+        streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
+        reads, absent = {}, {}
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     job = Job(
@@ -48,6 +53,7 @@ def job_of(
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
         identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
+        streaming=streaming,
     )
     if not pipeline.split_wise:
         return job

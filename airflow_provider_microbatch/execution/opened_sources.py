@@ -16,6 +16,7 @@ from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import HIDDEN, refusal
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext, Split
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -221,6 +222,14 @@ class OpenedSources:
             else:
                 absent[name] = why
         return reads, absent
+
+    def streams(self, ranges: Ranges) -> dict[str, Stream]:
+        """How Spark's streaming engine reads the ranges, by source.
+
+        :raises SourceError: as :meth:`reads`.
+        """
+        self.check_named(ranges)
+        return {name: source.stream(*ranges.of(name)) for name, source in self._each()}
 
     def splits_of(self, ranges: Ranges) -> dict[str, list[Split]]:
         """The splits of each source's range; of one that is late, or can have no frame, none are known."""

@@ -113,6 +113,21 @@ def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     return ReadResult(frame=ordered, learned=learned, told=told(arguments), columns=_filled(arguments, known))
 
 
+def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
+    """The files of a source as a stream: which of them a batch reads is in the query's checkpoint.
+
+    :param arguments: as of :func:`read`, and ``path`` (what the source lists) and ``tag`` (options that name it).
+    """
+    schema = _declared(arguments)
+    assert schema is not None, "a stream of files has the schema that its pipeline was checked for"
+    reader = spark.readStream.format(arguments["format"]).schema(schema)
+    for key, value in {**arguments["options"], **arguments["tag"]}.items():
+        reader = reader.option(key, value)
+    # As in a read: neither may leave out rows without a word.
+    reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+    return reader.load("file://" + _literally(arguments["path"]))
+
+
 def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
     """Whether files give a column that their folders give too; False if they are empty.
 

@@ -22,6 +22,7 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources.intervals import (
     CommittedRange,
     HeldRange,
@@ -135,6 +136,11 @@ class Source(Definition, ABC):
         return None
 
     @property
+    def refuses_streams(self) -> str | None:
+        """Why a stateful pipeline cannot have the source, in words; None if :meth:`OpenSource.stream` is there."""
+        return "it has no form that Spark's streaming engine reads a planned range by"
+
+    @property
     def gives_up(self) -> bool:
         """Whether what is committed may be gone from the source afterwards."""
         return False
@@ -213,6 +219,14 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
+
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+        """How Spark's streaming engine reads ``(start, end]``: what its own source would have in a checkpoint. Asked
+        where :attr:`Source.refuses_streams` is None.
+
+        :raises SourceChangedError: as :meth:`read` does.
+        """
+        raise SourceError(f"a {type(self).__name__} is not read as a stream.")
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """The splits of ``(start, end]``, in the order in which they are read: each row of the range is in one of them,

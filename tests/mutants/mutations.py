@@ -23,6 +23,7 @@ from tests.mutants import (
     of_several_sinks,
     of_sources,
     of_sql,
+    of_state,
     of_subtasks,
     of_tables,
 )
@@ -49,5 +50,6 @@ MUTATIONS = [
     *of_sources.MUTATIONS,
     *of_subtasks.MUTATIONS,
     *of_sql.MUTATIONS,
+    *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
 ]

@@ -108,6 +108,8 @@ def blocks(page: Path) -> list[str]:
 def _adapted(name: str, text: str, folder: Path, *, engine: str = "spark_connect") -> Documented:
     own = re.search(r'DAG\(\s*"(\w+)"', text)
     assert own is not None, text
+    if "stateful=True" in text:
+        engine = "spark_default"  # a Connect server is refused
     dag_id = f"{name}__{own[1]}"
     text = re.sub(r'(DAG\(\s*)"\w+"', rf'\1"{dag_id}"', text)
     text = re.sub(r'schedule="(?!@continuous)[^"]+"', 'schedule="* * * * * */10"', text)  # every ten seconds

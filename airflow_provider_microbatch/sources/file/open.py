@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
@@ -158,6 +159,13 @@ class OpenFileSource(OpenSource):
         """A split for each file, as soon as the columns are known."""
         files = self._usable(start, end)
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
+
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+        """The range as the first or second entry of a log of Spark's own source."""
+        files = self._usable(start, end)
+        return self._reads.stream(
+            files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
+        )
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
