@@ -33,10 +33,10 @@ from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
-from airflow_provider_microbatch.sinks.delta.places import Places
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.placed.places import Places
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
