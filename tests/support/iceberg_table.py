@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 
 TOP = Path(__file__).resolve().parents[2]
 CONN_ID = "iceberg_of_tests"
-TABLE = "shop.orders"
+NAMESPACE = "shop"
 
 
 def catalog_file(folder: Path) -> Path:
@@ -31,14 +31,14 @@ def connection_of(folder: Path) -> Connection:
     return Connection(conn_id=CONN_ID, conn_type="iceberg", extra=extra)
 
 
-def sink_in(folder: Path, **given: Any) -> IcebergSink:
-    """Of the table in a folder."""
-    return IcebergSink(CONN_ID, TABLE, path=str(folder / "orders"), **given)
+def sink_in(folder: Path, name: str = "orders", **given: Any) -> IcebergSink:
+    """Of a table in a folder."""
+    return IcebergSink(CONN_ID, f"{NAMESPACE}.{name}", path=str(folder / name), **given)
 
 
-def opened_in(folder: Path, **given: Any) -> OpenIceberg:
+def opened_in(folder: Path, name: str = "orders", **given: Any) -> OpenIceberg:
     """The same, opened."""
-    return OpenIceberg(sink_in(folder, **given), SinkContext(connect=lambda _: connection_of(folder)))
+    return OpenIceberg(sink_in(folder, name, **given), SinkContext(connect=lambda _: connection_of(folder)))
 
 
 def batches_of(folder: Path) -> dict[BatchKey, list[dict[str, Any]]]:
