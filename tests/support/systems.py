@@ -3,6 +3,7 @@ the simulator know systems by the names of :data:`SYSTEMS` alone."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -341,6 +342,12 @@ class FilesIntoDelta(FilesOnPosix):
 
 class FilesIntoIceberg(FilesOnPosix):
     """The same into an Iceberg table."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        # Before tasks are forked from this process: imported in each, it would cost ten times what the task is to do.
+        importlib.import_module("pyiceberg.catalog.sql")
+        importlib.import_module("pyiceberg.io.pyarrow")
 
     def sink(self) -> Sink:
         connections.find_by(lambda _: iceberg_table.connection_of(self._root))

@@ -77,16 +77,13 @@ class Look:
             id, sequence = map(int, told.split())
         except ValueError as error:
             raise SinkError(f"the property {self.mark}={told!r:.80} is no snapshot: somebody changed it.") from error
-        oldest = None
         for snapshot in self.chain():
             if snapshot.snapshot_id == id:
                 return None
             if (snapshot.sequence_number or 0) < sequence:
                 return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
-            oldest = snapshot
-        if oldest is None:
-            return f"to nothing, behind snapshot {id}"
-        is_expired = self.table.metadata.snapshot_by_id(id) is None and oldest.parent_snapshot_id is not None
+        # All that is left of the branch's history is newer. Who expires snapshots may also cut the link to their parents.
+        is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
         return None if is_expired else f"to a history without snapshot {id}"
 
     def commits_after(self, snapshot_id: int | None) -> str:
