@@ -82,7 +82,7 @@ class Look:
                 return None
             if (snapshot.sequence_number or 0) < sequence:
                 return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
-        # All that is left of the branch's history is newer. Who expires snapshots may also cut the link to their parents.
+        # All that is left of the branch is newer. Who expires snapshots may also cut the links to their parents.
         is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
         return None if is_expired else f"to a history without snapshot {id}"
 
