@@ -29,6 +29,7 @@ from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
 from tests.support import iceberg_table
+from tests.support.foreach_sinks import RowsInSqlite
 from tests.tables.stages import write_stage_table
 
 
@@ -79,6 +80,10 @@ SYSTEMS = {
         make=iceberg_table.sink_in,
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and expiry removes it
+    ),
+    "foreach": Kind(
+        make=lambda folder: RowsInSqlite(str(folder / "stages"), str(folder / "rows.db"), format="json"),
+        write_stage=write_stage,
     ),
     "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
     "postgres, merged": Kind(

@@ -234,6 +234,27 @@ def test_a_stage_that_was_cut_off_before_its_commit_is_published_by_who_comes_ne
     assert rows(after) == {(7, 1): 3}
 
 
+@pytest.mark.parametrize("partition_by", [(), ("id",)], ids=["plain", "partitioned"])
+def test_a_replay_in_a_file_that_others_have_merged_leaves_all_rows_of_others(
+    folder: Path, partition_by: tuple[str, ...]
+) -> None:
+    sink = opened_in(folder, partition_by=partition_by)
+    columns = {"id": "long", "epoch": "long"}
+    for number in (6, 7):
+        key = BatchKey("live", number)
+        write_rows(sink, 1, [[{"id": 1, "epoch": 1}]], columns, batch=batch_of(key))
+        sink.publish(expect(key), 1)
+    append_one = pa.table({"id": pa.array([1], pa.int64()), "epoch": pa.array([9], pa.int64())})
+    table(sink).append(append_one)
+    table(sink).overwrite(table(sink).scan().to_arrow())  # one file of all
+    assert len(list(table(sink).scan().plan_files())) == 1
+    write_rows(sink, 2, [[{"id": 1, "epoch": 2}]], columns)
+    sink.replace(EXPECTED, 2)
+    assert rows(sink) == {(6, 1): 1, (7, 2): 1, (None, 9): 1}
+    assert sink.withdraw(EXPECTED, 2)
+    assert rows(sink) == {(6, 1): 1, (None, 9): 1}
+
+
 def test_a_table_that_was_dropped_or_made_anew_is_not_taken_for_an_empty_one(sink: OpenIceberg) -> None:
     publish(sink, 6)
     schema = table(sink).schema()

@@ -77,12 +77,9 @@ def _take_out(found: Removal, task: FileScanTask, key: BatchKey) -> None:
     rows = sum(part.num_rows for part in _read(table, task, _is_of(key), RESERVED_COLUMNS))
     if rows == 0:
         return
-    from pyiceberg.expressions import Not
-
     found.rows += rows
     found.removed.append(task.file)
-    rest = _read(table, task, Not(_is_of(key)))
-    found.added += _written(table, rest)
+    found.added += _written(table, _read(table, task, _is_of_others(key)))
 
 
 def _is_of(key: BatchKey) -> BooleanExpression:
@@ -92,6 +89,18 @@ def _is_of(key: BatchKey) -> BooleanExpression:
     lane, number = RESERVED_COLUMNS
     return And(
         EqualTo(term=Reference(lane), value=literal(key.lane)), EqualTo(term=Reference(number), value=literal(key.id))
+    )
+
+
+def _is_of_others(key: BatchKey) -> BooleanExpression:
+    """Not just the negation: of a row that nobody published by a batch, and whose columns are null, neither is true."""
+    from pyiceberg.expressions import IsNull, NotEqualTo, Or, Reference
+    from pyiceberg.expressions.literals import literal
+
+    lane, number = map(Reference, RESERVED_COLUMNS)
+    return Or(
+        Or(IsNull(term=lane), IsNull(term=number)),
+        Or(NotEqualTo(term=lane, value=literal(key.lane)), NotEqualTo(term=number, value=literal(key.id))),
     )
 
 
