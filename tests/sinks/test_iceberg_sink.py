@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
@@ -155,6 +156,25 @@ def test_of_two_who_publish_one_batch_at_once_one_does(sink: OpenIceberg, monkey
 
 def _publishes(folder: Path, number: int) -> None:
     publish(opened_in(folder), number)
+
+
+def test_a_catalog_whose_tables_somebody_else_is_making_is_opened(
+    sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = list[str]()
+    make = SqlCatalog.create_tables
+
+    def losing(self: SqlCatalog) -> None:
+        make(self)
+        if not others:
+            others.append("somebody")
+            with self.engine.begin() as connection:
+                connection.exec_driver_sql("CREATE TABLE iceberg_tables (a TEXT)")
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", losing)
+    publish(sink, 0)
+    assert others
+    assert rows(sink) == {(0, 1): 3}
 
 
 def test_processes_that_publish_at_once_lose_nothing(sink: OpenIceberg, folder: Path) -> None:

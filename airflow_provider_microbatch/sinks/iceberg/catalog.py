@@ -51,8 +51,13 @@ class OpenCatalog:
             name, properties = properties_of(self._connect(self._conn_id))
             self._secrets = tuple(secrets_of(properties))
             try:
-                with self.reporting("open"):
-                    catalog = load_catalog(name, **properties)
+                try:
+                    with self.reporting("open"):
+                        catalog = load_catalog(name, **properties)
+                except CatalogBusyError:
+                    # Of two who make the tables of a new catalog in SQL at once one is refused, and finds them then.
+                    with self.reporting("open"):
+                        catalog = load_catalog(name, **properties)
             except MicroBatchError:
                 raise
             except (ValueError, KeyError, ImportError) as error:
