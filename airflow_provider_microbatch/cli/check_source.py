@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.cli.setting import positive
 from airflow_provider_microbatch.cli.trying import add_setting, made, tell
 from airflow_provider_microbatch.registry import load_class
 
@@ -24,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source", metavar="MODULE:CLASS", help="the class; its module is looked for in the working directory too"
     )
     add_setting(parser, "source")
-    parser.add_argument("--batches", type=_positive, default=3, metavar="N",
+    parser.add_argument("--batches", type=positive, default=3, metavar="N",
                         help="so many ranges are planned and read at most (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--rows", type=_positive, default=100, metavar="N",
+    parser.add_argument("--rows", type=positive, default=100, metavar="N",
                         help="so many rows each shall have at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--commit", action="store_true", help="call its commit too, for what was read here")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -67,9 +68,3 @@ def _made(path: str, fields: dict[str, Any]) -> Any:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)

@@ -120,6 +120,10 @@ class IcebergSink(Sink):
     def can_withdraw(self) -> bool:
         return True
 
+    @property
+    def remembers_batches(self) -> bool:
+        return True
+
     def is_same_place(self, other: Sink) -> bool:
         return (
             isinstance(other, IcebergSink)
