@@ -79,4 +79,28 @@ MUTATIONS = [
         new="            pass",
         tests=(SINK,),
     ),
+    Mutation(
+        name="a snapshot that is no batch's hides a rollback of before",
+        why="batches count as in whose rows are gone",
+        file="sinks/iceberg/log.py",
+        old='{metadata.next_sequence_number()}"} if told else {}',
+        new='{metadata.next_sequence_number()}"}',
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a rollback is not noticed",
+        why="batches count as in whose rows are gone",
+        file="sinks/iceberg/log.py",
+        old="            if (snapshot.sequence_number or 0) < sequence:",
+        new="            if False:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a replay takes rows of nobody along",
+        why="rows that others have written are gone",
+        file="sinks/iceberg/removing.py",
+        old="        Or(IsNull(term=lane), IsNull(term=number)),\n",
+        new="        NotEqualTo(term=lane, value=literal(key.lane)),\n",
+        tests=(SINK,),
+    ),
 ]

@@ -234,6 +234,21 @@ def test_files_that_are_removed_come_to_be_in_the_table_by_no_commit_that_is_on_
     assert rows(sink) == {(6, 1): 3}
 
 
+def test_a_rollback_is_noticed_and_still_so_when_a_dead_attempts_files_were_removed(sink: OpenIceberg) -> None:
+    publish(sink, 5)
+    first = table(sink).current_snapshot()
+    assert first is not None
+    publish(sink, 6)
+    table(sink).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    write_delta_stage(sink, 1)
+    with pytest.raises(SinkError, match=f"rolled back to snapshot {first.snapshot_id}"):
+        sink.publish(EXPECTED, 1)
+    assert sink.drop_stage(BATCH, 1)
+    with pytest.raises(SinkError, match="rolled back"):
+        sink.check()
+    assert rows(sink) == {(5, 1): 3}
+
+
 def test_a_stage_that_was_cut_off_before_its_commit_is_published_by_who_comes_next(
     sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,7 +272,8 @@ class IcebergLog:
                     for one in removed:
                         producer.delete_data_file(one)
                 names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
-                mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"}
+                # Not by a snapshot that is no batch's: behind it a rollback of before would not be noticed any more.
+                mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"} if told else {}
                 transaction.set_properties({**told, **names, **mark})
                 # What is known of the files' columns and partitions is known by ids of this schema and this spec.
                 transaction._apply(
