@@ -376,6 +376,8 @@ def test_a_connection_says_where_the_catalog_is_and_keeps_its_secrets(folder: Pa
     assert secret not in str(error.value)
     assert "longkey" not in str(error.value)
     assert error.value.__cause__ is None
+    with pytest.raises(SinkError, match=r"cannot read .*: no answer to \*\*\*"), catalog.reporting("read"):
+        raise OSError("no answer to longkey")
 
 
 @settings(deadline=None, max_examples=60)
