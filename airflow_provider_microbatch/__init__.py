@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.delta import DeltaSink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.foreach import ForeachSink
+    from airflow_provider_microbatch.sinks.iceberg import IcebergSink
     from airflow_provider_microbatch.sinks.merge import Merge
     from airflow_provider_microbatch.sinks.postgres import PostgresSink
     from airflow_provider_microbatch.sinks.table import TableSink
@@ -37,6 +39,8 @@ __all__ = [
     "DeltaSink",
     "FileSink",
     "FileSource",
+    "ForeachSink",
+    "IcebergSink",
     "JdbcSource",
     "JobStatusHook",
     "KafkaSource",
@@ -58,6 +62,8 @@ _LAZY = {
     "DeltaSink": "airflow_provider_microbatch.sinks.delta",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "ForeachSink": "airflow_provider_microbatch.sinks.foreach",
+    "IcebergSink": "airflow_provider_microbatch.sinks.iceberg",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",

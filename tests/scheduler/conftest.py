@@ -86,6 +86,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
         "MICROBATCH_HOUR": str(TODAY.hour),
         "SPARK_CONF_DIR": str(home / "spark"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "AIRFLOW_CONN_LAKE": json.dumps(
+            {"conn_type": "iceberg", "extra": {"type": "sql", "uri": f"sqlite:///{home / 'catalog.db'}"}}
+        ),
         "AIRFLOW_CONN_CHECKPOINTS": json.dumps(
             {"conn_type": "postgres", "host": "127.0.0.1", "port": database_server.port, "login": "postgres",
              "schema": "checkpoints"}

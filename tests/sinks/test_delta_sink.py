@@ -21,8 +21,9 @@ from pyarrow import compute
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
-from airflow_provider_microbatch.sinks.delta import DeltaSink, adding
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.placed import places
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
 
@@ -254,7 +255,7 @@ def test_of_attempts_that_publish_at_once_in_processes_of_their_own_one_is_in(
 def test_who_dies_while_it_publishes_is_followed_by_whoever_comes_next(
     sink: OpenSink, root: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_microbatch.sinks.delta.places import Places
+    from airflow_provider_microbatch.sinks.placed.places import Places
 
     publish(sink, 6)
     owner: Any = Places if step == "take" else DeltaLog
@@ -336,11 +337,11 @@ def test_partitions_of_any_value_are_read_back(root: Path) -> None:
 def test_names_that_the_log_is_about_to_have_are_on_disk_before_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut between them would leave a table that names a file which is not there."""
     sink, synced = opened(root, partition_by=["country"]), list[Path]()
-    monkeypatch.setattr(adding, "sync", synced.append)
+    monkeypatch.setattr(places, "sync", synced.append)
     commit = DeltaLog.create
 
     def looking(self: DeltaLog, adds: Any, **given: Any) -> bool:
-        assert [(root / add.path).parent for add in adds] == synced
+        assert [(root / add.path).parent for add in adds] == synced[-len(adds) :]
         return commit(self, adds, **given)
 
     monkeypatch.setattr(DeltaLog, "create", looking)

@@ -6,20 +6,12 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.file.posix import sync
-
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
-
-_PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
-"""Paths of which every reader and writer has one spelling. delta-rs encodes an umlaut in the log; Spark's VACUUM lists
-the file as it is called, finds no such name there, and removes it."""
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -35,30 +27,6 @@ def partition_values(file: str) -> dict[str, str | None]:
     """
     pairs = (part.partition("=") for part in file.split("/")[:-1])
     return {_unescaped(name): None if value == _NULL else _unescaped(value) for name, _, value in pairs}
-
-
-def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Give files a plain path where Spark's has other signs. Idempotent.
-
-    :param folder: where they lie.
-    :return: for each file its path in the manifest, and the one below ``folder`` that it has now.
-    :raises SinkError: if one is missing, or is not as long as it was: somebody else was there.
-    """
-    for number, (file, size) in enumerate(sorted(manifest.files.items())):
-        now = file if _PLAIN.fullmatch(file) else f"part-{number:05}.parquet"
-        path = folder / now
-        if now != file and (folder / file).exists():
-            (folder / file).rename(path)
-        found = path.lstat().st_size if path.is_file() and not path.is_symlink() else None
-        if found != size:
-            what = "is gone" if found is None else f"has {found} bytes, not {size}"
-            raise SinkError(
-                f"{path} {what}: somebody removed or changed what batch {manifest.key} attempt {manifest.epoch} wrote "
-                "(a VACUUM that keeps less than a day?). It was not published; run the batch again."
-            )
-        yield file, now
-    # Also what an earlier try has renamed: the log must not outlive, in a power cut, a name that it has.
-    sync(folder)
 
 
 def add_of(root: Path, path: str, values: Mapping[str, str | None]) -> AddAction | None:

@@ -22,10 +22,10 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
-from airflow_provider_microbatch.sinks.delta.places import DATA, REST, folder_of_batch
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
