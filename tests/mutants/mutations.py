@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     of_attempts,
     of_batches,
+    of_channels,
     of_commands,
     of_intervals,
     of_janitor,
@@ -30,6 +31,7 @@ MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
     *of_batches.MUTATIONS,
+    *of_channels.MUTATIONS,
     *of_commands.MUTATIONS,
     *of_intervals.MUTATIONS,
     *of_janitor.MUTATIONS,

@@ -123,7 +123,9 @@ def test_a_child_waits_for_all_parents_and_for_those_that_nobody_has_begun() -> 
     assert eligible({"a": done, "b": {"rows": 0}}, there).keys() == {"b"}
     assert eligible({"a": done, "b": done}, there).keys() == {"c"}
     assert eligible({"a": done, "b": done, "c": done}, there).keys() == {"d", "e"}
-    assert eligible({}, listed(c=("a", "b"), d=("c",))).keys() == {"c"}, "parents that are gone are waited for by nobody"
+    assert eligible({}, listed(c=("a", "b"), d=("c",))).keys() == {"c"}, (
+        "parents that are gone are waited for by nobody"
+    )
 
 
 def test_the_record_wins_and_what_has_ended_does_not_return() -> None:

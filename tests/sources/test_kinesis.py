@@ -12,7 +12,9 @@ import pytest
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
-from airflow_provider_microbatch.runtime.channels import ChannelError, read_here
+from airflow_provider_microbatch.runtime import channel_ends
+from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, read_here, told
+from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
 from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
@@ -171,6 +173,40 @@ def test_a_range_is_read_again_exactly_or_not_at_all(tmp_path: Path) -> None:
     assert world.told["gaps"] == [A]
     world.stream.arrange("trim", A, 2)
     assert "gone" in (world.open().not_replayable(begins, end) or "")
+
+
+def executor(world: World, read: Read) -> Iterator[list[str]]:
+    """What a task of Spark's reads, batch by batch."""
+    import pyarrow as pa
+
+    numbers = [pa.record_batch({"id": list(range(len(read.arguments["groups"])))})]
+    for batch in _read_groups(read.arguments, world.open().secrets(), iter(numbers)):
+        yield [value.decode() for value in batch.column("data").to_pylist()]
+
+
+def test_a_task_that_runs_again_reads_what_the_first_one_read_though_more_has_come(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    read = world.open().read_late(None)
+    assert [*executor(world, read)] == [["1"]]
+    world.stream.send(["2"])
+    assert [*executor(world, read)] == [["1"]]
+    other_attempt = world.open().read_late(None)
+    assert [*executor(world, other_attempt)] == [["1", "2"]]
+    assert told(read.arguments, ends=channel_ends.all_of(read.arguments["ends"]))["ends"][A]["rows"] == 1
+
+
+def test_of_two_tasks_that_read_at_once_the_one_that_comes_to_another_end_fails(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    read = world.open().read_late(None)
+    slow = executor(world, read)
+    assert next(slow) == ["1"]
+    assert [*executor(world, read)] == [["1"]]
+    world.stream.send(["2"])
+    with pytest.raises(ChannelError, match=r"orders.*by two tasks at once"):
+        next(slow), next(slow)
+    assert [*executor(world, read)] == [["1"]]
 
 
 @pytest.mark.parametrize("what", ["refusals", "sparse"])

@@ -1,0 +1,147 @@
+"""Mutations of sources of channels, and of Kinesis."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+GRAPH = "tests/sources/test_channels.py"
+KINESIS = "tests/sources/test_kinesis.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a child is read beside its parents",
+        why="newer changes of a key come before older ones",
+        file="sources/channels/graph.py",
+        old="        and all(is_finished(position, parent) or parent not in listed for parent in channel.parents)\n",
+        new="",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a child of two waits for one of them",
+        why="the rows of the other come after its child's",
+        file="sources/channels/graph.py",
+        old="        and all(is_finished(position, parent)",
+        new="        and (not channel.parents or any)(is_finished(position, parent)",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a channel that has ended begins again",
+        why="its rows come twice",
+        file="sources/channels/graph.py",
+        old="for channel, at in ends.items() if not is_finished(position, channel)}}",
+        new="for channel, at in ends.items()}}",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a channel is forgotten while it can be listed",
+        why="it is taken for a new one, and read again",
+        file="sources/channels/graph.py",
+        old="channel not in listed and at.get",
+        new="at.get",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="what an old listing lacks is gone",
+        why="a channel that is there counts as lost",
+        file="sources/channels/open.py",
+        old="            listed = self._server.channels(max_age=0)\n",
+        new="",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a channel that went unread is passed over without a word",
+        why="rows are lost, and nobody knows",
+        file="sources/channels/open.py",
+        old="        if expired and self._source.on_data_loss == FAIL:\n",
+        new="        if False:\n",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a quiet channel gets no batch",
+        why="when its last row is gone nobody can tell whether others went with it",
+        file="sources/channels/open.py",
+        old="            or self._is_to_be_renewed(start, candidates)\n",
+        new="",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="what the server was told is not read back",
+        why="people see a progress that nobody keeps",
+        file="sources/channels/open.py",
+        old="        if lost:\n",
+        new="        if False:\n",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a range that lacks rows passes for whole",
+        why="a replay puts fewer rows in the place of what was there",
+        file="runtime/channels.py",
+        old="        gap = self._count != wanted\n",
+        new="        gap = False\n",
+        tests=(GRAPH, KINESIS),
+    ),
+    Mutation(
+        name="the last to say where a channel ends decides",
+        why="a frame that is used twice has other rows the second time",
+        file="runtime/channel_ends.py",
+        old="        os.link(hidden, path)  # whole at once, and never over another\n",
+        new="        path.unlink(missing_ok=True)\n        os.link(hidden, path)\n",
+        tests=(GRAPH, KINESIS),
+    ),
+    Mutation(
+        name="a task that runs again reads up to where it comes",
+        why="its rows are more than the batch says it has: they come twice",
+        file="runtime/channels.py",
+        old="    known = None if folder is None else channel_ends.get(folder, channel)\n",
+        new="    known = None\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="of two tasks at once both have come to an end",
+        why="Spark takes the rows of the one whose end is not the batch's",
+        file="runtime/channels.py",
+        old='    if (chosen["rows"], chosen.get("after")) != (one.end["rows"], one.end.get("after")):\n',
+        new="    if False:\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="a channel that nobody has read to its end ends where it began",
+        why="rows are in the table, and in the next batch once more",
+        file="runtime/channels.py",
+        old="    if missing:\n",
+        new="    if False:\n",
+        tests=("tests/runtime/test_channels.py",),
+    ),
+    Mutation(
+        name="the record that a shard is read from is read once more",
+        why="each batch begins with the last row of the one before",
+        file="runtime/kinesis.py",
+        old='            new = [one for one in records if not self._is_read(one["SequenceNumber"], here)]\n',
+        new="            new = records\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="what retention took unread is not missed",
+        why="rows are lost, and nobody knows",
+        file="runtime/kinesis.py",
+        old="                gap = not is_there and self._may_lack(at, now_ms=asked_ms)\n",
+        new="                gap = False\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="a quiet shard whose last record is gone counts as loss",
+        why="a pipeline stops though it has all",
+        file="runtime/kinesis.py",
+        old="                gap = not is_there and self._may_lack(at, now_ms=asked_ms)\n",
+        new="                gap = not is_there\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
+        name="shards that were closed before the first plan are read by who begins at the latest",
+        why="what was there before comes too",
+        file="sources/kinesis/stream.py",
+        old="        if self._source.start == LATEST:\n",
+        new="        if False:\n",
+        tests=(KINESIS,),
+    ),
+]
