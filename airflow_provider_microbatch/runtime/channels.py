@@ -167,6 +167,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         :class:`ChannelRead` and :func:`told` need.
     """
     groups = arguments["groups"]
+    if arguments["ends"] is None and any("end" not in piece for group in groups for piece in group):
+        raise ChannelError(f"source {arguments['name']!r}: there is no folder for where an attempt comes to: ends_dir.")
     if not groups:
         return ReadResult(
             frame=spark.createDataFrame([], arguments["schema"]), ended=lambda: told(arguments, ends={})

@@ -70,47 +70,6 @@ class World:
         return True
 
 
-ACTS: dict[str, Callable[[World, random.Random], object]] = {
-    "row": lambda world, choice: world.tunnel.put(choice),
-    "rows": lambda world, choice: [world.tunnel.put(choice) for _ in range(5)],
-    "split": lambda world, choice: world.tunnel.split(choice),
-    "merge": lambda world, choice: world.tunnel.merge(choice),
-    "merge, then split": lambda world, choice: (world.tunnel.merge(choice), world.tunnel.split(choice)),
-    "batch": lambda world, choice: world.batch(),
-    "batch that crashes": lambda world, choice: world.batch(crashes=True),
-    "a listing that is kept": lambda world, choice: setattr(world.tunnel, "stale", world.tunnel.listing()),
-    "a new listing": lambda world, choice: setattr(world.tunnel, "stale", None),
-    "what was read expires": lambda world, choice: world.tunnel.expire(parse(world.committed or "{}", where="here")),
-}
-
-
-@settings(max_examples=150, deadline=None)
-@given(acts=st.lists(st.sampled_from(sorted(ACTS)), max_size=25), seed=st.integers(0, 2**16))
-def test_each_row_is_read_once_and_parents_before_their_children(acts: list[str], seed: int) -> None:
-    choice = random.Random(seed)
-    with TemporaryDirectory() as folder:
-        world = World(Path(folder))
-        for act in acts:
-            ACTS[act](world, choice)
-        world.tunnel.stale = None
-        while world.batch():
-            pass
-        read = [row for batch in world.batches for rows in batch.values() for row in rows]
-        assert sorted(read) == list(range(world.tunnel.count))
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for number, batch in enumerate(world.batches):
-            for channel, rows in batch.items():
-                if rows:
-                    first.setdefault(channel, number)
-                    last[channel] = number
-        for child, parents in world.tunnel.parents.items():
-            for parent in parents:
-                assert last.get(parent, -1) < first.get(child, len(world.batches)), f"{child} came before {parent}"
-        for channel, rows in world.tunnel.rows.items():
-            assert [row for batch in world.batches for row in batch.get(channel, [])] == rows
-
-
 def listed(**parents: tuple[str, ...]) -> dict[str, Channel]:
     return {name: Channel(id=name, parents=of) for name, of in parents.items()}
 
@@ -250,3 +209,44 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     assert world.open().latest_offset(old) is LATE
     _, told = read_here(world.open().read_late(old).arguments, {})
     assert world.open().resolve(old, told) == world.committed
+
+
+ACTS: dict[str, Callable[[World, random.Random], object]] = {
+    "row": lambda world, choice: world.tunnel.put(choice),
+    "rows": lambda world, choice: [world.tunnel.put(choice) for _ in range(5)],
+    "split": lambda world, choice: world.tunnel.split(choice),
+    "merge": lambda world, choice: world.tunnel.merge(choice),
+    "merge, then split": lambda world, choice: (world.tunnel.merge(choice), world.tunnel.split(choice)),
+    "batch": lambda world, choice: world.batch(),
+    "batch that crashes": lambda world, choice: world.batch(crashes=True),
+    "a listing that is kept": lambda world, choice: setattr(world.tunnel, "stale", world.tunnel.listing()),
+    "a new listing": lambda world, choice: setattr(world.tunnel, "stale", None),
+    "what was read expires": lambda world, choice: world.tunnel.expire(parse(world.committed or "{}", where="here")),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(acts=st.lists(st.sampled_from(sorted(ACTS)), max_size=25), seed=st.integers(0, 2**16))
+def test_each_row_is_read_once_and_parents_before_their_children(acts: list[str], seed: int) -> None:
+    choice = random.Random(seed)
+    with TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        for act in acts:
+            ACTS[act](world, choice)
+        world.tunnel.stale = None
+        while world.batch():
+            pass
+        read = [row for batch in world.batches for rows in batch.values() for row in rows]
+        assert sorted(read) == list(range(world.tunnel.count))
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, batch in enumerate(world.batches):
+            for channel, rows in batch.items():
+                if rows:
+                    first.setdefault(channel, number)
+                    last[channel] = number
+        for child, parents in world.tunnel.parents.items():
+            for parent in parents:
+                assert last.get(parent, -1) < first.get(child, len(world.batches)), f"{child} came before {parent}"
+        for channel, rows in world.tunnel.rows.items():
+            assert [row for batch in world.batches for row in batch.get(channel, [])] == rows

@@ -19,6 +19,8 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.kinesis.access import Access
+from airflow_provider_microbatch.stores.location import open_store
+from tests.sources.channel_world import Tunnel, TunnelSource
 from tests.support import sql
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,18 +92,16 @@ def test_a_login_that_executors_could_not_follow_is_refused(given: dict[str, Any
 
 
 def test_a_checkpoint_that_executors_cannot_write_to_asks_for_a_folder_that_they_can(tmp_path: Path) -> None:
-    from airflow_provider_microbatch.sources.channels.open import OpenChannels
-    from airflow_provider_microbatch.stores.location import open_store
-
+    Tunnel()
     store = open_store(sql.in_sqlite(tmp_path))
     context = SourceContext(name="orders", log=store.scoped("log"), state=store.scoped("state"), clock_ms=lambda: 0)
-    source = KinesisSource("orders").open(context)
-    assert isinstance(source, OpenChannels)
+    source = TunnelSource().open(context)
     with pytest.raises(SourceError, match=r"'orders'.*ends_dir"):
-        source._ends_folder()
-    shared = KinesisSource("orders", ends_dir="/shared/ends").open(context)
-    assert isinstance(shared, OpenChannels)
-    assert shared._ends_folder() == "/shared/ends/ends"
+        source.check()
+    assert source.why_not_from(None) is None, "a command asks whether it can be read, and reads nothing"
+    shared = TunnelSource(ends_dir="/shared/ends").open(context)
+    shared.check()
+    assert shared.read_late(None).arguments["ends"].startswith("/shared/ends/ends/")
 
 
 def test_the_documented_dag_is_one() -> None:

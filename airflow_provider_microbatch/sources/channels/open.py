@@ -78,7 +78,11 @@ class OpenChannels(OpenSource):
     def check(self) -> None:
         """Is it there, does this user see it, and is there a folder for ends?"""
         self._named(self._listed)
-        self._ends_folder()
+        if self._ends_folder() is None:
+            raise self._error(
+                f"Spark's executors cannot write where attempts come to into {self._context.state.location}. Give the "
+                "source ends_dir, a folder that the driver and all executors see as a file system."
+            )
         self._named(self._server.secrets)
 
     def initial_offset(self) -> Offset | None:
@@ -165,7 +169,7 @@ class OpenChannels(OpenSource):
                 "max_records": self._source.max_records,
                 "idle_seconds": self._source.idle_seconds,
                 "on_data_loss": self._source.on_data_loss,
-                "ends": f"{self._ends_folder()}/{uuid.uuid4()}" if ends else None,
+                "ends": self._ends() if ends else None,
                 "settled": {},
                 "expired": [],
                 **known,
@@ -246,8 +250,8 @@ class OpenChannels(OpenSource):
 
     def _sweep(self) -> None:
         """What attempts have left that died long ago."""
-        folder, before = Path(self._ends_folder()), time.time() - _LITTER_SECONDS
-        for path in folder.iterdir() if folder.is_dir() else ():
+        folder, before = self._ends_folder(), time.time() - _LITTER_SECONDS
+        for path in Path(folder).iterdir() if folder is not None and Path(folder).is_dir() else ():
             # A checkpoint may name the folder: nothing goes but what has the name of an attempt's own.
             if _ATTEMPT.fullmatch(path.name) and path.lstat().st_mtime < before:
                 channel_ends.remove(str(path))
@@ -338,16 +342,17 @@ class OpenChannels(OpenSource):
             )
         return listed, sorted(expired)
 
-    def _ends_folder(self) -> str:
+    def _ends(self) -> str | None:
+        """A folder of the attempt's own, which nobody has made yet. Each job has another, also of one attempt."""
+        folder = self._ends_folder()
+        return None if folder is None else f"{folder}/{uuid.uuid4()}"
+
+    def _ends_folder(self) -> str | None:
+        """None where executors could not write into the checkpoint: a command looks through a draft of it, too."""
         if self._source.ends_dir is not None:
             return f"{self._source.ends_dir}/{_ENDS}"
         folder = self._context.state.for_spark
-        if folder is None:
-            raise self._error(
-                f"Spark's executors cannot write where attempts come to into {self._context.state.location}. Give the "
-                "source ends_dir, a folder that the driver and all executors see as a file system."
-            )
-        return f"{folder.removeprefix('file://')}/{_ENDS}"
+        return None if folder is None else f"{folder.removeprefix('file://')}/{_ENDS}"
 
     def _named(self, question: Callable[[], T]) -> T:
         """Its answer; of an error, which source has it."""
