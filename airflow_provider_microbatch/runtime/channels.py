@@ -28,6 +28,7 @@ if there was none yet (neither: at its first row); ``seen``, the moment, millise
 had come was read; ``finished``, if nothing will ever come after it."""
 
 FAIL, RECORD_GAP = "fail", "record_gap"
+_BESIDE = ("first", "gap")  # of an end, and not of the position
 _PAUSE = 0.25  # seconds between looks at a channel that has nothing
 
 
@@ -95,7 +96,9 @@ class ChannelRead:
         self._sleep = sleep
         self._count = 0
         self.end: dict[str, Any] = {}
-        """Where it has come to: an :data:`At`, and ``gap`` if rows were gone. Nothing before it has come there."""
+        """Where it has come to: an :data:`At`, ``first``, the place of its first row, and ``gap`` if rows were gone.
+        Nothing before it has come there."""
+        self._first: str | None = None
 
     def pages(self) -> Iterator[list[Sequence[Any]]]:
         """The rows, to be asked for until there are no more."""
@@ -110,6 +113,7 @@ class ChannelRead:
                 raise self._lost("what came after the last record that was read is gone, or may be")
             if page.rows:
                 self._count += len(page.rows)
+                self._first = page.rows[0][0] if self._first is None else self._first
                 end["after"], idle_since = page.rows[-1][0], None
                 yield [row for _, row in page.rows]
             end["seen"] = max(page.seen, end.get("seen", 0))
@@ -126,7 +130,7 @@ class ChannelRead:
         end["rows"] = self._at["rows"] + self._count
         if "after" in end:
             end.pop("begin", None)
-        self.end = {**end, **({"gap": True} if gap else {})}
+        self.end = self._told(end, gap=gap)
 
     def _exact(self, end: At) -> Iterator[list[Sequence[Any]]]:
         """Its rows lie in the stream one after the other, and whoever reads them again finds as many, or knows that he
@@ -135,6 +139,7 @@ class ChannelRead:
         if wanted:
             for page in self._channels.pages(self._channel, self._at, most=lambda: wanted - self._count or 1):
                 inside = [row for place, row in page.rows if not self._channels.is_past(place, end["after"])]
+                self._first = page.rows[0][0] if inside and self._first is None else self._first
                 self._count += len(inside)
                 if inside:
                     yield inside
@@ -148,7 +153,11 @@ class ChannelRead:
         gap = self._count != wanted
         if gap and (self._count > wanted or self._arguments["on_data_loss"] == FAIL):
             raise self._lost(f"of {wanted} records up to {end['after']} there are {self._count}")
-        self.end = {**end, **({"gap": True} if gap else {})}
+        self.end = self._told(end, gap=gap)
+
+    def _told(self, end: At, *, gap: bool) -> dict[str, Any]:
+        first = {} if self._first is None else {"first": self._first}
+        return {**end, **first, **({"gap": True} if gap else {})}
 
     def _lost(self, what: str) -> ChannelError:
         return ChannelError(
@@ -211,7 +220,8 @@ def told(arguments: Mapping[str, Any], *, ends: Mapping[str, At]) -> dict[str, A
         )
     gone = [channel for channel, at in ends.items() if at.get("gap")]
     return {
-        "ends": {channel: {key: at[key] for key in at if key != "gap"} for channel, at in ends.items()},
+        "ends": {channel: {key: at[key] for key in at if key not in _BESIDE} for channel, at in ends.items()},
+        "firsts": {channel: at["first"] for channel, at in ends.items() if "first" in at},
         "gaps": sorted({*gone, *arguments["expired"]}),
         "expired": arguments["expired"],
         "forgotten": arguments["forgotten"],

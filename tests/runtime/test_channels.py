@@ -21,7 +21,8 @@ def test_without_the_ends_of_all_channels_nothing_is_told() -> None:
 
 def test_what_was_gone_and_what_nobody_had_to_read_is_told() -> None:
     known = arguments("a", settled={"b": {"rows": 0, "finished": True}}, expired=["c"], forgotten=["d"])
-    assert told(known, ends={"a": {"rows": 1, "gap": True}}) == {
+    assert told(known, ends={"a": {"rows": 1, "gap": True, "first": "0"}}) == {
+        "firsts": {"a": "0"},
         "ends": {"a": {"rows": 1}, "b": {"rows": 0, "finished": True}},
         "gaps": ["a", "c"],
         "expired": ["c"],

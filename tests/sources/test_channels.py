@@ -184,7 +184,7 @@ def test_reading_ends_at_so_many_rows_though_more_come() -> None:
     arguments = {"name": "orders", "max_records": 3, "idle_seconds": 60, "on_data_loss": "fail"}
     one = ChannelRead(channels, {"channel": "a", "at": {"rows": 5}}, arguments)
     assert sum(len(page) for page in one.pages()) == 3
-    assert one.end == {"rows": 8, "after": "3", "seen": NOW_MS}
+    assert one.end == {"rows": 8, "first": "1", "after": "3", "seen": NOW_MS}
 
 
 def test_the_first_to_say_where_a_channel_ends_decides(tmp_path: Path) -> None:

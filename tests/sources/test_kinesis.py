@@ -175,6 +175,18 @@ def test_a_range_is_read_again_exactly_or_not_at_all(tmp_path: Path) -> None:
     assert "gone" in (world.open().not_replayable(begins, end) or "")
 
 
+def test_a_replay_that_would_lack_what_was_read_is_told_of(tmp_path: Path) -> None:
+    world = World(tmp_path, on_data_loss="record_gap")
+    world.stream.send(["1", "2"])
+    world.batch()
+    begins, end, before = world.open().initial_offset(), world.committed, world.told
+    assert world.open().left_out(begins, end, told=before) is None
+    world.stream.arrange("trim", A, 1)
+    assert A in (world.open().left_out(begins, end, told=before) or "")
+    world.stream.arrange("trim", A, 1)
+    assert A in (world.open().left_out(begins, end) or "")
+
+
 def executor(world: World, read: Read) -> Iterator[list[str]]:
     """What a task of Spark's reads, batch by batch."""
     import pyarrow as pa

@@ -191,7 +191,8 @@ class OpenChannels(OpenSource):
         if back:
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         renewed = any(
-            at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms
+            # Not the same as asks for the batch: the clocks of two hosts need not agree.
+            at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms // 2
             for channel, at in end.items()
             if "after" in begin.get(channel, NEW)
         )
@@ -271,6 +272,32 @@ class OpenChannels(OpenSource):
             return None
 
         return self._named(why)
+
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on without. What
+        goes goes from the front: is the first row there that was read, so are all. Where nobody told which that was,
+        the last one has to be enough."""
+        if self._source.on_data_loss == FAIL:
+            return None
+        counts = rows_between(self._start(start) or {}, self._start(end) or {})
+        last, firsts = self._start(end) or {}, (told or {}).get("firsts")
+        places = {channel: last[channel]["after"] for channel in counts}
+        if isinstance(firsts, Mapping):
+            places |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
+        self._check_places({channel: {"after": place} for channel, place in places.items()})
+
+        def look() -> list[str]:
+            listed = self._listed()
+            return [
+                channel
+                for channel, place in places.items()
+                if channel not in listed or self._server.why_gone(channel, {"after": place}) is not None
+            ]
+
+        gone = self._named(look)
+        return f"gone since they were read: rows of {', '.join(gone)}" if gone else None
 
     def check_offset(self, offset: Offset) -> None:
         """A position names channels that are there, or have ended, and places that can be."""
