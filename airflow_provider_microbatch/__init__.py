@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.file import FileSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.kafka import KafkaSource
+    from airflow_provider_microbatch.sources.kinesis import KinesisSource
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
 
@@ -44,6 +45,7 @@ __all__ = [
     "JdbcSource",
     "JobStatusHook",
     "KafkaSource",
+    "KinesisSource",
     "Merge",
     "PathCatalog",
     "Pipeline",
@@ -68,6 +70,7 @@ _LAZY = {
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",
     "KafkaSource": "airflow_provider_microbatch.sources.kafka",
+    "KinesisSource": "airflow_provider_microbatch.sources.kinesis",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
     "PollingSource": "airflow_provider_microbatch.sources.polling",

@@ -104,6 +104,7 @@ SOURCES = Registry(
         "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
+        "kinesis": Entry(f"{_PACKAGE}.sources.kinesis:KinesisSource", extra="kinesis"),
     },
 )
 SINKS = Registry(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     of_attempts,
     of_batches,
+    of_channels,
     of_commands,
     of_evidence,
     of_iceberg,
@@ -33,6 +34,7 @@ MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
     *of_batches.MUTATIONS,
+    *of_channels.MUTATIONS,
     *of_commands.MUTATIONS,
     *of_evidence.MUTATIONS,
     *of_iceberg.MUTATIONS,

@@ -10,9 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVED = {"kafka", "object-stores"}
+SERVED = {"kafka", "kinesis", "object-stores"}
 """Pages whose DAG needs a server that the tests' Airflow has not. The same runs on the real server in
-``tests/sources/test_kafka_definition.py`` and ``tests/airflow_face/test_object_store.py``."""
+``tests/sources/test_kafka_definition.py``, ``tests/sources/test_kinesis_spark.py`` and
+``tests/airflow_face/test_object_store.py``."""
 
 BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
 

@@ -16,6 +16,8 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
+from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from tests.support import kinesis
 from tests.support.kafka import running
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
 from tests.support.systems import FilesOnPosix, SplitWiseFiles, System
@@ -62,8 +64,51 @@ class Job(SplitWiseFiles):
         return job.by_name()["orders"]
 
 
+class KinesisShards(FilesOnPosix):
+    """Shards of a stream that are split and merged as records come; the table is of files."""
+
+    has_clock: ClassVar[bool] = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        kinesis.endpoint()  # of whoever makes the world, since the server ends with who starts it
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        connections.find_by(kinesis.connection)
+        return KinesisSource(
+            self._stream(name).name,
+            conn_id=kinesis.CONN_ID,
+            max_records=limit or 10_000,
+            idle_seconds=0,
+            discover_seconds=0,
+        )
+
+    def prepare(self, source: str) -> None:
+        self._stream(source).create(2)
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        stream = self._stream(source)
+        there = stream.open_shards()
+        if ids[0] % 5 == 2 and len(there) < 4:
+            stream.split(there[ids[0] % len(there)])
+        elif ids[0] % 5 == 3 and len(there) > 1:
+            stream.merge(*there[:2])
+        stream.send([json.dumps(list(ids))], at=ids[0] % 7 / 7)
+
+    def not_given_up(self, source: str) -> list[str]:
+        return []
+
+    def _stream(self, source: str) -> kinesis.Stream:
+        return kinesis.Stream(name=f"{self._root.parent.name}-{self._root.name}-{source}")
+
+
 def _broker(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
 
 
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics, "jobs": Job}
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {
+    **OF_THIS_MACHINE,
+    "kafka": KafkaTopics,
+    "kinesis": KinesisShards,
+}
