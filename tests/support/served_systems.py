@@ -106,9 +106,9 @@ def _broker(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
 
 
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics, "jobs": Job}
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     **OF_THIS_MACHINE,
+    "jobs": Job,
     "kafka": KafkaTopics,
     "kinesis": KinesisShards,
 }
