@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -95,6 +96,12 @@ class Sink(Definition, ABC):
     def is_cheap_to_ask(self) -> bool:
         """Whether :meth:`OpenSink.contains` needs no Spark, and no server."""
         return True
+
+    @property
+    def only_folder(self) -> Path | None:
+        """The local folder that is the table, if :meth:`is_same_place` and :meth:`would_show` go by this folder alone;
+        None if they have to be asked of every other sink."""
+        return None
 
     def is_same_place(self, other: Sink) -> bool:
         """Whether both write to one table, as it is now: the address of one may only be another spelling of the

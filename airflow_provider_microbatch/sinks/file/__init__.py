@@ -183,6 +183,10 @@ class FileSink(SelfContained):
             sync(target.parent)
         return own
 
+    @property
+    def only_folder(self) -> Path | None:
+        return self.root
+
     def is_same_place(self, other: Sink) -> bool:
         return isinstance(other, FileSink) and self.folder.is_same_place(other.folder)
 
