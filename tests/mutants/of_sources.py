@@ -29,9 +29,9 @@ MUTATIONS = [
     Mutation(
         name="an archive may lie in the source by a link",
         why="what is archived is read again at each run",
-        file="sources/file/open.py",
-        old="        if is_listed(self._listing, archive):\n",
-        new="        if False:\n",
+        file="sources/file/folders.py",
+        old="    if is_listed(listing, archive):\n",
+        new="    if False:\n",
         tests=("tests/sources/test_file_clean.py",),
     ),
     Mutation(
@@ -318,7 +318,7 @@ MUTATIONS = [
         name="clean_source takes what somebody reads",
         why="a replay reads half of its files",
         file="sources/file/open.py",
-        old="        return {number for one in self._being_read() for number in _entries(one.start, one.end)}\n",
+        old="        return {number for one in self._being_read() for number in entries_of(one.start, one.end)}\n",
         new="        return set()\n",
         tests=(CLEAN,),
     ),
@@ -334,8 +334,8 @@ MUTATIONS = [
         name="clean_source says what it took when it is through",
         why="a replay after its death goes on without files that it took",
         file="sources/file/clean.py",
-        old="        due = self._record.change(lambda found: found.taking(taken, deletes=deletes)).due\n",
-        new="",
+        old="        begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))\n",
+        new="        begun = self._record.read()\n",
         tests=(CLEAN_RUNS,),
     ),
     Mutation(

@@ -267,6 +267,8 @@ def test_a_table_that_was_made_again_and_filled_past_the_position_is_known(
         following = source.latest_offset(by_hand)
         assert ids(orders, source, by_hand, following) == rest
         assert not source.has_new(following)
+    same_numbers = source.latest_offset('{"n": 0}', ReadLimit(rows=5))
+    assert source.known_as(None, same_numbers) != source.known_as(None, end)
 
 
 def test_what_leaves_a_table_the_same_is_no_other_table(opened: Any, orders: OrdersTable) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.sources import digest_of_range
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.path import from_url, to_url
 from airflow_provider_microbatch.stores import Store
@@ -81,6 +82,11 @@ def offset_of(number: int) -> Offset | None:
     return None if number == NOTHING else f'{{"logOffset":{number}}}'
 
 
+def entries_of(start: Offset | None, end: Offset | None) -> range:
+    """The log ids of a range."""
+    return range(log_id(start) + 1, log_id(end) + 1)
+
+
 def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bytes:
     """Entry ``number`` of the log as bytes."""
     tag = {} if lane == LIVE else {"lane": lane}
@@ -128,6 +134,11 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
         mtime_ns=fields.get("mtime_ns"),
         lane=fields.get("lane", LIVE),
     )
+
+
+def known_as(files: Iterable[PlannedFile]) -> str:
+    """Files by what they are known as outside of this log: path, size and mtime, as they were planned."""
+    return digest_of_range(*sorted((file.path, file.size, file.mtime_ns or file.timestamp_ms) for file in files))
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
-from airflow_provider_microbatch.sources.file.clean import Cleaner, is_listed
+from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
+from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file.folders import check_folders
+from airflow_provider_microbatch.sources.file.known_names import KnownNames, is_due, not_read_by_any, others
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
-from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file.log import (
+    NOTHING,
+    PlannedFile,
+    SourceLog,
+    entries_of,
+    known_as,
+    log_id,
+    offset_of,
+)
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.path import check_readable
-from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
+from airflow_provider_microbatch.sources.file.present import (
+    Located,
+    as_found,
+    changed_meanwhile,
+    deleted,
+    locate,
+    usable,
+)
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
-from airflow_provider_microbatch.sources.file.tables import table_around, why_not
+from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -63,6 +79,7 @@ class OpenFileSource(OpenSource):
         self._reads = FileReads(source, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
+        self._taken = Taken(base=self._listing.base, source=context.name, checkpoint=context.checkpoint_id)
         self._archive = source.archive_path()
         self._order: ListingOrder | None = None
         if source.ordered:
@@ -81,48 +98,15 @@ class OpenFileSource(OpenSource):
 
     def check(self) -> None:
         """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
-        base = Path(self._listing.base)
         try:
-            self._check_folder(base)
-            if self._archive is not None:
-                self._check_archive(Path(self._archive), base.stat().st_dev)
-        except OSError as error:
-            raise self._error(
-                f"cannot look at {error.filename!r}: {error.strerror}. Give this user the right."
-            ) from error
-
-    def _check_folder(self, base: Path) -> None:
-        folder = base if base.is_dir() else base.parent
-        if not base.exists():
-            raise self._error(f"path {str(base)!r} does not exist. Create it or correct the path.")
-        if not _may(base, os.R_OK) or not _may(folder, os.R_OK | os.X_OK):
-            raise self._error(f"path {str(base)!r} may not be read by this user. Give it read and search rights.")
-        if (base / "_spark_metadata").is_dir():
-            raise self._error(
-                f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
-                "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
-            )
-        if not self._source.allow_table and (table := table_around(folder)) is not None:
-            raise self._error(why_not(table))
-        if self._source.clean_source is not None and not _may(folder, os.W_OK | os.X_OK):
-            raise self._error(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
-
-    def _check_archive(self, archive: Path, device: int) -> None:
-        existing = archive
-        while not existing.exists():
-            existing = existing.parent
-        if is_listed(self._listing, archive):
-            raise self._error(f"archive_dir {str(archive)!r} leads by a link to what it lists. Put it elsewhere.")
-        if not existing.is_dir() or not _may(existing, os.W_OK | os.X_OK):
-            raise self._error(f"archive_dir {str(archive)!r} cannot be written by this user. Give it write rights.")
-        if existing.stat().st_dev != device:
-            raise self._error(
-                f"archive_dir {str(archive)!r} is on another file system; a rename cannot move files there."
-            )
+            check_folders(self._source, self._listing, self._archive)
+        except SourceError as error:
+            raise self._error(str(error)) from error
 
     def has_new(self, position: Offset | None) -> bool:
         """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         start = self._checked(position)
         bound = self._bound()
         if bound is not None:
@@ -131,11 +115,16 @@ class OpenFileSource(OpenSource):
         if ahead is not None:
             return True
         starts = [None] if self._order is None else self._order.starts()
-        return any(next(self._eligible(start), None) is not None for start in starts)
+        if any(next(self._eligible(start), None) is not None for start in starts):
+            return True
+        if is_due(self._log.location):
+            self._known_names().warn(self._name)  # no plan comes to say it
+        return False
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         begin = self._checked(start)
         self._seen.save()
         bound = self._bound()
@@ -162,10 +151,21 @@ class OpenFileSource(OpenSource):
         files = self._usable(start, end)
         return self._reads.of(files, left_out=self._left_out(start, end, files))
 
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Its files, as they were planned: log ids are another log's in another checkpoint."""
+        return known_as(self._range(log_id(start), log_id(end)))
+
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """A split for each file, as soon as the columns are known."""
         files = self._usable(start, end)
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
+
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+        """The range as the first or second entry of a log of Spark's own source."""
+        files = self._usable(start, end)
+        return self._reads.stream(
+            files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
+        )
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
@@ -192,6 +192,9 @@ class OpenFileSource(OpenSource):
                 f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
                 f"the batch was read and are there now: {named}. Run the batch again, which reads them."
             )
+        now = as_found(files)
+        if (read := told.get("as_found", now)) != now:
+            raise SourceChangedError(f"source {self._name!r}: {changed_meanwhile(read, now)}")
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """What of the pinned schema, and of the partition columns, cannot be read."""
@@ -219,18 +222,18 @@ class OpenFileSource(OpenSource):
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
             return
-        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
+        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive, taken=self._taken)
         try:
             cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
             raise self._error(str(error)) from error
 
     def _held(self) -> set[int]:
-        return {number for one in self._being_read() for number in _entries(one.start, one.end)}
+        return {number for one in self._being_read() for number in entries_of(one.start, one.end)}
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
         """Have ``clean_source`` leave the files of the range where they are."""
-        kept = _entries(start, end)
+        kept = entries_of(start, end)
         self._cleaning.change(
             lambda found: replace(found, due=found.due.without(number for number in found.due if number in kept))
         )
@@ -254,7 +257,7 @@ class OpenFileSource(OpenSource):
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """Files that ``clean_source`` has deleted cannot be read again."""
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
         found = (self._locate(file, cleaned) for file in files if file.log_id in cleaned.done)
         why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
@@ -268,7 +271,7 @@ class OpenFileSource(OpenSource):
     def forget_after(self, end: Offset | None) -> None:
         """Remove the later entries of the source log, and what was derived from them."""
         last = log_id(end)
-        if any(number > last for number in self._cleaning.read().done):
+        if any(number > last for number in self._cleaned().done):
             raise self._error("clean_source has taken files of what is to be read again; nobody knows which.")
         try:
             self._log.remove_after(last)
@@ -305,12 +308,12 @@ class OpenFileSource(OpenSource):
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
             sizes += [found.size for found in self._eligible()]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Its files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """By the files' mtimes; what was planned counts as it was planned."""
@@ -336,6 +339,7 @@ class OpenFileSource(OpenSource):
         # their files would be planned again.
         self._seen.refresh()
         self._seen.refresh_by_listing()
+        self._check_nothing_forgotten()
         latest = self._seen.latest
         return FileWindow(
             interval,
@@ -350,7 +354,7 @@ class OpenFileSource(OpenSource):
         return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         return usable(
             (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
             source=self._name,
@@ -359,6 +363,29 @@ class OpenFileSource(OpenSource):
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
         )
+
+    def _cleaned(self) -> Cleaning:
+        return with_noted(self._cleaning.read(), self._taken.read())
+
+    def not_read(self) -> str | None:
+        """Files that are others than the ones that were planned under their names. Looks at each file of the log."""
+        if self._source.on_changed == "read":
+            return None  # what was read of them is not on record
+        self._seen.refresh()
+        changed = others(self._log.files(self._seen.latest), self._cleaned())
+        return not_read_by_any(changed) if changed else None
+
+    def forgotten(self) -> str | None:
+        """What is noted beside the files as taken for batches that this checkpoint does not know."""
+        why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        if why is not None:
+            self._seen.refresh_by_listing()
+            why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        return why
+
+    def _check_nothing_forgotten(self) -> None:
+        if (why := self.forgotten()) is not None:
+            raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
@@ -381,7 +408,7 @@ class OpenFileSource(OpenSource):
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
         order, began_ms, settled = self._order, self._clock_ms(), self._settled()
         walk = None if order is None else order.walk()
-        unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
+        unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
         batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
         for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
@@ -393,6 +420,7 @@ class OpenFileSource(OpenSource):
                 if found.mtime_ns // 1_000_000 > began_ms:
                     left_out.early(found.path)
         left_out.warn()
+        known.warn(self._name)
         files = batch.files()
         for file in files:
             self._check_readable(file.path)
@@ -404,6 +432,10 @@ class OpenFileSource(OpenSource):
         if order is not None and walk is not None and (added or not files):
             order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
         return bool(files)
+
+    def _known_names(self) -> KnownNames:
+        newest_ms = self._seen.newest_ms if self._source.clean_source else None
+        return KnownNames(self._log, self._cleaned(), latest=self._seen.latest, newest_ms=newest_ms)
 
     def _eligible(self, start: str | None = None) -> Iterator[FoundFile]:
         """Files that may be planned now, in no order."""
@@ -474,17 +506,3 @@ class OpenFileSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
-
-
-def _entries(start: Offset | None, end: Offset | None) -> range:
-    """The log ids of a range."""
-    return range(log_id(start) + 1, log_id(end) + 1)
-
-
-def _may(path: Path, mode: int) -> bool:
-    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _total(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None

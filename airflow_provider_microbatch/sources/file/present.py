@@ -34,6 +34,8 @@ class Located:
     :param base: the source's base, or the archive, whichever ``path`` lies under.
     :param path: where it is now; None if it is gone.
     :param found: what is there now, for messages.
+    :param size: of what is there now, if that is not as planned, bytes.
+    :param mtime_ns: likewise, nanoseconds since the epoch.
     """
 
     planned: PlannedFile
@@ -41,6 +43,25 @@ class Located:
     base: str
     path: str | None = None
     found: str = ""
+    size: int | None = None
+    mtime_ns: int | None = None
+
+
+def as_found(located: Iterable[Located]) -> list[list[object]]:
+    """Path, size and mtime of those files that are not as planned, in order: what a read has read of them."""
+    changed = (one for one in located if one.presence is Presence.CHANGED)
+    return sorted([one.planned.path, one.size, one.mtime_ns] for one in changed)
+
+
+def changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
+    """That files are others than a read has read, in words; both as :func:`as_found`."""
+    others = {str(path): (size, mtime) for path, size, mtime in now}
+    named = sorted(others.items() ^ {(str(path), (size, mtime)) for path, size, mtime in read}, key=str)
+    paths = list(dict.fromkeys(path for path, _ in named))[:_NAMED]
+    return (
+        f"planned file(s) changed while the batch was read: {', '.join(map(repr, paths))}. Run the batch again, which "
+        "reads them as they are then; min_file_age keeps files back that are still being written."
+    )
 
 
 def archived_path(path: str, *, base: str, archive: str) -> str:
@@ -78,7 +99,10 @@ def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]],
             raise SourceError(f"cannot look at {path!r}: {error.strerror}. Give this user the right to it.") from error
         if file.is_as_planned(status.st_size, status.st_mtime_ns):
             return Located(file, Presence.AS_PLANNED, root, path)
-        changed = changed or Located(file, Presence.CHANGED, root, path, _difference(file, status))
+        found = _difference(file, status)
+        changed = changed or Located(
+            file, Presence.CHANGED, root, path, found, size=status.st_size, mtime_ns=status.st_mtime_ns
+        )
     return changed or Located(file, Presence.GONE, base)
 
 

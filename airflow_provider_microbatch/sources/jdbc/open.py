@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import (
+    UNLIMITED,
+    Figures,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+    digest_of_range,
+)
 from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot, tls
@@ -63,6 +70,13 @@ class OpenJdbcSource(OpenSource):
                 f"if many transactions are rolled back, set late_seconds below {self._source.late_seconds}."
             )
         return end.text()
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The table, which one of its name it is, and the numbers."""
+        place = None if end is None else self._place(end)
+        spans = [] if place is None else place.spans(self._place(start).number)
+        of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
+        return digest_of_range(self._source.location(), self._source.column, spans, *of)
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         begin = self._place(start)
