@@ -228,6 +228,22 @@ MUTATIONS = [
         tests=("tests/execution/test_read_again.py",),
     ),
     Mutation(
+        name="a field of a polled source that is another one is not told",
+        why="a replay puts rows of elsewhere in the place of what was read, and nothing says so",
+        file="sources/polling/__init__.py",
+        old='        return {**texts, "schema": self.schema}\n',
+        new='        return {"schema": self.schema}\n',
+        tests=(POLLING,),
+    ),
+    Mutation(
+        name="topics in another order are called new",
+        why="a warning of rows that come twice, where none do, is the last one that is read",
+        file="sources/kafka/__init__.py",
+        old="        then, now = set(before.names), set(self.names)\n",
+        new="        then, now = set(), set(self.names)\n",
+        tests=("tests/sources/test_kafka_definition.py",),
+    ),
+    Mutation(
         name="a source that has nothing new yet gets no first position",
         why="one that begins at its newest data is asked where that is each time, never begins, and loses what comes",
         file="execution/opened_sources.py",

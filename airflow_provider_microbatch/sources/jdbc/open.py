@@ -210,19 +210,20 @@ class OpenJdbcSource(OpenSource):
         now, then = table.identity(), place.table
         if then is None or then == now:
             return None
-        here = replace(place, late=(), rows=0, table=None, by_hand=True).text()
-        begin = replace(place, number=self._source.first - 1, gaps=(), table=None, by_hand=True).text()
+        # Transactions of another database have other ids: nobody of then can still commit into it.
+        gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        here = replace(place, gaps=gaps, late=(), rows=0, table=None, by_hand=True).text()
+        begin = replace(place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, by_hand=True).text()
         what = (
             f"the position is one of table {then.name}, and {now.name} is read now"
             if then.name != now.name
             else f"{now.name} was made again, or its sequence begins again"
         )
+        go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
         return (
             f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
-            f"rows up to {place.number} would count as read. Where they are to be read: `microbatch set-offset "
-            f"CHECKPOINT {quote(self._name)} {quote(begin)} --allow-skip`, or a new checkpoint. Where they are the "
-            f"same rows (restored by pg_restore, renamed): `microbatch set-offset CHECKPOINT {quote(self._name)} "
-            f"{quote(here)} --allow-skip`."
+            f"rows up to {place.number} would count as read. Where they are to be read: `{go_on} {quote(begin)}`, or a "
+            f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
         )
 
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
