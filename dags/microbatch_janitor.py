@@ -34,6 +34,7 @@ with DAG(
                 "orders_table",
                 "orders_delta",
                 "orders_iceberg",
+                "orders_once",
                 "orders_polled",
                 "shop_job/orders",
                 "shop_job/people",
