@@ -103,9 +103,10 @@ class OpenedSources:
         names = [name for name in self.names if name in ranges.late or len({*ranges.of(name)}) > 1]
         return {name: read_as(self._sources[name]) for name in names}
 
-    def locations(self) -> dict[str, str]:
-        """Where each is, for people."""
-        return {name: source.location() for name, source in self._sources.items()}
+    @property
+    def defined(self) -> Mapping[str, Source]:
+        """As the pipeline has them."""
+        return self._sources
 
     def open(self, name: str) -> OpenSource:
         """The named source beside the checkpoint."""

@@ -54,20 +54,19 @@ def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: Pl
 
 
 def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, key: BatchKey) -> None:
-    """Warn if a source reads from another place than it did for the batch before ``key``: what is there is new to it,
-    also where it is the same data that was moved."""
+    """Warn if a source reads from another place than it did for the batch before ``key``, in the source's words."""
     commit = checkpoint.lane(key.lane).commit_of(key.id - 1)
     if commit is None or commit.epoch is None:
         return
     before = BatchKey(key.lane, key.id - 1)
     recorded = _recorded(checkpoint, before, commit.epoch, sources.classes)
-    then = {name: source.location() for name, source in recorded.items()}
-    for name, place in sources.locations().items():
-        if then.get(name, place) != place:
+    for name, now in sources.defined.items():
+        then = recorded.get(name, now)
+        means = now.moved_from(then)
+        if means is not None:
             log.warning(
-                "Source %r was at %s for batch %s, and is at %s now: all that is there is new to it. Where it is what "
-                "was read there already, moved or read by another source, it is read again and in the table twice",
-                name, then[name], before, place,
+                "Source %r was at %s for batch %s, and is at %s now: %s",
+                name, then.location(), before, now.location(), means,
             )  # fmt: skip
 
 
@@ -131,6 +130,14 @@ def replace_published(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has more. {'; '.join(gone)}. Put that back and run this task again; or leave the batch as "
             f"it is: `microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+        )
+    fewer = [] if before is None else _fewer(checkpoint, sources, planned, staged, before)
+    if before is not None and fewer:
+        raise SourceError(
+            f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
+            f"is published, has read more, and nothing is set otherwise: {'; '.join(fewer)}. What was read may be gone "
+            "(compacted). Leave the batch as it is: "
+            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
         )
     emptied = [] if before is None else _emptied(checkpoint, staged, before)
     if before is not None and emptied:
@@ -216,6 +223,24 @@ def _empty(staged: Manifest) -> dict[str, int]:
     """How many rows there are of each source of which none has anything in any column."""
     rows, empty = _counts(staged, "numInputRows"), _counts(staged, "numEmptyRows")
     return {name: count for name, count in rows.items() if count and empty.get(name) == count}
+
+
+def _fewer(
+    checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, staged: Manifest, published: Manifest
+) -> list[str]:
+    """Of sources whose ranges keep their rows, those that gave fewer than they did, in words."""
+    rows = _counts(staged, "numInputRows")
+    was = {checkpoint.names.of(name): count for name, count in _counts(published, "numInputRows").items()}
+    then, now = (
+        _read_as(checkpoint, planned.key, published.epoch, sources.classes),
+        sources.read_as(planned.ranges),
+    )
+    return [
+        f"source {name!r} gave {rows[name]:,} rows, and {was[name]:,} then"
+        for name, source in sources.defined.items()
+        if source.keeps_rows() and rows.get(name, was.get(name, 0)) < was.get(name, 0)
+        and then.get(name, now.get(name)) == now.get(name)
+    ]  # fmt: skip
 
 
 def _counts(manifest: Manifest, part: str) -> dict[str, int]:

@@ -126,8 +126,9 @@ def due(
     """Those that have a batch to make, the one first that has been without a batch for longest: with more tables than
     may run at once, each has its turn, and one that is always busy holds up none.
 
-    One that cannot be asked is among them, at its place: its task tells why. Those that have a batch of the asking run
-    are all among them, before any other: who clears it wants just these again, and no later run would make them.
+    Those that cannot be asked come behind, and take nobody's turn: their tasks fail at once, and tell why. Those that
+    have a batch of the asking run are all among them, before any other: who clears it wants just these again, and no
+    later run would make them.
 
     :param pipelines: each with its checkpoint.
     :param ask: whether one has work.
@@ -137,18 +138,20 @@ def due(
     :param was_cleared: the asking run was, which waits for no pause.
     """
     found: list[tuple[bool, bool, float, str, Pipeline]] = []
+    unasked: list[Pipeline] = []
     for pipeline, checkpoint in pipelines:
-        waits, decision = False, FireDecision(fire=True, reason="")
         try:
             waits = not was_cleared and pause_of(checkpoint, first_seconds=retry_seconds) is not None
-            decision = decision if waits else ask(pipeline, None)
+            decision = FireDecision(fire=True, reason="") if waits else ask(pipeline, None)
         except (MicroBatchError, OSError) as error:
             log.warning("Pipeline %s cannot be asked: %s", pipeline.name, error)
+            unasked.append(pipeline)
+            continue
         if decision.fire:
             found.append((not decision.own, waits, -_idle_seconds(checkpoint), pipeline.name, pipeline))
     found.sort(key=lambda one: one[:4])
     own = sum(not of_another for of_another, *_ in found)
-    return [pipeline for *_, pipeline in found[: max(at_most, own)]]
+    return [*(pipeline for *_, pipeline in found[: max(at_most, own)]), *unasked[:at_most]]
 
 
 def _idle_seconds(checkpoint: Checkpoint) -> float:

@@ -17,8 +17,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
     :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (of the session that has the
-        password; none is no error: the driver may find one by itself), ``table`` (quoted), ``predicates``, each of
-        which is a partition, and what is ``told``.
+        password; none is no error: the driver may find one by itself), ``table`` (quoted), ``texts`` (columns
+        that are read as texts), ``predicates``, each of which is a partition, and what is ``told``.
     """
     properties = {**arguments["options"], "driver": "org.postgresql.Driver"}
     if arguments["user"]:
@@ -26,6 +26,9 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     password = spark.conf.get(arguments["password_setting"], None)
     if password:
         properties["password"] = password
+    if arguments.get("texts"):
+        names = ("`" + name.replace("`", "``") + "`" for name in arguments["texts"])
+        properties["customSchema"] = ", ".join(f"{name} STRING" for name in names)
     # Without predicates Spark would read the whole table.
     predicates = list(arguments["predicates"]) or [_NONE]
     frame = spark.read.jdbc(arguments["url"], arguments["table"], predicates=predicates, properties=properties)

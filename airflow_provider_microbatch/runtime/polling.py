@@ -63,7 +63,8 @@ class PollingSource(ABC):
         """What lies up to ``end`` is in the table. May be said twice, and said late."""
 
     def count(self, start: Any, end: Any) -> int | None:
-        """How many rows lie in a range, if that is known without reading them. Lag and pace are told by it."""
+        """How many rows lie in a range, if that is known without reading them. Lag and pace are told by it,
+        and a read that gives fewer fails. Of :meth:`partitions` it is asked where Spark runs."""
         return None
 
     def is_after(self, offset: Any, other: Any) -> bool | None:
@@ -109,16 +110,18 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     schema = StructType.fromDDL(arguments["schema"])
     if not isinstance(schema, StructType):
         raise ValueError(f"source {arguments['name']!r}: schema {arguments['schema']!r} is not a list of columns.")
+    told: dict[str, int] = {}
     pieces = None if start == end else source.partitions(start, end)
     if pieces is None:
         found = [] if start == end else [*in_columns(source.read(start, end), schema, name=arguments["name"])]
         frame = spark.createDataFrame(found, schema)
+        told = {"rows": len(found)}
     else:
         from airflow_provider_microbatch.runtime.ranges import frame_of
 
         asked = {**arguments, "partitions": [list(piece) for piece in pieces]}
         frame = frame_of(spark, f"{__name__}:pieces_of", f"{__name__}:rows_of", arguments=asked, schema=schema)
-    return ReadResult(frame=frame, columns=tuple(schema.fieldNames()))
+    return ReadResult(frame=frame, columns=tuple(schema.fieldNames()), told=told)
 
 
 def revived(arguments: Mapping[str, Any]) -> PollingSource:
@@ -135,4 +138,18 @@ def pieces_of(arguments: Mapping[str, Any], schema: Any) -> list[Any]:
 
 def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of one of them. Runs on an executor."""
-    return in_columns(revived(arguments).read(*piece), schema, name=arguments["name"])
+    source, read = revived(arguments), 0
+    for row in in_columns(source.read(*piece), schema, name=arguments["name"]):
+        yield row
+        read += 1
+    rows = source.count(*piece)
+    if rows is not None and read < rows:
+        raise ValueError(f"source {arguments['name']!r}: {short(type(source).__name__, read, rows, *piece)}")
+
+
+def short(who: str, read: int, rows: int, start: Any, end: Any) -> str:
+    """What is wrong with a read that gave fewer rows than the range has, for people."""
+    return (
+        f"{who}.read({start}, {end}) gave {read:,} rows, and count says {rows:,}. Where the API answers in pages, read "
+        "all of them; where the count is none of rows, return None."
+    )

@@ -156,6 +156,21 @@ class Source(Definition, ABC):
         read before. What looks like a secret is hidden by whoever shows it."""
         return {}
 
+    def keeps_rows(self) -> bool:
+        """Whether a range that is read as it was before (:meth:`reads_as`) should have as many rows as it had, so that
+        a replay with fewer takes the place of nothing. Not where what is read may be mended."""
+        return False
+
+    def moved_from(self, before: Source) -> str | None:
+        """What it means, for people, that the batches so far were read as ``before`` says; None if nothing is to be
+        said. By default a position goes on, wherever the source is now."""
+        if self.location() == before.location():
+            return None
+        return (
+            "it goes on at the position that it has. Where the data is other than that of before, what lies there "
+            "before the position is not read: `microbatch set-offset` sets it"
+        )
+
     def would_read(self, location: str) -> bool:
         """Whether what is written at an address would be read by this source, told by the address alone."""
         return False

@@ -210,3 +210,24 @@ def test_the_tasks_log_warns_of_rows_that_do_not_fit(world: World, caplog: pytes
     assert entry is not None
     assert entry.progress["numEmptyRows"] == {"orders": 2}
     assert "warnings" not in entry.progress
+
+
+class Records(FileSource):
+    """Its ranges have as many rows each time, as those of Kafka have."""
+
+    def keeps_rows(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_replay_with_fewer_records_of_a_source_that_keeps_them_replaces_nothing(world: World, rows: int) -> None:
+    world.sources["orders"] = Records(str(world.landing()), format="csv", schema="id long")
+    world.run(1)
+    fewer = InlineEngine(transform=lambda _: [{"id": 7}], told={"numInputRows": {"orders": rows}})
+    with pytest.raises(SourceError, match=f"nothing was replaced.*'orders' gave {rows} rows, and 2 then.*withdraw-cle"):
+        world.run(1, fewer, clear_number=1)
+    assert world.table() == {0: [1, 2]}
+    # Read in another way on purpose, it may have fewer.
+    world.sources["orders"] = Records(str(world.landing()), format="csv", schema="id long", options={"comment": "1"})
+    world.run(1, fewer, clear_number=1, try_number=2)
+    assert world.table() == {0: [7]}

@@ -81,6 +81,14 @@ MUTATIONS = (
         tests=(TABLES,),
     ),
     Mutation(
+        name="tables that cannot be asked take others' turns",
+        why="as many of them as may run at once stop all others for good",
+        file="graph/tables.py",
+        old="*unasked[:at_most]]\n",
+        new="][:at_most]\n",
+        tests=(TABLES,),
+    ),
+    Mutation(
         name="a table in its pause has its turn before others",
         why="tables that fail take the places of those with work",
         file="graph/tables.py",

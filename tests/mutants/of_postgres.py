@@ -119,4 +119,28 @@ MUTATIONS = [
         new="        if False:",
         tests=(FAULTS,),
     ),
+    Mutation(
+        name="rows that a rule keeps out count as in",
+        why="they are in no table, in green",
+        file="sinks/postgres/rows.py",
+        old="        if brought != staged[0] and (brought := self.count(key) or 0) != staged[0]:\n",
+        new="        if False:\n",
+        tests=("tests/postgres/test_lost_rows.py",),
+    ),
+    Mutation(
+        name="changes that are gone are begun anew",
+        why="an older change of a key wins, since it comes last",
+        file="sinks/postgres/open.py",
+        old="            if self._records(connection).have_rows() and rows.is_empty():\n",
+        new="            if False:\n",
+        tests=("tests/postgres/test_lost_rows.py",),
+    ),
+    Mutation(
+        name="a replay goes by the changes that are left",
+        why="the table goes back to older states of keys",
+        file="sinks/postgres/open.py",
+        old="        if moved < had and not withdrawn:\n",
+        new="        if False:\n",
+        tests=("tests/postgres/test_lost_rows.py",),
+    ),
 ]

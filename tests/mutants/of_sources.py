@@ -438,7 +438,7 @@ MUTATIONS = [
         name="nobody says that a source is at another place",
         why="what was moved there is read twice, and nobody knows why",
         file="execution/read_again.py",
-        old="        if then.get(name, place) != place:\n",
+        old="        if means is not None:\n",
         new="        if False:\n",
         tests=(GONE,),
     ),

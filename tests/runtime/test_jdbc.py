@@ -49,5 +49,12 @@ def test_exactly_the_planned_rows_are_read_by_partitions(spark: Any, tmp_path: P
         frame = read(spark, source.read(first, second).arguments).frame
         assert sorted(row.note for row in frame.collect()) == ["late", "new"]
         assert frame.rdd.getNumPartitions() == 2
+        orders.execute("ALTER TABLE orders ADD amount numeric, ADD at timestamp")
+        number = "12345678901234567890.1234567890123456789012345"
+        orders.execute(f"UPDATE orders SET amount = {number}, at = 'infinity'")
+        exact = JdbcSource("orders", orders.conn_id, texts=["amount", "at"]).open(context)
+        row = read(spark, exact.read(first, second).arguments).frame.first()
+        assert (row.amount, row.at) == (number, "infinity")
+        orders.execute("ALTER TABLE orders DROP amount, DROP at")
         empty = read(spark, source.read(second, second).arguments).frame
         assert (empty.columns, empty.count()) == (["id", "note"], 0)

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SourceChange
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
-from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
+from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
 from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.orders_table import OrdersTable, orders_table
@@ -32,10 +32,10 @@ def orders() -> Iterator[OrdersTable]:
 
 @pytest.fixture
 def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., OpenJdbcSource]:
-    def opened(**options: Any) -> OpenJdbcSource:
+    def opened(table: str = "orders", **options: Any) -> OpenJdbcSource:
         store = PosixStore(tmp_path / "checkpoint")
         context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource("orders", orders.conn_id, **options).open(context)
+        source = JdbcSource(table, orders.conn_id, **options).open(context)
         assert isinstance(source, OpenJdbcSource)
         return source
 
@@ -218,13 +218,101 @@ def test_a_table_that_counts_from_the_beginning_again_is_named_and_nothing_is_re
     second = source.latest_offset(end)
     orders.execute("DELETE FROM orders WHERE id = 8")
     assert (source.has_new(second), source.latest_offset(second)) == (False, second)
+    # An older version did not write which table it was; then the numbers alone tell.
+    older = replace(Place.of(second), table=None).text()
     orders.execute("TRUNCATE orders RESTART IDENTITY")
     orders.execute(INSERT)
     # The number of its first row was waited for, even.
     for look in (source.has_new, source.latest_offset, source.lag):
         with pytest.raises(SourceError, match=r"'orders': .* begins again.* 1, and was read up to 8"):
-            look(second)
+            look(older)
     assert ids(orders, source, None, source.latest_offset(None)) == [1]
+
+
+AGAIN = {
+    "truncated": ["TRUNCATE orders RESTART IDENTITY"],
+    "sequence": ["DELETE FROM orders", "ALTER SEQUENCE orders_id_seq RESTART"],
+    "made": ["DROP TABLE orders", "CREATE TABLE orders (id bigserial PRIMARY KEY, note text)"],
+    "exchanged": ["ALTER TABLE orders RENAME TO old", "CREATE TABLE orders (id bigint PRIMARY KEY, note text)",
+                  "CREATE SEQUENCE n", "ALTER TABLE orders ALTER id SET DEFAULT nextval('n')"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_a_table_that_was_made_again_and_filled_past_the_position_is_known(
+    opened: Any, orders: OrdersTable, how: str
+) -> None:
+    fill = "INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 9)"
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source = opened()
+    end = source.latest_offset(None)
+    told = dict(source.read(None, end).arguments["told"])
+    for statement in AGAIN[how]:
+        orders.execute(statement)
+    orders.execute(fill)
+    again = (
+        r"source 'orders': public\.orders was made again.* set-offset .*--source orders --allow-skip --offset '.*n.*'"
+    )
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=again):
+            look(end)
+    # Made again between plan and read, between read and publish, and before a replay.
+    with pytest.raises(SourceChangedError, match=again):
+        source.read(None, end)
+    with pytest.raises(SourceChangedError, match=again):
+        source.verify(None, end, told)
+    assert "was made again" in source.not_replayable(None, end)
+    # By hand: from the beginning, or on where it was; both lie behind what is not there any more.
+    for by_hand, rest in (('{"n": 0}', list(range(1, 10))), ('{"n": 5, "gaps": []}', [6, 7, 8, 9])):
+        source.check_offset(by_hand)
+        assert (source.is_after(by_hand, end), source.is_after(end, by_hand)) == (True, False)
+        following = source.latest_offset(by_hand)
+        assert ids(orders, source, by_hand, following) == rest
+        assert not source.has_new(following)
+    same_numbers = source.latest_offset('{"n": 0}', ReadLimit(rows=5))
+    assert source.known_as(None, same_numbers) != source.known_as(None, end)
+
+
+def test_what_leaves_a_table_the_same_is_no_other_table(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source = opened()
+    end = source.latest_offset(None)
+    with orders.connect(autocommit=True) as session:
+        for statement in (
+            "VACUUM FULL orders",
+            "CLUSTER orders USING orders_pkey",
+            "REINDEX TABLE orders",
+            "SELECT setval('orders_id_seq', 20)",
+            "ALTER TABLE orders ADD COLUMN more text",
+        ):
+            session.execute(statement)
+            assert not source.has_new(end)
+            source.read(None, end)
+    assert source.is_after('{"n": 3}', end) is False
+
+
+def test_a_position_of_another_table_names_both(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    end = opened().latest_offset(None)
+    orders.execute("CREATE TABLE more (id bigserial PRIMARY KEY)")
+    orders.execute("INSERT INTO more SELECT FROM generate_series(1, 9)")
+    with pytest.raises(SourceError, match=r"is one of table public\.orders, and public\.more is read now"):
+        opened(table="more").latest_offset(end)
+
+
+def test_numbers_that_spark_would_change_are_refused_by_name_unless_they_are_read_as_texts(
+    opened: Any, orders: OrdersTable
+) -> None:
+    orders.execute("CREATE DOMAIN money_ AS numeric")
+    orders.execute(
+        "ALTER TABLE orders ADD a numeric, ADD b numeric(39, 2), ADD c numeric(38, 38), ADD d money_, ADD e numeric[],"
+        " ADD f numeric(5, 0)"
+    )
+    orders.execute(INSERT)
+    for ask in (opened().check, lambda: opened().latest_offset(None)):
+        with pytest.raises(SourceError, match=r"'orders': .* null: a, b, d, e\. .*texts=\['a', 'b', 'd', 'e'\]"):
+            ask()
+    opened(texts=["a", "b", "d", "e"]).check()
 
 
 def test_what_the_connection_says_of_tls_is_heeded_by_the_plan_and_by_spark(
@@ -280,6 +368,8 @@ def test_the_numbers_of_a_batch_are_those_that_were_there(
     late = {number for number in late if number <= start}
     place = Place(number=end, gaps=gaps, late=tuple((number, number) for number in sorted(late)))
     assert Place.of(place.text()) == place
+    known = replace(place, table=Table(name="public.orders", oid=17, sequence=None if start else 18))
+    assert Place.of(known.text()) == known
     divided_spans = divided(place.spans(start), parts)
     found = [n for part in divided_spans for first, last in part for n in range(first, last + 1)]
     assert sorted(found) == sorted(behind | late)

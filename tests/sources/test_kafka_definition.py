@@ -174,3 +174,12 @@ def test_the_documented_dag_is_one() -> None:
     pipeline = names["pipeline"]
     assert Pipeline.from_dict(json.loads(json.dumps(pipeline.to_dict()))) == pipeline
     assert pipeline.sources["orders"].topics == ["orders"]
+
+
+def test_topics_that_are_listed_otherwise_are_not_called_new() -> None:
+    before = KafkaSource(bootstrap_servers="a:1", topics=["orders", "customers"])
+    assert KafkaSource(bootstrap_servers="a:1,b:1", topics=["customers", "orders"]).moved_from(before) is None
+    longer = KafkaSource(bootstrap_servers="a:1", topics=["orders", "customers", "more"])
+    assert longer.moved_from(before) == "more begin as new topics do"
+    assert before.moved_from(longer) == "more are not read any more"
+    assert before.keeps_rows()

@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Requirements
+from airflow_provider_microbatch.runtime.polling import rows_of
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.polling import PollingSource
 from airflow_provider_microbatch.sources.polling.offsets import decoded, encoded, same
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -124,3 +128,46 @@ def test_its_module_travels_unless_it_is_installed_there(opened: Any, monkeypatc
     assert opened().read("1", "5").requires == Requirements(modules=("tests",))
     monkeypatch.setattr(Answers, "travels", False)
     assert opened().read("1", "5").requires == Requirements()
+
+
+@dataclass(frozen=True)
+class Short(Answers):
+    """Has as many rows as it says, or fewer."""
+
+    rows: int = 3
+
+    def count(self, start: Any, end: Any) -> int:
+        return 3
+
+    def read(self, start: Any, end: Any) -> Iterator[Any]:
+        return iter([(number,) for number in range(self.rows)])
+
+
+def test_a_read_with_fewer_rows_than_were_counted_is_not_published(tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    source = Short().open(SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0))
+    with pytest.raises(SourceChangedError, match=r"'orders': Short.read\(2, 5\) gave 1 rows, and count says 3"):
+        source.verify("2", "5", {"rows": 1})
+    for told in ({"rows": 3}, {"rows": 4}, {}, None):
+        source.verify("2", "5", told)
+    # Of partitions, by whoever reads one.
+    arguments = {**source.read("2", "5").arguments, "fields": {"rows": 1}}
+    column = SimpleNamespace(dataType=SimpleNamespace(typeName=lambda: "long"))
+    schema = SimpleNamespace(fieldNames=lambda: ["id"], fields=[column])
+    with pytest.raises(ValueError, match=r"'orders': Short.read\(2, 5\) gave 1 rows, and count says 3"):
+        list(rows_of(arguments, (2, 5), schema))
+
+
+def test_every_field_tells_how_it_is_read() -> None:
+    """A path, or an address, that is another one gave other rows to a replay, and nothing said so."""
+    assert Short(newest={"a": 1}, token_file="/else").reads_as() == {
+        "newest": '{"a": 1}', "first": "null", "token_file": "/else", "rows": "3", "schema": "id long",
+    }  # fmt: skip
+
+
+def test_one_that_is_elsewhere_goes_on_where_it_was(tmp_path: Path) -> None:
+    assert Short(rows=1).moved_from(Short()) is None
+    assert FileSource("/b", format="json").moved_from(FileSource("/a", format="json")).startswith("all that is there")
+    said = JdbcSource("b", "db").moved_from(JdbcSource("a", "db"))
+    assert "goes on at the position" in said
+    assert "twice" not in said

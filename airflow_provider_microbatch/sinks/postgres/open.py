@@ -47,6 +47,10 @@ _DROP_SECONDS = 5.0
 """How long a dropped stage table that somebody still loads is waited for."""
 _LOADS = 5
 """How often a stage is loaded again that the server has lost."""
+_CHANGES_GONE = (
+    "What came before could not be held against what comes now. Nothing was changed. Bring them back from a backup; "
+    "without one, empty the table and have microbatch rewind --to -1 --drop-output run all batches again."
+)
 
 
 class _StageLostError(SinkError):
@@ -146,6 +150,16 @@ class OpenPostgres(OpenSink):
             return records.ids(lane) if records.are_there() else []
 
         return self._database.run(f"list the batches of lane {lane}", look)
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        def look(connection: Connection) -> str | None:
+            rows, published = self._rows(connection), self._records(connection).rows(batch.key)
+            there = rows.count(batch.key) if published else 0
+            if there is None:
+                return f"{rows.place} is gone"
+            return None if there == published else f"{rows.place} has {there:,} of its {published:,} rows"
+
+        return self._database.run(f"count batch {batch.key}", look)
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         return self._bring_in(batch, epoch, replay=False)
@@ -280,7 +294,19 @@ class OpenPostgres(OpenSink):
     def _put_out(
         self, records: Records, rows: Rows, batch: ExpectedBatch, found: Manifest, *, withdrawn: bool
     ) -> TableName | None:
-        kept = rows.take_out(batch.key)
+        had, out = records.rows(batch.key), rows.take_out(batch.key)
+        kept, moved = (None, 0) if out is None else out
+        if moved < had and not withdrawn:
+            if isinstance(rows, Merged):
+                # Made of what is left, the table would go back to older states of these keys.
+                raise SinkError(
+                    f"{rows.place} has {moved:,} of the {had:,} changes of batch {batch.key}: somebody has deleted the "
+                    f"others. {_CHANGES_GONE}"
+                )
+            log.warning(
+                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
+                "The replay brings them back.", batch.key, self._sink.name, had, moved,
+            )  # fmt: skip
         if kept is not None:
             records.add_replaced(kept, found, kept_by=batch.identity.checkpoint, withdrawn=withdrawn)
         return kept
@@ -332,6 +358,8 @@ class OpenPostgres(OpenSink):
         columns = of_stage(name, staged, found, merge=merge)
         rows = self._rows(connection)
         if isinstance(rows, Merged):
+            if self._records(connection).have_rows() and rows.is_empty():
+                raise SinkError(f"the changes of {name}, kept in {rows.place}, are gone. {_CHANGES_GONE}")
             rows.make_ready(columns, staged)
         execute(connection, f"CREATE UNLOGGED TABLE {stage.sql} ({', '.join(column.sql for column in columns)})")
         return columns

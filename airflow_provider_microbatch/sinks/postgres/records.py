@@ -126,6 +126,15 @@ class Records:
             *self._place(key),
         )
 
+    def rows(self, key: BatchKey) -> int:
+        """How many rows the batch brought; 0 if it is not in."""
+        found = execute(
+            self._connection,
+            f"SELECT rows FROM {self._batches} WHERE table_name = %s AND lane = %s AND id = %s",
+            *self._place(key),
+        ).fetchone()
+        return 0 if found is None else int(found[0])
+
     def remove(self, key: BatchKey) -> None:
         """Free the batch's place."""
         execute(

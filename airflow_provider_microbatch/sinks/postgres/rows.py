@@ -45,7 +45,10 @@ class Rows(ABC):
 
     @abstractmethod
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
-        """A batch's rows out of a stage table. How many they are."""
+        """A batch's rows out of a stage table. How many they are.
+
+        :raises SinkError: if the table does not take all of them.
+        """
 
     @abstractmethod
     def follow(self, touched: Sequence[TableName]) -> None:
@@ -54,29 +57,38 @@ class Rows(ABC):
         :param touched: tables of the rows that did.
         """
 
-    def take_out(self, key: BatchKey) -> TableName | None:
-        """A batch's rows into a table of their own; None if there never was a row of any batch."""
+    def count(self, key: BatchKey) -> int | None:
+        """How many rows of a batch are in; None if there is no table of them."""
+        if not columns_of(self.connection, self.place):
+            return None
+        of_batch = f"SELECT count(*) FROM {self.place.sql} WHERE {_OF_BATCH}"
+        found = execute(self.connection, of_batch, key.lane, key.id).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def take_out(self, key: BatchKey) -> tuple[TableName, int] | None:
+        """A batch's rows into a table of their own, and how many they were; None if there never was a row of any."""
         if not columns_of(self.connection, self.place):
             return None
         kept = self.table.new(KEPT)
         execute(self.connection, f"CREATE TABLE {kept.sql} (LIKE {self.place.sql})")
-        execute(
+        moved = execute(
             self.connection,
             f"WITH gone AS (DELETE FROM {self.place.sql} WHERE {_OF_BATCH} RETURNING *) "
             f"INSERT INTO {kept.sql} SELECT * FROM gone",
             key.lane,
             key.id,
-        )
+        ).rowcount
         left = f"SELECT 1 FROM {self.place.sql} WHERE {_OF_BATCH} LIMIT 1"
         if execute(self.connection, left, key.lane, key.id).fetchone() is not None:
             raise SinkError(
                 f"rows of batch {key} of {self.place} cannot be deleted: a trigger or a rule of the table keeps them, "
                 "and they would be there twice. Nothing was changed; have it let the batch's rows go."
             )
-        return kept
+        return kept, moved
 
-    def _insert(self, key: BatchKey, chosen: str, columns: Sequence[Column]) -> int:
-        names = listed(column.name for column in columns)
+    def _insert(self, key: BatchKey, chosen: str, columns: Sequence[str]) -> int:
+        names = listed(columns)
         return execute(
             self.connection,
             f"INSERT INTO {self.place.sql} ({names}, {listed(OWN)}) SELECT {names}, %s, %s FROM ({chosen}) AS chosen",
@@ -96,7 +108,17 @@ class Appended(Rows):
         pass  # batches do not meet
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
-        return self._insert(key, f"SELECT * FROM {stage.sql}", columns)
+        brought = self._insert(key, f"SELECT * FROM {stage.sql}", [column.name for column in columns])
+        staged = execute(self.connection, f"SELECT count(*) FROM {stage.sql}").fetchone()
+        assert staged is not None
+        # A trigger may have put them into tables that the table consists of: then they are there, and were not counted.
+        if brought != staged[0] and (brought := self.count(key) or 0) != staged[0]:
+            raise SinkError(
+                f"batch {key} has {staged[0]:,} rows, and {self.table} took {brought:,} of them: a trigger or a rule "
+                "of the table keeps rows out, and they would be in no table. Nothing was published; have it let the "
+                "rows in, or leave them out in the transform."
+            )
+        return brought
 
     def follow(self, touched: Sequence[TableName]) -> None:
         pass
@@ -187,11 +209,19 @@ class Merged(Rows):
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> int:
         # Of the changes of one key within a batch only the winning one can ever matter: a replay replaces them all.
         names = [column.name for column in columns]
+        has_deleted = DELETED in names
+        # Without a delete_when nothing is a deletion; changes of before, which had one, have the column.
+        more = "" if has_deleted else f", false AS {quoted(DELETED)}"
         chosen = (
-            f"SELECT DISTINCT ON ({listed(self.merge.keys)}) * FROM {stage.sql} AS c "
-            f"ORDER BY {self._order('c', names, has_deleted=DELETED in names)}"
+            f"SELECT DISTINCT ON ({listed(self.merge.keys)}) *{more} FROM {stage.sql} AS c "
+            f"ORDER BY {self._order('c', names, has_deleted=has_deleted)}"
         )
-        return self._insert(key, chosen, columns)
+        return self._insert(key, chosen, names if has_deleted else [*names, DELETED])
+
+    def is_empty(self) -> bool:
+        """Whether there is no change of any batch."""
+        there = columns_of(self.connection, self.place)
+        return not there or execute(self.connection, f"SELECT 1 FROM {self.place.sql} LIMIT 1").fetchone() is None
 
     def follow(self, touched: Sequence[TableName]) -> None:
         names = [column.name for column in columns_of(self.connection, self.place) if column.name not in OWN]

@@ -194,6 +194,15 @@ class FileSource(Source):
         """The path as written."""
         return self.path
 
+    def moved_from(self, before: Source) -> str | None:
+        """What was read is known by its address."""
+        if self.location() == before.location():
+            return None
+        return (
+            "all that is there is new to it. Where it is what was read there already, moved or read by another source, "
+            "it is read again and in the table twice"
+        )
+
     def listing(self) -> Listing:
         """The walk over the files of this source."""
         return Listing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -31,6 +31,8 @@ class JdbcSource(Source):
     :param partitions: so many queries read a batch beside each other.
     :param on_missing: a planned row that is gone when it is read, or read again: ``fail``, or ``skip`` it, which the
         batch then says.
+    :param texts: columns that are read as texts, as PostgreSQL writes them: ``numeric`` without a precision, which is
+        refused else, or timestamps that may be ``infinity``.
     :param driver: Maven coordinates of the JDBC driver; None if Spark has one.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -44,6 +46,7 @@ class JdbcSource(Source):
     max_rows: int | None = None
     partitions: int = 1
     on_missing: str = FAIL
+    texts: Sequence[str] = ()
     driver: str | None = DRIVER
 
     def __post_init__(self) -> None:
@@ -64,6 +67,9 @@ class JdbcSource(Source):
             raise DefinitionError(f"{where}: late_seconds must be a number above 0, not {seconds!r}.")
         if self.on_missing not in (FAIL, SKIP):
             raise DefinitionError(f"{where}: on_missing must be {FAIL!r} or {SKIP!r}, not {self.on_missing!r:.200}.")
+        if isinstance(self.texts, str) or not all(isinstance(one, str) and one for one in self.texts):
+            raise DefinitionError(f"{where}: texts must be a list of columns' names, not {self.texts!r:.200}.")
+        object.__setattr__(self, "texts", list(self.texts))
         if self.driver is not None and (not isinstance(self.driver, str) or self.driver.count(":") != 2):
             raise DefinitionError(f"{where}: driver must be 'group:artifact:version', or None; not {self.driver!r}.")
 
@@ -74,7 +80,8 @@ class JdbcSource(Source):
         return OpenJdbcSource(self, context)
 
     def reads_as(self) -> Mapping[str, str | None]:
-        return {"table": self.table, "column": self.column}
+        texts = ", ".join(self.texts) or None
+        return {"table": self.table, "column": self.column, "texts": texts}
 
     def location(self) -> str:
         """The table, and the connection."""

@@ -27,6 +27,21 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Table:
+    """Which table it is: one that is made again under its name has other rows under the same numbers.
+
+    :param name: ``schema.table``.
+    :param oid: PostgreSQL's own of the table.
+    :param sequence: the file number of the sequence that the column owns, which is another one once it begins again
+        (``TRUNCATE … RESTART IDENTITY``); None if it owns none.
+    """
+
+    name: str
+    oid: int
+    sequence: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where a batch ends. Which rows it has follows from it and from the number at which the batch before it ended:
     those in between that are in no gap, and those that came late.
@@ -35,31 +50,38 @@ class Place:
     :param gaps: what is missed below it, in order.
     :param late: first and last of numbers that were gaps of the batch before and are rows of this one, in order.
     :param rows: how many rows the batch has.
+    :param table: whose numbers they are; None where nothing has been read of it, or by an older version.
+    :param by_hand: a person wrote it, for the table that is there: ``{"n": 23}``, with ``gaps`` or without.
     """
 
     number: int
     gaps: tuple[Gap, ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     rows: int = 0
+    table: Table | None = None
+    by_hand: bool = False
 
     def text(self) -> Offset:
         """As it stands in the logs."""
-        return json.dumps(
-            {
-                "n": self.number,
-                "gaps": [[gap.first, gap.last, gap.seen_ms, gap.xmax] for gap in self.gaps],
-                "late": [list(span) for span in self.late],
-                "rows": self.rows,
-            }
-        )
+        gaps = [[gap.first, gap.last, gap.seen_ms, gap.xmax] for gap in self.gaps]
+        written: dict[str, Any] = {"n": self.number, "gaps": gaps}
+        if not self.by_hand:
+            written |= {"late": [list(span) for span in self.late], "rows": self.rows}
+        if self.table is not None:
+            written["of"] = [self.table.name, self.table.oid, self.table.sequence]
+        return json.dumps(written)
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
         """:raises ValueError: if the text is none."""
         try:
             values: Any = json.loads(offset)
-            if not isinstance(values, dict) or values.keys() != {"n", "gaps", "late", "rows"}:
-                raise TypeError("it has other fields than n, gaps, late and rows")
+            by_hand = isinstance(values, dict) and values.keys() in ({"n"}, {"n", "gaps"})
+            if by_hand:
+                values = {"gaps": [], "late": [], "rows": 0, **values}
+            if not isinstance(values, dict) or values.keys() - {"of"} != {"n", "gaps", "late", "rows"}:
+                raise TypeError("it has other fields than n, gaps, late, rows and of; by hand, n and gaps")
+            table = _table(values["of"]) if "of" in values else None
             gaps = tuple(Gap(first=a, last=b, seen_ms=c, xmax=d) for a, b, c, d in values["gaps"])
             late = tuple((a, b) for a, b in values["late"])
             numbers: list[Any] = [values["n"], values["rows"], *(n for span in values["late"] for n in span)]
@@ -68,7 +90,7 @@ class Place:
                 raise TypeError("it has something else than whole numbers")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
-        return cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"])
+        return cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
 
     def spans(self, start: int) -> list[tuple[int, int]]:
         """First and last of the numbers that a batch has which ends here and begins after ``start``; numbers within
@@ -80,6 +102,13 @@ class Place:
                     found.append((first, gap.first - 1))
                 first = gap.last + 1
         return [*found, *([(first, self.number)] if first <= self.number else [])]
+
+
+def _table(values: Any) -> Table:
+    name, oid, sequence = values
+    if type(name) is not str or type(oid) is not int or (sequence is not None and type(sequence) is not int):
+        raise TypeError("'of' is not the name, the oid and the sequence's file of a table")
+    return Table(name=name, oid=oid, sequence=sequence)
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

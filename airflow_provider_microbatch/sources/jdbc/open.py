@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -43,6 +44,7 @@ class OpenJdbcSource(OpenSource):
     def check(self) -> None:
         with self._snapshot() as table:
             table.check()
+            self._check_exact(table)
 
     def initial_offset(self) -> Offset | None:
         return Place(number=self._source.first - 1).text()
@@ -70,9 +72,11 @@ class OpenJdbcSource(OpenSource):
         return end.text()
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The table, and the numbers."""
-        spans = [] if end is None else self._place(end).spans(self._place(start).number)
-        return digest_of_range(self._source.location(), self._source.column, spans)
+        """The table, which one of its name it is, and the numbers."""
+        place = None if end is None else self._place(end)
+        spans = [] if place is None else place.spans(self._place(start).number)
+        of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
+        return digest_of_range(self._source.location(), self._source.column, spans, *of)
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         begin = self._place(start)
@@ -91,6 +95,7 @@ class OpenJdbcSource(OpenSource):
                 "options": tls(found),
                 "password_setting": f"spark.microbatch.password.{self._source.conn_id}",
                 "table": quoted(self._source.table),
+                "texts": list(self._source.texts),
                 "predicates": [
                     " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in part)
                     for part in divided(spans, self._source.partitions)
@@ -109,6 +114,11 @@ class OpenJdbcSource(OpenSource):
             )
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        if end is not None and end != start:
+            with self._snapshot() as table:
+                other = self._other(table, self._place(end))
+            if other is not None:
+                return other
         gone = self._gone(start, end) if self._source.on_missing == FAIL else 0
         return self._lost(gone, end) if gone else None
 
@@ -126,6 +136,12 @@ class OpenJdbcSource(OpenSource):
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
         one, two = self._place(offset), self._place(other)
+        if one.by_hand != two.by_hand:
+            written, read = (one, two) if one.by_hand else (two, one)
+            with self._snapshot() as table:
+                # Nothing of the table that is there has been read: what was read of another one lies before all of it.
+                if self._other(table, read) is not None:
+                    return written is one
         return None if one.number == two.number and offset != other else one.number > two.number
 
     def lag(self, position: Offset | None) -> Figures:
@@ -140,6 +156,7 @@ class OpenJdbcSource(OpenSource):
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Where the next range ends; None if there is nothing."""
+        self._check_exact(table)
         now_ms, xmin, xmax = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
@@ -159,11 +176,14 @@ class OpenJdbcSource(OpenSource):
         if number > begin.number:
             missing = table.missing(begin.number + 1, number)
             gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
-        end = Place(number=number, gaps=tuple(gaps), late=tuple(late))
+        end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
         return replace(end, rows=table.count(end.spans(begin.number)))
 
     def _check_goes_on(self, table: Snapshot, place: Place) -> None:
         """A table that was made again, or emptied with its sequence, has other rows under the same numbers."""
+        other = self._other(table, place)
+        if other is not None:
+            raise SourceError(other)
         highest = table.highest(self._source.first)
         if highest is None or highest >= place.number:
             return
@@ -176,12 +196,45 @@ class OpenJdbcSource(OpenSource):
                 "`microbatch add-source`."
             )
 
+    def _check_exact(self, table: Snapshot) -> None:
+        names = table.inexact(texts=self._source.texts)
+        if names:
+            raise SourceError(
+                f"{self._source.table} has columns of numeric that Spark cannot carry exactly, and would cut or make "
+                f"null: {', '.join(names)}. Have them read as texts, texts={names!r}; or give them a precision of at "
+                "most 38 digits and a scale."
+            )
+
+    def _other(self, table: Snapshot, place: Place) -> str | None:
+        """Why the numbers of a place are not those of the table that is there; None if they are, for all one knows."""
+        now, then = table.identity(), place.table
+        if then is None or then == now:
+            return None
+        # Transactions of another database have other ids: nobody of then can still commit into it.
+        gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        here = replace(place, gaps=gaps, late=(), rows=0, table=None, by_hand=True).text()
+        begin = replace(place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, by_hand=True).text()
+        what = (
+            f"the position is one of table {then.name}, and {now.name} is read now"
+            if then.name != now.name
+            else f"{now.name} was made again, or its sequence begins again"
+        )
+        go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
+        return (
+            f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
+            f"rows up to {place.number} would count as read. Where they are to be read: `{go_on} {quote(begin)}`, or a "
+            f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
+        )
+
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
         """How many rows of the range were there when it was planned, and are not now."""
         if end is None or end == start:
             return 0
         place = self._place(end)
         with self._snapshot() as table:
+            other = self._other(table, place)
+            if other is not None:
+                raise SourceChangedError(f"source {self._name!r}: {other}")
             return max(0, place.rows - table.count(place.spans(self._place(start).number)))
 
     def _lost(self, gone: int, end: Offset | None) -> str:
@@ -203,6 +256,8 @@ class OpenJdbcSource(OpenSource):
                 self._connect(self._source.conn_id), table=self._source.table, column=self._source.column
             ) as table:
                 yield table
+        except SourceChangedError:
+            raise
         except SourceError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
 

@@ -8,9 +8,12 @@ from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.offset import Table
 
 _CONNECT_SECONDS = 10
 _WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+_NUMERIC = (1700, 1231)  # oids of numeric and of its array
+_SPARK_DIGITS = 38
 
 _OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
@@ -74,6 +77,41 @@ class Snapshot:
         cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
         if cursor.description[0].type_code not in _WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
+
+    def inexact(self, *, texts: Sequence[str]) -> list[str]:
+        """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
+        digits than Spark's decimals have.
+
+        :param texts: columns that are read as texts.
+        """
+        result = self._opened.execute(f"SELECT * FROM {self._table} LIMIT 0").pgresult
+        found = []
+        for at in range(result.nfields):
+            name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
+            if kind not in _NUMERIC or name in texts:
+                continue
+            # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+            if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
+                found.append(name)
+        return found
+
+    def identity(self) -> Table:
+        """Which table it is. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` leave it the same."""
+        found = self._row(
+            "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT max(s.relfilenode::bigint) "
+            "FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
+            "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
+            "WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = 'pg_catalog.pg_class'::regclass "
+            "AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = %s) FROM pg_catalog.pg_class AS c "
+            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s::regclass",
+            self._bare_column,
+            self._table,
+        )
+        if found is None:  # its name is looked up as it is now, and the rest as it was when the snapshot was taken
+            raise SourceError(f"{self._table} is being made again at this moment: look again")
+        name, oid, sequence = found
+        return Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a transaction that runs; and the first that was not

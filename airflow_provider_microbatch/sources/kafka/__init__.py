@@ -137,6 +137,19 @@ class KafkaSource(Source):
         options = {f"options[{key.lower()!r}]": as_spark(value) for key, value in self.options.items()}
         return {"isolation": self.isolation, "headers": as_spark(self.headers), **options}
 
+    def keeps_rows(self) -> bool:
+        """Records do not change; a compacted topic loses some."""
+        return True
+
+    def moved_from(self, before: Source) -> str | None:
+        """Positions are those of topics, each of which is known by its id, whatever the list or its order is."""
+        if not isinstance(before, KafkaSource) or self.pattern is not None or before.pattern is not None:
+            return super().moved_from(before)
+        then, now = set(before.names), set(self.names)
+        told = [f"{', '.join(sorted(now - then))} begin as new topics do"] if now - then else []
+        told += [f"{', '.join(sorted(then - now))} are not read any more"] if then - now else []
+        return " and ".join(told) or None
+
     def shares_with(self, other: Source) -> bool:
         """Whether a topic could be read by both."""
         if not isinstance(other, KafkaSource) or (self.bootstrap_servers, self.conn_id) != (

@@ -3,6 +3,7 @@ another, such as an HTTP API. Planned without a JVM; read by Spark's driver, or 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from airflow_provider_microbatch.runtime.polling import PollingSource as Polled
@@ -32,7 +33,10 @@ class PollingSource(Polled, Source):
     """
 
     def reads_as(self) -> Mapping[str, str | None]:
-        return {"schema": self.schema}
+        """The schema, and every field: which of them decide about rows only the class knows."""
+        fields: Mapping[str, object] = self.to_dict()["arguments"]
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        return {**texts, "schema": self.schema}
 
     def open(self, context: SourceContext) -> OpenSource:
         from airflow_provider_microbatch.sources.polling.open import OpenPollingSource

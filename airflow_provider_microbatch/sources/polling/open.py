@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.definition import class_path
-from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import mask, refusal
+from airflow_provider_microbatch.runtime.polling import short
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
     Figures,
@@ -97,6 +98,12 @@ class OpenPollingSource(OpenSource):
         ranges = self._asked("partitions", self._source.partitions, decoded(begin), decoded(end))
         for piece in [(decoded(begin), decoded(end))] if ranges is None else ranges:
             yield from self._asked("read", lambda *of: list(self._source.read(*of)), *piece)
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """An API that answers short, with a page where all was asked for, would lose rows in green."""
+        read, rows = (told or {}).get("rows"), self.describe(start, end).rows
+        if read is not None and rows is not None and read < rows:
+            raise SourceChangedError(f"source {self._name!r}: {short(self._class, read, rows, start, end)}")
 
     def commit(self, end: Offset) -> None:
         self._asked("commit", self._source.commit, decoded(end))

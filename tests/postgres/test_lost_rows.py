@@ -1,0 +1,111 @@
+"""Rows that are not where a batch brought them: a table that takes only a part, changes that somebody removed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
+from tests.postgres import database
+from tests.postgres.stages import write_lines, write_stage
+from tests.sinks.stages import EXPECTED, batch_of, expect
+
+MERGE = Merge(keys=("id",), sequence_by=("ts",))
+CHANGE = {"id": "bigint", "ts": "int", "note": "string"}
+LATER = BatchKey("live", 8)
+
+
+def run(statement: str) -> None:
+    with database.connect() as connection:
+        connection.execute(statement.encode())
+
+
+def merged(sink: OpenPostgres, key: BatchKey, *cells: str, epoch: int = 1) -> None:
+    write_lines(sink, epoch, CHANGE, [cells], batch=batch_of(key))
+    (sink.publish if epoch == 1 else sink.replace)(expect(key), epoch)
+
+
+def test_a_batch_of_which_a_rule_keeps_rows_out_is_not_published(tmp_path: Path) -> None:
+    sink, table = database.sink_in(tmp_path, columns={"id": "int8", "epoch": "integer"}), database.table_in(tmp_path)
+    sink.make_ready(EXPECTED.tables, is_there=lambda: True)
+    run(f"CREATE RULE half AS ON INSERT TO {table} WHERE NEW.id > 1 DO INSTEAD NOTHING")
+    write_stage(sink, 1)
+    with pytest.raises(SinkError, match=r"batch live/7 has 3 rows, and .* took 2 of them: a trigger or a rule"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+    assert database.rows(table) == []
+    run(f"DROP RULE half ON {table}")
+    sink.publish(EXPECTED, 1)
+    assert len(database.rows(table)) == 3
+
+
+def test_rows_that_a_trigger_puts_into_a_part_of_the_table_are_in_it(tmp_path: Path) -> None:
+    """How tables were partitioned before PostgreSQL did it itself."""
+    sink, table = database.sink_in(tmp_path, columns={"id": "int8", "epoch": "integer"}), database.table_in(tmp_path)
+    sink.make_ready(EXPECTED.tables, is_there=lambda: True)
+    part = database.table_in(tmp_path, "part")
+    run(f"CREATE TABLE {part} () INHERITS ({table})")
+    run(f"CREATE RULE parts AS ON INSERT TO {table} DO INSTEAD INSERT INTO {part} VALUES (NEW.*)")
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    assert len(database.rows(table)) == 3
+
+
+def test_check_counts_what_is_in(tmp_path: Path) -> None:
+    sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
+    write_stage(sink, 1)
+    found = sink.publish(EXPECTED, 1)
+    assert sink.damage(EXPECTED, found) is None
+    run(f"DELETE FROM {table} WHERE id = 1")
+    assert "has 2 of its 3 rows" in str(sink.damage(EXPECTED, found))
+    run(f"DROP TABLE {table}")
+    assert "is gone" in str(sink.damage(EXPECTED, found))
+
+
+def test_a_replay_tells_of_rows_that_were_deleted_and_brings_them_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    run(f"DELETE FROM {table} WHERE id = 1")
+    write_stage(sink, 2)
+    with caplog.at_level(logging.WARNING):
+        sink.replace(EXPECTED, 2)
+    assert "had 3 rows when it was published, and has 2 now" in caplog.text
+    assert len(database.rows(table)) == 3
+
+
+@pytest.mark.parametrize("how", ["DROP TABLE", "TRUNCATE"])
+def test_changes_that_are_gone_are_not_begun_anew(tmp_path: Path, how: str) -> None:
+    """The older of two changes of a key would win, if it came last."""
+    sink, table = database.sink_in(tmp_path, merge=MERGE), database.table_in(tmp_path)
+    merged(sink, EXPECTED.key, "1", "10", "new")
+    run(f"{how} {database.table_in(tmp_path, 'microbatch_changes_Orders')}")
+    with pytest.raises(SinkError, match=r"the changes of .*Orders, kept in .*, are gone\..*rewind --to -1"):
+        merged(sink, LATER, "1", "3", "old")
+    assert database.rows(table, "id, ts, note") == [(1, 10, "new")]
+
+
+def test_a_replay_of_changes_of_which_some_are_gone_does_not_go_back(tmp_path: Path) -> None:
+    sink, table = database.sink_in(tmp_path, merge=MERGE), database.table_in(tmp_path)
+    merged(sink, EXPECTED.key, "2", "5", "two")
+    merged(sink, LATER, "2", "6", "newer")
+    run(f"DELETE FROM {database.table_in(tmp_path, 'microbatch_changes_Orders')} WHERE ts = 6")
+    with pytest.raises(SinkError, match=r"has 0 of the 1 changes of batch live/8"):
+        merged(sink, LATER, "2", "6", "newer", epoch=2)
+    assert database.rows(table, "id, ts, note") == [(2, 6, "newer")]
+
+
+def test_a_merge_goes_on_without_its_deletions(tmp_path: Path) -> None:
+    before = Merge(keys=("id",), sequence_by=("ts",), delete_when="note = 'D'")
+    sink = database.sink_in(tmp_path, merge=before)
+    write_lines(sink, 1, {**CHANGE, "_deleted": "boolean"}, [("1", "1", "a", "false"), ("2", "1", "D", "true")])
+    sink.publish(EXPECTED, 1)
+    merged(database.sink_in(tmp_path, merge=MERGE), LATER, "1", "2", "b")
+    assert database.rows(database.table_in(tmp_path), "id, ts, note") == [(1, 2, "b")]
