@@ -2,8 +2,8 @@
 
 Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
 (URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
-(bytes), ``mtime_ns``, and ``lane`` if another lane than the live one reads the entry. An entry is read by one lane, and
-a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys it does not know.
+(bytes), ``mtime_ns``, of an object ``etag``, and ``lane`` if another lane than the live one reads the entry. An entry
+is read by one lane, and a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys it does not know.
 ``N.compact`` is written by Spark only: all files of entries 0 to N.
 Entries are put-if-absent and never changed.
 """
@@ -41,6 +41,7 @@ class PlannedFile:
     :param size: bytes; None in entries that Spark wrote.
     :param mtime_ns: nanoseconds since the epoch; None in entries that Spark wrote.
     :param lane: the lane that reads it.
+    :param etag: of an object; None in entries that Spark wrote, and of files.
     """
 
     path: str
@@ -49,11 +50,15 @@ class PlannedFile:
     size: int | None = None
     mtime_ns: int | None = None
     lane: str = LIVE
+    etag: str | None = None
 
-    def is_as_planned(self, size: int, mtime_ns: int) -> bool:
-        """True if a file of this size (bytes) and mtime is the one that was planned, as far as the entry tells."""
+    def is_as_planned(self, size: int, mtime_ns: int, etag: str | None = None) -> bool:
+        """True if a file of this size (bytes) and mtime, or an object of this ETag, is the one that was planned, as far
+        as the entry tells."""
         if self.size is not None and self.size != size:
             return False
+        if self.etag is not None and etag is not None:
+            return self.etag == etag
         if self.mtime_ns is not None:
             return self.mtime_ns == mtime_ns
         return self.timestamp_ms == mtime_ns // 1_000_000
@@ -92,6 +97,7 @@ def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> byte
             "batchId": number,
             "size": file.size,
             "mtime_ns": file.mtime_ns,
+            **({} if file.etag is None else {"etag": file.etag}),
             **tag,
         }
         lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
@@ -120,6 +126,8 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
     for name in ("size", "mtime_ns"):
         if type(fields.get(name)) not in (int, type(None)):
             raise TypeError(f"its {name} is {fields[name]!r:.40}")
+    if type(fields.get("etag")) not in (str, type(None)):
+        raise TypeError(f"its etag is {fields['etag']!r:.40}")
     return PlannedFile(
         path=from_url(fields["path"]),
         timestamp_ms=int(fields["timestamp"]),
@@ -127,6 +135,7 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
         size=fields.get("size"),
         mtime_ns=fields.get("mtime_ns"),
         lane=fields.get("lane", LIVE),
+        etag=fields.get("etag"),
     )
 
 

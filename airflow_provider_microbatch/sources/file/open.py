@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -16,18 +14,16 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
-from airflow_provider_microbatch.sources.file.clean import Cleaner, is_listed
+from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
-from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
-from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -60,7 +56,8 @@ class OpenFileSource(OpenSource):
         self._committed = context.committed
         self._cleaning = CleaningRecord(context.state, before=context.states_before)
         self._learned = Learned(context.state)
-        self._reads = FileReads(source, name=context.name, learned=self._learned)
+        self._place = source.place(context.connect)
+        self._reads = FileReads(source, self._place, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._archive = source.archive_path()
@@ -80,45 +77,11 @@ class OpenFileSource(OpenSource):
         return SPLITS
 
     def check(self) -> None:
-        """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
-        base = Path(self._listing.base)
+        """Can the files be listed, and cleaned where ``clean_source`` will?"""
         try:
-            self._check_folder(base)
-            if self._archive is not None:
-                self._check_archive(Path(self._archive), base.stat().st_dev)
-        except OSError as error:
-            raise self._error(
-                f"cannot look at {error.filename!r}: {error.strerror}. Give this user the right."
-            ) from error
-
-    def _check_folder(self, base: Path) -> None:
-        folder = base if base.is_dir() else base.parent
-        if not base.exists():
-            raise self._error(f"path {str(base)!r} does not exist. Create it or correct the path.")
-        if not _may(base, os.R_OK) or not _may(folder, os.R_OK | os.X_OK):
-            raise self._error(f"path {str(base)!r} may not be read by this user. Give it read and search rights.")
-        if (base / "_spark_metadata").is_dir():
-            raise self._error(
-                f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
-                "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
-            )
-        if not self._source.allow_table and (table := table_around(folder)) is not None:
-            raise self._error(why_not(table))
-        if self._source.clean_source is not None and not _may(folder, os.W_OK | os.X_OK):
-            raise self._error(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
-
-    def _check_archive(self, archive: Path, device: int) -> None:
-        existing = archive
-        while not existing.exists():
-            existing = existing.parent
-        if is_listed(self._listing, archive):
-            raise self._error(f"archive_dir {str(archive)!r} leads by a link to what it lists. Put it elsewhere.")
-        if not existing.is_dir() or not _may(existing, os.W_OK | os.X_OK):
-            raise self._error(f"archive_dir {str(archive)!r} cannot be written by this user. Give it write rights.")
-        if existing.stat().st_dev != device:
-            raise self._error(
-                f"archive_dir {str(archive)!r} is on another file system; a rename cannot move files there."
-            )
+            self._place.check(self._listing, archive=self._archive, cleans=self._source.clean_source is not None)
+        except SourceError as error:
+            raise self._error(str(error)) from error
 
     def has_new(self, position: Offset | None) -> bool:
         """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
@@ -219,7 +182,7 @@ class OpenFileSource(OpenSource):
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
             return
-        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive)
+        cleaner = Cleaner(self._log, self._cleaning, place=self._place, base=self._listing.base, archive=self._archive)
         try:
             cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
@@ -354,7 +317,7 @@ class OpenFileSource(OpenSource):
         return usable(
             (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
             source=self._name,
-            base=self._listing.base,
+            away=self._why_away,
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
@@ -362,7 +325,15 @@ class OpenFileSource(OpenSource):
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
-        return locate(file, base=base, archives=cleaned.archiving(base, self._archive).archives, given_up=given_up)
+        archives = cleaned.archiving(base, self._archive).archives
+        return locate(file, look=self._place.look, base=base, archives=archives, given_up=given_up)
+
+    def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:
+        return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)
+
+    def secrets(self) -> Mapping[str, str]:
+        """How Spark reaches the files, where that takes a connection."""
+        return self._reads.secrets()
 
     def _checked(self, position: Offset | None) -> int:
         """The position's log id, which the log must reach: else files that were read would be planned again."""
@@ -432,13 +403,13 @@ class OpenFileSource(OpenSource):
 
     def _listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
         try:
-            yield from self._listing.files(wanted, start=start)
+            yield from self._place.files(self._listing, wanted, start=start)
         except (SourceError, OSError) as error:
             raise self._error(str(error)) from error
 
     def _check_readable(self, path: str) -> None:
         try:
-            check_readable(path)
+            self._place.check_readable(path)
         except SourceError as error:
             raise self._error(str(error)) from error
 
@@ -479,10 +450,6 @@ class OpenFileSource(OpenSource):
 def _entries(start: Offset | None, end: Offset | None) -> range:
     """The log ids of a range."""
     return range(log_id(start) + 1, log_id(end) + 1)
-
-
-def _may(path: Path, mode: int) -> bool:
-    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _total(sizes: list[int | None]) -> int | None:

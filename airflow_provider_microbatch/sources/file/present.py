@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
-from airflow_provider_microbatch.sources.file.listing import is_partition
+from airflow_provider_microbatch.sources.file.listing import FoundFile, is_partition
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 
 _NAMED = 5
@@ -45,18 +44,29 @@ class Located:
 
 def archived_path(path: str, *, base: str, archive: str) -> str:
     """Where the archive keeps a file: below ``archive`` as it lay below ``base``; by its name if it is the base."""
-    relative = os.path.relpath(path, base)
-    return str(Path(archive, Path(path).name if relative == "." else relative))
+    relative = path.rpartition("/")[2] if path == base else path.removeprefix(base.rstrip("/") + "/")
+    return f"{archive.rstrip('/')}/{relative}"
 
 
 def is_below(path: str, base: str) -> bool:
     """Whether an absolute path is ``base`` or lies below it, by its letters alone: ``base/../x`` does not."""
-    return path == os.path.normpath(path) and (path == base or path.startswith(base.rstrip("/") + "/"))
+    parts = (path.partition("://")[2] or path.removeprefix("/")).split("/")
+    return not any(part in ("", ".", "..") for part in parts) and (
+        path == base or path.startswith(base.rstrip("/") + "/")
+    )
 
 
-def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]], given_up: bool = False) -> Located:
+def locate(
+    file: PlannedFile,
+    *,
+    look: Callable[[str], FoundFile | None],
+    base: str,
+    archives: Sequence[tuple[str, str]],
+    given_up: bool = False,
+) -> Located:
     """Look for the file where it was planned and, failing that, in the archives.
 
+    :param look: what is at a path now; None if nothing is.
     :param base: the source's base.
     :param archives: base and archive folder of all that there have been.
     :param given_up: ``clean_source`` has taken it, or is about to: then the archives come first. Where it was there may
@@ -70,30 +80,38 @@ def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]],
     ]
     changed: Located | None = None
     for root, path in [*kept, here] if given_up else [here, *kept]:
-        try:
-            status = Path(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
+        found = look(path)
+        if found is None:
             continue
-        except OSError as error:
-            raise SourceError(f"cannot look at {path!r}: {error.strerror}. Give this user the right to it.") from error
-        if file.is_as_planned(status.st_size, status.st_mtime_ns):
+        # A copy of an object has a time of its own, and may have another ETag.
+        is_copy = root != base and file.etag is not None
+        if file.size == found.size if is_copy else file.is_as_planned(found.size, found.mtime_ns, found.etag):
             return Located(file, Presence.AS_PLANNED, root, path)
-        changed = changed or Located(file, Presence.CHANGED, root, path, _difference(file, status))
+        changed = changed or Located(file, Presence.CHANGED, root, path, _difference(file, found))
     return changed or Located(file, Presence.GONE, base)
 
 
-def _difference(file: PlannedFile, status: os.stat_result) -> str:
-    if file.size is not None and file.size != status.st_size:
-        return f"{file.size} bytes were planned, {status.st_size} are there"
-    return f"mtime {file.timestamp_ms} ms was planned, {status.st_mtime_ns // 1_000_000} ms is there"
+def _difference(file: PlannedFile, found: FoundFile) -> str:
+    if file.size is not None and file.size != found.size:
+        return f"{file.size} bytes were planned, {found.size} are there"
+    if file.etag is not None and found.etag is not None:
+        return f"ETag {file.etag} was planned, {found.etag} is there"
+    return f"mtime {file.timestamp_ms} ms was planned, {found.mtime_ns // 1_000_000} ms is there"
 
 
 def usable(
-    located: Iterable[Located], *, source: str, base: str, on_missing: str, on_changed: str, cleaned: Entries
+    located: Iterable[Located],
+    *,
+    source: str,
+    away: Callable[[Sequence[str], str, bool], str | None],
+    on_missing: str,
+    on_changed: str,
+    cleaned: Entries,
 ) -> list[Located]:
     """The files that may be read.
 
-    :param base: the source's base. Where it is away, so are its files, and they are not skipped.
+    :param away: why files that are gone may be there although they are not seen, given their paths, some of them for
+        messages, and whether none was found; where what they lie on is away, so are they, and they are not skipped.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: what is gone of these was taken by us, and no
         ``on_missing`` makes a batch go on without it.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
@@ -120,8 +138,8 @@ def usable(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
             "or set on_missing='skip' to go on without them."
         )
-    elif gone and (away := _away(gone, base, nothing_found=not found)) is not None:
-        problems.append(away)
+    elif gone and (why := away([one.planned.path for one in gone], _names(gone), not found)) is not None:
+        problems.append(why)
     if changed and on_changed == "fail":
         problems.append(
             f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
@@ -130,46 +148,6 @@ def usable(
     if problems:
         raise SourceChangedError(f"source {source!r}: " + " ".join(problems))
     return found
-
-
-def is_away(base: str) -> bool:
-    """Whether the source's base is not there, or has nothing in it, as where a file system is not mounted."""
-    try:
-        if Path(base).is_file():
-            return False
-        with os.scandir(base) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return True
-
-
-def _away(gone: Sequence[Located], base: str, *, nothing_found: bool) -> str | None:
-    """Why files may be there although they are not seen: their folder is not there, or has nothing in it and none of
-    the files was found, as where a file system is not mounted. What is skipped then would never be read."""
-    for folder in dict.fromkeys(_folder(one.planned.path, base) for one in gone):
-        try:
-            with os.scandir(folder) as entries:
-                empty = next(entries, None) is None
-        except (FileNotFoundError, NotADirectoryError):
-            return (
-                f"path {folder!r} does not exist, and {len(gone)} planned file(s) may be in it: {_names(gone)}. "
-                "on_missing='skip' does not skip them then. Mount or create it, or correct the path."
-            )
-        except OSError as error:
-            raise SourceError(f"cannot list {folder!r}: {error.strerror}. Give this user the right to it.") from error
-        if empty and nothing_found:
-            return (
-                f"all {len(gone)} planned file(s) are gone and {folder!r} is empty, as it is where a file system is "
-                f"not mounted: {_names(gone)}. on_missing='skip' does not skip them then. Mount it; if all was really "
-                "removed, put any file there, such as an empty '.keep'."
-            )
-    return None
-
-
-def _folder(path: str, base: str) -> str:
-    """The folder that a planned file's being there depends on: the base, or its own where that is the file itself, or
-    where the source has another base by now."""
-    return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here
 
 
 def _names(files: Sequence[Located]) -> str:
@@ -190,7 +168,7 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
     for one in located:
         if one.path is None:
             continue
-        root, keys = _partition_root(str(Path(one.path).parent), one.base) if partitioned else ("", ())
+        root, keys = _partition_root(one.path.rpartition("/")[0] or "/", one.base) if partitioned else ("", ())
         groups.setdefault((root if keys else None, keys), []).append(one.path)
     return [{"base_path": root, "paths": paths} for (root, _), paths in groups.items()]
 

@@ -10,6 +10,7 @@ from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Located, partition_groups
 
 _READER = "airflow_provider_microbatch.runtime.files:read"
@@ -20,12 +21,14 @@ class FileReads:
     """Makes the reads of one file source.
 
     :param source: the source.
+    :param place: where its files lie.
     :param name: its name in the pipeline.
     :param learned: what is known of its columns.
     """
 
-    def __init__(self, source: FileSource, *, name: str, learned: Learned) -> None:
+    def __init__(self, source: FileSource, place: Place, *, name: str, learned: Learned) -> None:
         self._source = source
+        self._place = place
         self._name = name
         self._learned = learned
 
@@ -52,8 +55,14 @@ class FileReads:
                 "options": dict(self._source.options),
                 "groups": self._groups(files),
                 "left_out": list(left_out),
+                "secrets": sorted(self._place.secrets()),
             },
+            requires=self._place.requires(),
         )
+
+    def secrets(self) -> dict[str, str]:
+        """By the names that the reader asks by."""
+        return {f"{self._name}/{name}": value for name, value in self._place.secrets().items()}
 
     def splits(self, files: Sequence[Located], *, left_out: Sequence[str]) -> list[Split]:
         """One for each file, and one for those that are gone.

@@ -65,7 +65,7 @@ class Bucket:
                 failure = Failure.of(error)
             except (errors.BaseError, ValueError) as error:
                 raise CheckpointError(
-                    f"cannot {doing} {path!r} of checkpoint {self.address}: the client takes no such key "
+                    f"cannot {doing} {path!r} of {self.address.of} {self.address}: the client takes no such key "
                     f"({type(error).__name__})."
                 ) from None
             if failure.is_of_credentials and not renewed:
@@ -91,7 +91,7 @@ class Bucket:
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
         return CheckpointError(
-            f"cannot {doing} {where} (checkpoint {self.address}, by {self.address.who}): {said}. {remedy}"
+            f"cannot {doing} {where} ({self.address.of} {self.address}, by {self.address.who}): {said}. {remedy}"
         )
 
     def _forget(self, opened: Opened) -> None:

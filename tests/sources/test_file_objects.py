@@ -1,0 +1,287 @@
+"""Files in an object store: listed, planned, cleaned and looked at without a JVM, on a real S3 API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.intervals import Interval
+from tests.sources.support import World, paths
+from tests.support import object_store
+from tests.support.faulty_proxy import FaultyProxy, busy, truncated
+
+BUCKET = object_store.BUCKET
+KEY, SECRET = "AKIALANDING", "the-secret-of-the-landing"
+
+
+class Bucket:
+    """A landing prefix of its own, behind a proxy that counts requests."""
+
+    def __init__(self, world: World, root: Path) -> None:
+        self.world = world
+        self.prefix = f"{str(root).strip('/')}/landing"
+        self.proxy = FaultyProxy(object_store.endpoint())
+        self._s3 = object_store.client()
+
+    @property
+    def location(self) -> str:
+        return f"s3://lake@{BUCKET}/{self.prefix}"
+
+    def connection(self, conn_id: str) -> Connection:
+        assert conn_id == "lake"
+        extra = {"endpoint_url": self.proxy.url, "region_name": "us-east-1"}
+        return Connection(conn_id=conn_id, conn_type="aws", login=KEY, password=SECRET, extra=extra)
+
+    def land(self, name: str, text: str = '{"id": 1}\n') -> None:
+        self._s3.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}", Body=text.encode())
+
+    def remove(self, name: str) -> None:
+        self._s3.delete_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}")
+
+    def keys(self, prefix: str) -> list[str]:
+        found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
+        return [one["Key"] for one in found]
+
+    def open(self, path: str = "", **arguments: Any) -> OpenSource:
+        return self.world.open(f"{self.location}{path}", packages=[], **arguments)
+
+    def plan(self, position: str | None = None, path: str = "", **arguments: Any) -> tuple[str | None, list[str]]:
+        """Where the next batch ends, and the names that it reads."""
+        end = self.open(path, **arguments).latest_offset(position)
+        read = self.open(path, **arguments).read(position, end)
+        return end, [one.removeprefix(f"s3a://{BUCKET}/{self.prefix}/") for one in paths(read)]
+
+
+@pytest.fixture
+def bucket(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    bucket = Bucket(world, tmp_path)
+    bucket.proxy.start()
+    monkeypatch.setattr(connections, "_found_by", [bucket.connection])
+    yield bucket
+    bucket.proxy.stop()
+
+
+def test_each_object_is_planned_once_and_what_comes_later_by_the_next_batch(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    bucket.land("dt=1/b.json")
+    first, names = bucket.plan()
+    assert sorted(names) == ["a.json", "dt=1/b.json"]
+    assert not bucket.open().has_new(first)
+    bucket.land("c.json")
+    assert bucket.open().has_new(first)
+    second, names = bucket.plan(first)
+    assert names == ["c.json"]
+    assert bucket.open().latest_offset(second) == second
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.json", "a%20b.json", "a%.json", "12:30.json", "x*y.json", "é.json", "q?#&+.json", "br{a}.json"]
+)
+def test_keys_come_out_of_the_log_as_they_are(bucket: Bucket, name: str) -> None:
+    bucket.land(name)
+    end, names = bucket.plan()
+    assert names == [name]
+    assert bucket.open().latest_offset(end) == end
+
+
+@pytest.mark.parametrize("name", [".x", "_x", "x._COPYING_", "_tmp/x", "folder/x", "empty", "mark/"])
+def test_hidden_empty_and_folders_that_are_no_partitions_are_left_out(bucket: Bucket, name: str) -> None:
+    bucket.land(name, "" if name in ("empty", "mark/") else "{}")
+    assert not bucket.open().has_new(None)
+
+
+def test_globs_and_braces_choose_keys(bucket: Bucket) -> None:
+    for name in ("in1/a.json", "in1/b.csv", "in2/a.json", "in3/a.json", "in1/deep/a.json", "in1/k=1/a.json"):
+        bucket.land(name)
+    assert sorted(bucket.plan(path="/in{1,2}/*.json")[1]) == ["in1/a.json", "in2/a.json"]
+
+
+def test_a_glob_over_folders_enters_their_partitions_and_recursive_all(bucket: Bucket) -> None:
+    for name in ("in1/a.json", "in1/deep/a.json", "in1/k=1/a.json"):
+        bucket.land(name)
+    assert sorted(bucket.plan(path="/in?")[1]) == ["in1/a.json", "in1/k=1/a.json"]
+
+
+def test_recursive_enters_all_folders(bucket: Bucket) -> None:
+    bucket.land("in1/deep/a.json")
+    assert bucket.plan(recursive=True)[1] == ["in1/deep/a.json"]
+
+
+def test_partitions_are_grouped_below_the_part_without_a_glob(bucket: Bucket) -> None:
+    bucket.land("k=1/a.json")
+    end, _ = bucket.plan()
+    (group,) = bucket.open().read(None, end).arguments["groups"]
+    assert group["base_path"] == f"s3a://{BUCKET}/{bucket.prefix}"
+
+
+def test_a_planned_object_that_was_written_again_is_named(bucket: Bucket) -> None:
+    bucket.land("a.json", '{"id": 1}\n')
+    end, _ = bucket.plan()
+    bucket.land("a.json", '{"id": 2}\n')  # as many bytes, and most often within the same second
+    with pytest.raises(SourceChangedError, match=r"1 planned file\(s\) changed: .*a\.json.*ETag"):
+        bucket.open().read(None, end)
+    bucket.land("a.json", '{"id": 1}\n')
+    bucket.open().read(None, end)
+
+
+def test_a_planned_object_that_is_gone_is_named(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    bucket.remove("a.json")
+    with pytest.raises(SourceChangedError, match="vanished: .*a.json"):
+        bucket.open().read(None, end)
+
+
+def test_an_ordered_source_asks_only_for_what_comes_after(bucket: Bucket) -> None:
+    position = None
+    for number in range(4):
+        bucket.land(f"{number}.json")
+        position, names = bucket.plan(position, ordered=True)
+        assert names == [f"{number}.json"]
+    bucket.proxy.asked.clear()
+    bucket.open(ordered=True).has_new(position)
+    (listed,) = [one.query for one in bucket.proxy.asked if one.kind == "list"]
+    assert listed["start-after"] == [f"{bucket.prefix}/2.jso"]
+
+
+def test_a_poll_with_nothing_new_is_one_request_for_each_thousand_keys(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    for number in range(3):
+        bucket.proxy.asked.clear()
+        assert not bucket.open().has_new(end)
+        assert len(bucket.proxy.asked) <= 2, number  # the object of the path's own name is asked for too
+
+
+def test_files_of_an_interval_are_those_that_were_written_in_it(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    (found,) = object_store.client().list_objects_v2(Bucket=BUCKET, Prefix=bucket.prefix)["Contents"]
+    ms = int(found["LastModified"].timestamp() * 1000)
+    survey = bucket.open().survey_interval(Interval(start_ms=ms, end_ms=ms + 1), {})
+    assert survey.unread
+    survey = bucket.open().survey_interval(Interval(start_ms=ms + 1000, end_ms=ms + 2000), {})
+    assert not survey.unread
+
+
+def test_deleting_takes_what_was_read_and_nothing_that_was_written_since(bucket: Bucket) -> None:
+    for name in ("a.json", "b.json"):
+        bucket.land(name)
+    end, _ = bucket.plan()
+    bucket.land("b.json", '{"id": 2}\n')
+    source = bucket.open(clean_source="delete")
+    source.release(None, end)
+    assert end is not None
+    source.commit(end)
+    assert bucket.keys(bucket.prefix) == [f"{bucket.prefix}/b.json"]
+
+
+def test_what_is_archived_is_read_from_the_archive(bucket: Bucket) -> None:
+    bucket.land("k=1/a b%.json")
+    archive = bucket.location.replace("landing", "archive")
+    arguments = {"clean_source": "archive", "archive_dir": archive}
+    end, _ = bucket.plan(**arguments)
+    source = bucket.open(**arguments)
+    source.release(None, end)
+    assert end is not None
+    source.commit(end)
+    assert bucket.keys(bucket.prefix) == []
+    (path,) = paths(bucket.open(**arguments).read(None, end))
+    assert path == f"s3a://{BUCKET}/{bucket.prefix.replace('landing', 'archive')}/k=1/a b%.json"
+    source.commit(end)
+
+
+def test_a_service_that_is_busy_loses_and_doubles_nothing(bucket: Bucket) -> None:
+    for number in range(3):
+        bucket.land(f"{number}.json")
+    bucket.proxy.fail(lambda asked: asked.kind == "list", busy)
+    bucket.proxy.fail(lambda asked: asked.kind == "head", busy)
+    bucket.proxy.fail(lambda asked: asked.kind == "list", truncated)
+    end, names = bucket.plan()
+    assert sorted(names) == ["0.json", "1.json", "2.json"]
+    assert bucket.open().latest_offset(end) == end
+
+
+def test_a_missing_bucket_is_named_with_its_connection_and_a_remedy(bucket: Bucket) -> None:
+    source = bucket.world.open("s3://lake@nowhere-to-be-found/landing", packages=[])
+    with pytest.raises(SourceError, match=r"(?s)no-?where.*source s3://lake@nowhere.*'lake'.*make it") as raised:
+        source.check()
+    assert SECRET not in str(raised.value)
+
+
+def test_a_key_that_spark_cannot_read_is_named_before_it_is_planned(bucket: Bucket) -> None:
+    bucket.land("a*:b.json")
+    with pytest.raises(SourceError, match=r"a\*:b\.json.*Spark cannot read it"):
+        bucket.open().latest_offset(None)
+
+
+def test_secrets_are_in_no_plan_and_are_handed_over_by_name(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    source = bucket.open()
+    read = source.read(None, end)
+    assert SECRET not in str(read)
+    assert KEY not in str(read)
+    secrets = source.secrets()
+    assert {f"orders/{name}" for name in read.arguments["secrets"]} == set(secrets)
+    assert secrets[f"orders/fs.s3a.bucket.{BUCKET}.secret.key"] == SECRET
+
+
+def test_hadoops_connector_is_of_the_version_of_sparks_hadoop(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    source = bucket.world.open(bucket.location)
+    assert source.read(None, end).requires.packages == ("org.apache.hadoop:hadoop-aws:3.4.2",)
+
+
+def test_a_log_that_names_another_bucket_is_not_looked_at_with_these_credentials(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    entry = bucket.world.log.location.removeprefix("file://")
+    path = Path(entry, "0")
+    path.write_text(path.read_text().replace(f"s3a://{BUCKET}/", "s3a://somebody-elses/"))
+    with pytest.raises(SourceError, match="somebody-elses.*is not in bucket"):
+        bucket.open().read(None, end)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://key:password@bucket/landing",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://bucket/a//b",
+        "s3://bucket/../b",
+        "s3://b*/a",
+        "gs://bucket/landing",
+    ],
+)
+def test_what_is_no_address_is_refused_when_it_is_written(path: str) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        FileSource(path)
+    assert "key:password" not in str(raised.value)
+
+
+@pytest.mark.parametrize("archive", ["/archive", "s3://bucket/archive", "s3://lake@bucket/landing/archive"])
+def test_an_archive_at_another_place_is_refused(archive: str) -> None:
+    with pytest.raises(DefinitionError, match="archive_dir"):
+        FileSource("s3://lake@bucket/landing", clean_source="archive", archive_dir=archive)
+
+
+def test_the_definition_comes_back_as_it_was() -> None:
+    source = FileSource("s3://lake@bucket/landing/*.json", packages=["a:b:c"])
+    assert Definition.from_dict(source.to_dict()) == source
+
+
+def test_two_sources_of_one_prefix_share_whatever_their_connections() -> None:
+    assert FileSource("s3://lake@bucket/in/*.json").shares_with(FileSource("s3a://bucket/in"))
+    assert not FileSource("s3://lake@bucket/in").shares_with(FileSource("s3://lake@other/in"))
+    assert not FileSource("s3://lake@bucket/in").shares_with(FileSource("/in"))
