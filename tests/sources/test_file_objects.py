@@ -137,7 +137,7 @@ def test_a_planned_object_that_is_gone_is_named(bucket: Bucket) -> None:
     bucket.land("a.json")
     end, _ = bucket.plan()
     bucket.remove("a.json")
-    with pytest.raises(SourceChangedError, match="vanished: .*a.json"):
+    with pytest.raises(SourceChangedError, match=r"vanished: .*a\.json"):
         bucket.open().read(None, end)
 
 
@@ -248,7 +248,7 @@ def test_a_log_that_names_another_bucket_is_not_looked_at_with_these_credentials
     entry = bucket.world.log.location.removeprefix("file://")
     path = Path(entry, "0")
     path.write_text(path.read_text().replace(f"s3a://{BUCKET}/", "s3a://somebody-elses/"))
-    with pytest.raises(SourceError, match="somebody-elses.*is not in bucket"):
+    with pytest.raises(SourceError, match=r"somebody-elses.*another place"):
         bucket.open().read(None, end)
 
 

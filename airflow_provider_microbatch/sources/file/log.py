@@ -3,7 +3,8 @@
 Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
 (URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
 (bytes), ``mtime_ns``, of an object ``etag``, and ``lane`` if another lane than the live one reads the entry. An entry
-is read by one lane, and a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys it does not know.
+is read by one lane, and a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys
+it does not know.
 ``N.compact`` is written by Spark only: all files of entries 0 to N.
 Entries are put-if-absent and never changed.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.path import from_url, to_url
 from airflow_provider_microbatch.stores import Store
@@ -160,10 +161,13 @@ class SourceLog:
     """Reads the log, Spark's compacted entries included, and appends to it.
 
     :param store: scoped to the folder of the log.
+    :param top: what all of its paths begin with. The log may be another query's, or of another place, where a path
+        means another file, or none: none that is there may be taken for one that has vanished.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, top: str = "/") -> None:
         self._store = store
+        self._top = top
 
     @property
     def location(self) -> str:
@@ -289,4 +293,13 @@ class SourceLog:
 
     def _read(self, name: str) -> list[PlannedFile] | None:
         data = self._store.get(name)
-        return None if data is None else decode(data, where=f"{self.location}/{name}")
+        if data is None:
+            return None
+        files = decode(data, where=f"{self.location}/{name}")
+        for file in files:
+            if not file.path.startswith(self._top):
+                raise SourceError(
+                    f"the source log {self.location}/{name} names {file.path!r}, which does not lie in {self._top!r}: "
+                    "it is of a source at another place. Read that there, or give this source a name of its own."
+                )
+        return files

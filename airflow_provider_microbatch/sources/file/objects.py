@@ -69,6 +69,10 @@ class ObjectPlace(Place):
         self._bucket = Bucket(address)
         self._top = f"s3a://{self._bucket_name}/"
 
+    @property
+    def top(self) -> str:
+        return self._top
+
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
         """May the bucket be listed? A prefix below which there is nothing yet is no error: nobody makes a folder
         there."""
@@ -152,7 +156,7 @@ class ObjectPlace(Place):
         name by a walk, which takes what is before the colon for a scheme."""
         if is_glob(path) and ":" in path.removeprefix("s3a:"):
             raise SourceError(
-                f"{path!r} has a colon, and one of *?[{{\\ beside it: Spark cannot read it. Give the object another key."
+                f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
             )
 
     def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:

@@ -51,12 +51,12 @@ class OpenFileSource(OpenSource):
         self._clock_ms = context.clock_ms
         self._state = context.state
         self._lane = context.lane
-        self._log = SourceLog(context.log)
+        self._place = source.place(context.connect)
+        self._log = SourceLog(context.log, top=self._place.top)
         self._being_read = context.being_read
         self._committed = context.committed
         self._cleaning = CleaningRecord(context.state, before=context.states_before)
         self._learned = Learned(context.state)
-        self._place = source.place(context.connect)
         self._reads = FileReads(source, self._place, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()

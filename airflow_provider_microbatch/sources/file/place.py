@@ -14,6 +14,11 @@ class Place(ABC):
     """Methods raise :class:`~airflow_provider_microbatch.exceptions.SourceError` for what a person can mend; the source
     adds its name."""
 
+    @property
+    @abstractmethod
+    def top(self) -> str:
+        """What all paths there begin with."""
+
     @abstractmethod
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
         """Raise if the files cannot be listed, or not be cleaned as they are to be. Writes nothing.

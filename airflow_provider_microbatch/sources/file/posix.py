@@ -31,6 +31,10 @@ def is_listed(listing: Listing, archive: Path) -> bool:
 class PosixPlace(Place):
     """See :class:`Place`."""
 
+    @property
+    def top(self) -> str:
+        return "/"
+
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
         """Is the base there, and may this user list it (and remove from it, if files are cleaned)?"""
         base = Path(listing.base)
