@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from airflow_provider_microbatch.sources.file.path import (
     literal_prefix,
     object_path,
 )
-from airflow_provider_microbatch.sources.file.place import Place
+from airflow_provider_microbatch.sources.file.place import Look, Place
 from airflow_provider_microbatch.sources.file.present import archived_path
 from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 
 _PAGE = 1_000
 """So many keys a service tells by one request."""
+
+_AT_ONCE = 16
+"""So many objects are looked at at a time."""
 
 _HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
@@ -151,6 +155,15 @@ class ObjectPlace(Place):
             except FileNotFoundError:
                 return None
 
+    def looks(self, paths: Sequence[str]) -> Look:
+        """Many at once: a batch of thousands of objects would wait for as many answers, one after the other."""
+        if len(paths) < 2:
+            return self.look
+        self._bucket.opened()  # once, before threads ask for it
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = dict(zip(paths, pool.map(self.look, paths), strict=True))
+        return lambda path: found[path] if path in found else self.look(path)
+
     def check_readable(self, path: str) -> None:
         """A colon in a name is no trouble, unless Hadoop's globs have to be escaped in the path: then it looks for the
         name by a walk, which takes what is before the colon for a scheme."""
@@ -177,13 +190,14 @@ class ObjectPlace(Place):
 
     def _archive(self, found: FoundFile, target: str) -> None:
         there = self.look(target)
-        if there is not None and not _is_copy(there, found):
+        # Of the same size it may still be somebody else's: only what this copies itself is told by its size.
+        if there is not None and (there.size, there.etag) != (found.size, found.etag):
             raise FileExistsError(0, f"{target!r} exists already")
         if there is None:
             key, into = self._key(found.path), self._key(target)
             self._bucket.ask("copy", key, lambda client: library().copy(client, key, into))
             there = self.look(target)
-        if there is None or not _is_copy(there, found):
+        if there is None or there.size != found.size:
             # It was written again while it was copied: what is there now nobody has read.
             raise OSError(0, f"it is not what has come to {target!r}: nothing was removed")
         now = self.look(found.path)
@@ -288,11 +302,6 @@ def _gone(client: Any, key: str) -> None:
         library().delete(client, key)
     except FileNotFoundError:
         return
-
-
-def _is_copy(there: FoundFile, found: FoundFile) -> bool:
-    """Whether an object is a copy of another. What was put in parts, or is encrypted, gets another ETag."""
-    return there.size == found.size
 
 
 def _is_taken(listing: Listing, parts: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:

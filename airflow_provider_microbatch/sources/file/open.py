@@ -21,6 +21,7 @@ from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
+from airflow_provider_microbatch.sources.file.place import Look
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
@@ -219,7 +220,7 @@ class OpenFileSource(OpenSource):
         """Files that ``clean_source`` has deleted cannot be read again."""
         cleaned = self._cleaning.read()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
-        found = (self._locate(file, cleaned) for file in files if file.log_id in cleaned.done)
+        found = (self._locate(file, cleaned, self._place.look) for file in files if file.log_id in cleaned.done)
         why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
         return None if why is None else f"source {self._name!r}: {why}"
 
@@ -314,8 +315,13 @@ class OpenFileSource(OpenSource):
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
         cleaned = self._cleaning.read()
+        files = self._range(log_id(start), log_id(end))
+        try:
+            look = self._place.looks([file.path for file in files if file.log_id not in cleaned.done])
+        except SourceError as error:
+            raise self._error(str(error)) from error
         return usable(
-            (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
+            (self._locate(file, cleaned, look) for file in files),
             source=self._name,
             away=self._why_away,
             on_missing=self._source.on_missing,
@@ -323,10 +329,10 @@ class OpenFileSource(OpenSource):
             cleaned=cleaned.done,
         )
 
-    def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
+    def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
         archives = cleaned.archiving(base, self._archive).archives
-        return locate(file, look=self._place.look, base=base, archives=archives, given_up=given_up)
+        return locate(file, look=look, base=base, archives=archives, given_up=given_up)
 
     def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:
         return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, Unseen
 from airflow_provider_microbatch.sources.file.log import PlannedFile
+
+Look = Callable[[str], FoundFile | None]
+"""What is at a path now; None if nothing is."""
 
 
 class Place(ABC):
@@ -34,6 +37,10 @@ class Place(ABC):
     @abstractmethod
     def look(self, path: str) -> FoundFile | None:
         """What is at a path now; None if nothing is."""
+
+    def looks(self, paths: Sequence[str]) -> Look:
+        """:meth:`look`, for somebody who is about to ask for these paths."""
+        return self.look
 
     @abstractmethod
     def check_readable(self, path: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
@@ -55,10 +56,19 @@ class FileReads:
                 "options": dict(self._source.options),
                 "groups": self._groups(files),
                 "left_out": list(left_out),
-                "secrets": sorted(self._place.secrets()),
+                "secrets": self._secret_names,
             },
-            requires=self._place.requires(),
+            requires=self._requires,
         )
+
+    # A connection is not looked up for each of a thousand splits; its values are, for each attempt.
+    @cached_property
+    def _secret_names(self) -> list[str]:
+        return sorted(self._place.secrets())
+
+    @cached_property
+    def _requires(self) -> Requirements:
+        return self._place.requires()
 
     def secrets(self) -> dict[str, str]:
         """By the names that the reader asks by."""
