@@ -69,7 +69,7 @@ def test_spark_reads_the_planned_objects_whatever_their_keys(
         client.put_object(Bucket=object_store.BUCKET, Key=f"{prefix}/{name}", Body=b'{"id": 99}\n')
     source = world.open(path)
     plan = source.read(None, end)
-    secrets.give(source.secrets())
+    secrets.give({f"orders/{name}": value for name, value in source.secrets().items()})
     found = read(spark, json.loads(json.dumps(plan.arguments)))
     assert sorted(row.id for row in found.frame.collect()) == list(range(len(NAMES)))
     assert {row.k for row in found.frame.collect()} == {None, 1}

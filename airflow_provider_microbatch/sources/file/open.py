@@ -339,7 +339,10 @@ class OpenFileSource(OpenSource):
 
     def secrets(self) -> Mapping[str, str]:
         """How Spark reaches the files, where that takes a connection."""
-        return self._reads.secrets()
+        try:
+            return self._place.secrets()
+        except SourceError as error:
+            raise self._error(str(error)) from error
 
     def _checked(self, position: Offset | None) -> int:
         """The position's log id, which the log must reach: else files that were read would be planned again."""

@@ -70,10 +70,6 @@ class FileReads:
     def _requires(self) -> Requirements:
         return self._place.requires()
 
-    def secrets(self) -> dict[str, str]:
-        """By the names that the reader asks by."""
-        return {f"{self._name}/{name}": value for name, value in self._place.secrets().items()}
-
     def splits(self, files: Sequence[Located], *, left_out: Sequence[str]) -> list[Split]:
         """One for each file, and one for those that are gone.
 
