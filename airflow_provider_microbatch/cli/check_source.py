@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.cli.setting import positive
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.registry import load_class
 
@@ -26,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
                         help="a field of the source, as JSON or as a text; may be given again")  # fmt: skip
-    parser.add_argument("--batches", type=_positive, default=3, metavar="N",
+    parser.add_argument("--batches", type=positive, default=3, metavar="N",
                         help="so many ranges are planned and read at most (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--rows", type=_positive, default=100, metavar="N",
+    parser.add_argument("--rows", type=positive, default=100, metavar="N",
                         help="so many rows each shall have at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--commit", action="store_true", help="call its commit too, for what was read here")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -97,9 +98,3 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)

@@ -1,5 +1,5 @@
-"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor Spark; and
-start or stop a warm engine, make a class archive, or try a source of one's own."""
+"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
+``peek``, Spark; and start or stop a warm engine, make a class archive, or try a source of one's own."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from airflow_provider_microbatch.cli import (
     import_,
     janitor,
     log,
+    peek,
     rename_source,
     repair,
     rewind,
@@ -36,6 +37,7 @@ from airflow_provider_microbatch.lifetime import lifetime
 COMMANDS = (
     log,
     show,
+    peek,
     check,
     janitor,
     repair,

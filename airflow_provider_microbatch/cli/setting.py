@@ -1,4 +1,4 @@
-"""A setting of Spark on the command line."""
+"""What is given on the command line: a setting of Spark, a number."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ def setting(text: str) -> tuple[str, str]:
     if not found or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on.
+
+    :raises argparse.ArgumentTypeError: if it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)

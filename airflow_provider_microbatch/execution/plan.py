@@ -36,7 +36,7 @@ from airflow_provider_microbatch.execution.position import (
     take_back_late_commit,
 )
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
-from airflow_provider_microbatch.execution.table_place import check_there
+from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
@@ -205,6 +205,7 @@ class Planner:
         :raises SinkError: if the table seems to be away.
         """
         check_there(self.checkpoint, self.sink)
+        check_none_lost(self.checkpoint, self.sink, key.lane)
         try:
             self.published(expected_next(self.checkpoint, key))
         except ForeignBatchError:

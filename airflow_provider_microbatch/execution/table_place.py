@@ -6,7 +6,7 @@ to it gives it what is known. Here is what is looked at as long as no id is on r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -34,6 +34,28 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
             raise SinkError(f"batch {key} is committed, and {away}")
 
 
+def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> None:
+    """See that the table knows the newest batch of the lane that was published there, if it is one that remembers: it
+    may have been restored from a backup of before, or made anew under its name. What is written on top of it would
+    hide that rows are gone.
+
+    :raises SinkError: if it does not.
+    """
+    for table in sink.tables:
+        if not table.definition.remembers_batches:
+            continue
+        for key in _newest(checkpoint, table, lanes=[lane]):
+            if not _contains(checkpoint, table, key):
+                known = max((one for one in table.batches(lane, checkpoint.tables) if one < key.id), default=-1)
+                raise SinkError(
+                    f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
+                    f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
+                    f"`microbatch check {checkpoint.location} --table` names them, "
+                    f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again where "
+                    "the sources still have their ranges. Or bring the table back as it was."
+                )
+
+
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     """:meth:`OpenSink.make_ready`, for an attempt of the batch. The table of a checkpoint of before ids is known by one
     as soon as it has shown the newest batch that was published there.
@@ -57,9 +79,12 @@ def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
         return False
 
 
-def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was in this table."""
-    for lane in checkpoint.lanes():
+def _newest(checkpoint: Checkpoint, table: OpenSink, *, lanes: Sequence[str] | None = None) -> Iterator[BatchKey]:
+    """The newest batch of each lane that was published, if it was in this table.
+
+    :param lanes: which lanes; None: all.
+    """
+    for lane in checkpoint.lanes() if lanes is None else lanes:
         newest = newest_published(checkpoint, lane)
         wrote = () if newest is None else _published_to(checkpoint, *newest)
         if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):

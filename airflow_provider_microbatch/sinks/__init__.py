@@ -86,6 +86,12 @@ class Sink(Definition, ABC):
         return False
 
     @property
+    def remembers_batches(self) -> bool:
+        """Whether the table itself tells for ever which batches were published, also of rows that somebody has deleted
+        since. Only then has a table that does not know one lost it."""
+        return False
+
+    @property
     def is_cheap_to_ask(self) -> bool:
         """Whether :meth:`OpenSink.contains` needs no Spark, and no server."""
         return True

@@ -20,7 +20,7 @@ from tests.execution.world import KEY, World, run_identity
 RUNS = 6
 
 
-def test_of_six_runs_at_once_one_makes_the_batch_and_the_others_skip(tmp_path: Path) -> None:
+def test_of_six_runs_at_once_one_plans_the_batch_one_makes_it_and_the_others_skip(tmp_path: Path) -> None:
     world = World(tmp_path)
     for number in range(5):
         world.land(number)
@@ -35,7 +35,12 @@ def test_of_six_runs_at_once_one_makes_the_batch_and_the_others_skip(tmp_path: P
 
         with ThreadPoolExecutor(RUNS) as pool:
             said = list(pool.map(run, range(RUNS)))
-        assert said.count("made it") == 1, said
+        # Its planner may find that another run has been quicker from there: then it is the batch of both.
+        entries = world.checkpoint.offset_log.get(number), world.checkpoint.commit_log.get(number)
+        owners = {entry.run.run_id for entry in entries if entry is not None and entry.run is not None}
+        made = {f"run-{number * RUNS + slot}" for slot, what in enumerate(said) if what == "made it"}
+        assert made, said
+        assert made <= owners, said
     assert world.table() == {number: [number] for number in range(5)}
     assert verify_all(world.checkpoint) == []
 

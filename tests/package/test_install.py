@@ -163,7 +163,7 @@ def by_uv_beside_airflow(folder: Path) -> Path:
 @pytest.mark.parametrize("install", [by_pip, by_uv_beside_airflow])
 def test_the_readmes_dag_runs_in_what_was_installed(install: Callable[[Path], Path], tmp_path: Path) -> None:
     python = install(tmp_path / "environment")
-    readme = next(documented(tmp_path))
+    readme = next(documented(tmp_path, api=""))
     dags = tmp_path / "airflow" / "dags"
     (dags / "jobs").mkdir(parents=True)
     (dags / "readme.py").write_text(readme.text)

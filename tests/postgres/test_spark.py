@@ -23,6 +23,7 @@ from tests.engines.conftest import World
 from tests.engines.conftest import spark_default as spark_default
 from tests.postgres import database
 from tests.sinks.stages import BATCH, EXPECTED, batch_of, expect
+from tests.support.local_spark import local_spark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -30,13 +31,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
     # A zone whose clocks are set back, and one in which the first days of PostgreSQL's calendar had odd seconds.
-    builder = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZone", "Europe/Amsterdam")
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with local_spark(conf={"spark.sql.session.timeZone": "Europe/Amsterdam"}) as session:
+        yield session
 
 
 def staged(sink: OpenPostgres, frame: Any, epoch: int = 1) -> None:

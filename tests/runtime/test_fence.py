@@ -15,18 +15,16 @@ from airflow_provider_microbatch.runtime.fence import FencedFailure
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import BATCH, EXPECTED, land, make_job
 from tests.sinks.stages import make_ready
+from tests.support.local_spark import local_spark
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
     # The endless job has the only core.
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with local_spark() as session:
+        yield session
 
 
 @pytest.fixture(params=[False, True], ids=["beside the driver", "elsewhere"], autouse=True)

@@ -14,7 +14,9 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.jdbc import DRIVER, JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, make_job
+from tests.support.local_spark import local_spark
 from tests.support.orders_table import orders_table
 
 pytestmark = pytest.mark.spark
@@ -22,12 +24,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = made.config("spark.jars.packages", DRIVER).getOrCreate()
-    yield session
-    session.stop()
+    with local_spark(cores=2, jars=jars("postgres-driver")) as session:
+        yield session
 
 
 def test_exactly_the_planned_rows_are_read_by_partitions(spark: Any, tmp_path: Path) -> None:

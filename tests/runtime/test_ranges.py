@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, S
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.runtime.jobs import EXPECTED, make_job
+from tests.support.local_spark import end_jvm, local_spark
 from tests.support.orders_api import OrdersServer, serving
 
 pytestmark = pytest.mark.spark
@@ -29,18 +30,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    # As an engine ships them.
-    for name in ("dags/jobs", "tests/user_code"):
-        folder = ROOT / name
-        archive = tmp_path_factory.mktemp("shipped") / folder.name
-        base = folder.name if folder.name == "jobs" else "."
-        root = folder.parent if folder.name == "jobs" else folder
-        session.sparkContext.addPyFile(shutil.make_archive(str(archive), "zip", root, base))
-    yield session
-    session.stop()
+    # Python workers that another session has left have imported other modules of these names.
+    end_jvm()
+    with local_spark(cores=2) as session:
+        # As an engine ships them.
+        for name in ("dags/jobs", "tests/user_code"):
+            folder = ROOT / name
+            archive = tmp_path_factory.mktemp("shipped") / folder.name
+            base = folder.name if folder.name == "jobs" else "."
+            root = folder.parent if folder.name == "jobs" else folder
+            session.sparkContext.addPyFile(shutil.make_archive(str(archive), "zip", root, base))
+        yield session
 
 
 @pytest.fixture

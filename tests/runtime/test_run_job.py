@@ -18,6 +18,7 @@ from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
+from tests.support.local_spark import local_spark
 from tests.tables.stages import create_stage_table
 
 pytestmark = pytest.mark.spark
@@ -25,11 +26,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with local_spark() as session:
+        yield session
 
 
 @pytest.fixture

@@ -15,17 +15,15 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.runtime.jobs import BATCH, EXPECTED, land, make_job
+from tests.support.local_spark import local_spark
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with local_spark() as session:
+        yield session
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink
 from tests.runtime.jobs import EXPECTED, ROWS, land, make_job
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.stages import batch_of, expect
+from tests.support.local_spark import local_spark
 
 pytestmark = pytest.mark.spark
 
@@ -27,11 +28,8 @@ NOTES = ["a b", "50%/ü=?", "_c"]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with local_spark() as session:
+        yield session
 
 
 def table(sink: DeltaSink) -> DeltaTable:

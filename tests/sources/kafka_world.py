@@ -41,7 +41,7 @@ class World:
             arguments["topics"] = [self.topic]
         if "conn_id" not in arguments:
             arguments.setdefault("bootstrap_servers", self.broker.address)
-        return KafkaSource(**{"timeout": 10, "packages": [], **arguments})
+        return KafkaSource(**{"timeout": 60, "packages": [], **arguments})
 
     def open(self, *, lane: str = LIVE, connect: Connect | None = None, **arguments: Any) -> OpenSource:
         """A fresh process's view of the source."""

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_microbatch.runtime.files import ReadResult, read
 from airflow_provider_microbatch.sources import OpenSource
 from tests.sources.support import World
+from tests.support.local_spark import local_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,18 +39,9 @@ ODD_NAMES = [
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("file-source")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    with local_spark(conf={"spark.sql.shuffle.partitions": "1", "spark.sql.warehouse.dir": warehouse}) as session:
+        yield session
 
 
 def batch(spark: SparkSession, source: OpenSource, start: str | None = None) -> tuple[str | None, ReadResult]:

@@ -306,7 +306,7 @@ def test_a_question_costs_milliseconds_one_client_and_no_write(tmp_path: Path) -
 def test_brokers_that_are_away_are_an_error_that_says_where(tmp_path: Path) -> None:
     world = World(tmp_path)
     away = world.open(bootstrap_servers="127.0.0.1:1", timeout=1)
-    with pytest.raises(SourceError, match=r"'orders'.*127\.0\.0\.1:1"):
+    with pytest.raises(SourceError, match=r"'orders'.*127\.0\.0\.1:1.*Connection refused"):
         away.has_new(None)
     with pytest.raises(SourceError, match="nowhere-at-all"):
         world.open(topics=["nowhere-at-all"]).check()
@@ -331,7 +331,7 @@ def test_a_login_and_tls_come_from_the_connection(tmp_path: Path) -> None:
     assert read.arguments["secrets"] == ["kafka.sasl.jaas.config"]
     assert PASSWORD not in json.dumps(read.arguments)
     assert json.dumps(PASSWORD)[1:-1] not in json.dumps(read.arguments)
-    with pytest.raises(SourceError, match="orders") as refused:
+    with pytest.raises(SourceError, match=r"orders.*Authentication failed") as refused:
         world.open(conn_id="kafka", connect=lambda _: connection("wrong"), timeout=2).has_new(None)
     assert "wrong" not in str(refused.value)
 

@@ -21,6 +21,7 @@ from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.sources.kafka_world import World
 from tests.support.kafka import LOGIN, PASSWORD
+from tests.support.local_spark import local_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,24 +32,15 @@ T0 = 1_790_000_000_000
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
-def connector() -> list[str]:
+def connector() -> list[Path]:
     """The jars that Spark needs beside its own."""
-    return [str(jar) for jar in jars("kafka-connector") if jar.name.startswith(CONNECTOR)]
+    return [jar for jar in jars("kafka-connector") if jar.name.startswith(CONNECTOR)]
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kafka-source")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars", ",".join(connector()))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with local_spark(cores=2, jars=connector()) as session:
+        yield session
 
 
 def frame(spark: SparkSession, source: OpenSource, start: str | None, end: str | None) -> DataFrame:
@@ -184,7 +176,9 @@ def test_a_batch_goes_through_operator_and_spark_submit(
     pipeline = Pipeline(
         "orders",
         checkpoint=str(tmp_path / "checkpoints" / "orders"),
-        sources={"orders": world.source(jars=connector(), group_id=f"{world.topic}-group", **how)},
+        sources={
+            "orders": world.source(jars=[str(jar) for jar in connector()], group_id=f"{world.topic}-group", **how)
+        },
         sink=FileSink(str(tmp_path / "lake"), format="json"),
         transform="orders.py:transform",
     )

@@ -23,6 +23,7 @@ from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Subtask
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import Done, run_subtasks
+from tests.support.stage_parts import write_part
 
 Rows = list[dict[str, Any]]
 
@@ -100,20 +101,23 @@ class InlineEngine:
             else:
                 paths = [path for group in read.arguments["groups"] for path in group["paths"]]
                 sources[name], read_as[name] = self._rows(paths), told(read.arguments)
-        stages = [local(stage.arguments["path"]) for stage in job.stages.values()]
         try:
             rows = self.transform(sources)
         except Exception as error:
             raise BatchFailure("transform", str(error), traceback=f"Traceback: {error!r}") from error
-        file = "part-0.json" if subtask is None else f"part-{subtask.name}-{job.epoch}.json"
-        for stage in stages:
-            self._write(stage / file, rows)
+        part = "part-0" if subtask is None else f"part-{subtask.name}-{job.epoch}"
+        listed = {
+            local(stage.arguments["path"]): write_part(
+                local(stage.arguments["path"]), stage.writer, stage.arguments, part, rows
+            )
+            for stage in job.stages.values()
+        }
         counted = {name: len(found) for name, found in sources.items()}
         self.rows_read += sum(counted.values())
         result = {
             "numInputRows": counted,
-            "numOutputRows": len(rows) * len(stages),
-            **({"numOutputRowsBySink": dict.fromkeys(job.stages, len(rows))} if len(stages) > 1 else {}),
+            "numOutputRows": len(rows) * len(listed),
+            **({"numOutputRowsBySink": dict.fromkeys(job.stages, len(rows))} if len(listed) > 1 else {}),
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,
@@ -123,10 +127,9 @@ class InlineEngine:
         }
         if subtask is not None:
             result["subtask"] = {"name": subtask.name, "split": subtask.split, "madeOf": subtask.made_of}
-        for stage in stages:
-            listed = {"file": file, "bytes": (stage / file).stat().st_size}
-            self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, listed])
-        return result, [json.dumps({"file": file, "bytes": (stages[0] / file).stat().st_size})]
+        for stage, line in listed.items():
+            self._write(stage / "_manifest" / "part-0.txt", [{"result": result}, line])
+        return result, [json.dumps(next(iter(listed.values())))]
 
     def result(self, handle: Handle) -> None:
         if handle["tag"] in self._failures:

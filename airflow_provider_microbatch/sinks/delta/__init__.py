@@ -92,6 +92,10 @@ class DeltaSink(Sink):
     def can_withdraw(self) -> bool:
         return True
 
+    @property
+    def remembers_batches(self) -> bool:
+        return True
+
     def is_same_place(self, other: Sink) -> bool:
         return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)
 

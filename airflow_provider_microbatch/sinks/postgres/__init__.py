@@ -113,6 +113,10 @@ class PostgresSink(Sink):
     def can_withdraw(self) -> bool:
         return True
 
+    @property
+    def remembers_batches(self) -> bool:
+        return True
+
     def would_show(self, location: str) -> bool:
         return self.files.would_show(location)
 

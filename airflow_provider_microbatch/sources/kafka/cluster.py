@@ -150,9 +150,11 @@ class Cluster:
 
     def _error(self, error: Any) -> SourceError:
         told = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
+        # A request that timed out does not say why: the client tried again and again, and has a word for each time.
+        heard = self._held.last_word()
         return SourceError(
-            f"Kafka at {self._access.servers} did not answer as it should: {told}. Is it up, and may this user read "
-            "there?"
+            f"Kafka at {self._access.servers} did not answer as it should: {told}{f' ({heard})' if heard else ''}. "
+            "Is it up, and may this user read there?"
         )
 
     @cached_property
@@ -173,8 +175,21 @@ class _UnknownError(Exception):
 class _Held:
     """A client. It has no close: it ends its threads when nobody holds it."""
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
+    def __init__(self) -> None:
+        self.client: Any = None
+        self._heard = ""
+
+    def hear(self, error: Any) -> None:
+        log.debug("librdkafka: %s", error)
+        # "All brokers are down" comes after what says why.
+        if error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
+            self._heard = error.str()
+
+    def last_word(self) -> str:
+        """What it said last of a broker, such as that this one refuses the password; ``""``: nothing."""
+        if self.client is not None:
+            self.client.poll(0)
+        return self._heard
 
     def close(self) -> None:
         self.client = None
@@ -184,16 +199,12 @@ def _opened(access: Access) -> tuple[_Held, Close]:
     kafka = _library()
     # What it has to say of brokers that are away it would say on stderr, each time it tries; errors say it too.
     settings = {"log_level": 2, **access.client}
+    held = _Held()
     try:
-        client = kafka.admin.AdminClient(settings, error_cb=_told)
+        held.client = kafka.admin.AdminClient(settings, error_cb=held.hear)
     except kafka.KafkaException as error:
         raise SourceError(f"the client for {access.servers} cannot be made: {error.args[0].str()}") from error
-    held = _Held(client)
     return held, held.close
-
-
-def _told(error: Any) -> None:
-    log.debug("librdkafka: %s", error)
 
 
 def _unknown_codes() -> tuple[int, ...]:

@@ -1,0 +1,114 @@
+"""What the next batch would read of one source, found out without leaving anything behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
+from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.pipeline import sql_settings
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextRead:
+    """A range of one source that is planned, or would be if a run came now.
+
+    :param batch: the batch.
+    :param is_planned: it is in the offset log.
+    :param start: where the range begins; None before the source's first position.
+    :param end: where it ends; equal to ``start`` if nothing is new.
+    :param read: how the runtime reads it; None if there is nothing to read.
+    :param absent: why there is nothing to read; None if nothing is new.
+    :param conf: the settings that the batch pins, or the next one would.
+    :param secrets: what the reader needs beside the job, by ``<source>/<name>``.
+    """
+
+    batch: BatchKey
+    is_planned: bool
+    start: Offset | None
+    end: Offset | None
+    read: Read | None = None
+    absent: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def next_read(store: Store, name: str | None, *, lane: str, names: tuple[str, ...] = ()) -> NextRead:
+    """The range of a source in the batch that is planned and not committed, else in the next one. Sources may write
+    when they plan: here it goes into a draft, and the store is only read.
+
+    :param store: of the checkpoint.
+    :param name: of the source; None: the only one.
+    :param lane: whose next batch is asked about.
+    :param names: of the sources, for a v1 log that Spark alone has written.
+    :raises MaintenanceError: if there is no such source on record, or its range has an end that is known only after
+        reading: reading it is an attempt's.
+    :raises SourceError: if the source cannot be asked.
+    :raises BrokenLogError: if the logs contradict each other.
+    """
+    checkpoint = Checkpoint(Draft(store), sources=names)
+    arguments = Recorded(checkpoint).arguments()
+    sources = OpenedSources.on_record(arguments, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
+    name = _chosen(name, sources.names, where=store.location)
+    position = read_position(checkpoint.lane(lane))
+    key = BatchKey(lane, position.batch_id)
+    if position.planned is not None:
+        planned = load_batch(checkpoint, key)
+        ranges, conf = planned.ranges, sql_settings(planned.entry.conf)
+    else:
+        # The others are not asked: one that is away is in nobody's way here.
+        recorded = {old: found for old, found in arguments["sources"].items() if checkpoint.names.of(old) == name}
+        only = OpenedSources.on_record({"sources": recorded}, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
+        ranges = only.next_ranges(position.committed, {})
+        conf = sql_settings({**(position.latest.conf if position.latest else {}), **arguments.get("conf", {})})
+    return _found(key, ranges, sources, name, is_planned=position.planned is not None, conf=conf)
+
+
+def _found(
+    key: BatchKey, ranges: Ranges, sources: OpenedSources, name: str, *, is_planned: bool, conf: Mapping[str, str]
+) -> NextRead:
+    if name in ranges.late:
+        raise MaintenanceError(
+            f"where the next range of source {name!r} ends is known only after an attempt has read it, and that leaves "
+            "traces. Nothing was read."
+        )
+    start, end = ranges.of(name)
+    source = sources.open(name)
+    absent = source.absent(start, end)
+    has_rows = absent is None and start != end
+    amount = ", ".join(f"{count:,} {word}" for word, count in source.in_words(start, end).items())
+    return NextRead(
+        batch=key,
+        is_planned=is_planned,
+        start=start,
+        end=end,
+        read=replace(source.read(start, end), amount=amount) if has_rows else None,
+        absent=absent,
+        conf=conf,
+        secrets={f"{name}/{key}": value for key, value in source.secrets().items()} if has_rows else {},
+    )
+
+
+def _chosen(name: str | None, known: list[str], *, where: str) -> str:
+    if not known:
+        raise MaintenanceError(
+            f"{where} has no pipeline on record: none of this package has run an attempt here, so nobody knows its "
+            "sources."
+        )
+    if name is None and len(known) == 1:
+        return known[0]
+    if name not in known:
+        asked = "Say which source, by --source" if name is None else f"The pipeline has no source {name!r}"
+        raise MaintenanceError(f"{asked}: it reads {', '.join(map(repr, known))}.")
+    return name

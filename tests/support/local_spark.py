@@ -1,0 +1,54 @@
+"""A Spark in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def local_spark(
+    *, cores: int = 1, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session, stopped at the end; one at a time.
+
+    The JVM stays for the next session of the process, for it takes seconds to start.
+
+    :param jars: what it has beside Spark's own. A JVM takes jars when it starts, and passes over those of a session
+        that begins in it later: with jars it is started anew, and ends with the session.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    if jars:
+        end_jvm()
+        builder = builder.config("spark.jars", ",".join(map(str, jars)))
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+        if jars:
+            end_jvm()
+
+
+def end_jvm() -> None:
+    """End the JVM of this process, if there is one: the next session starts another, whose Python workers have imported
+    nothing yet."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    # It lives as long as its standard input is open.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
