@@ -12,14 +12,14 @@ from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources import Late, OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.sources.support import World, paths
 from tests.support import object_store
 from tests.support.faulty_proxy import FaultyProxy, busy, truncated
+from tests.support.object_store_server import BUCKET
 
-BUCKET = object_store.BUCKET
 KEY, SECRET = "AKIALANDING", "the-secret-of-the-landing"
 
 
@@ -57,6 +57,7 @@ class Bucket:
     def plan(self, position: str | None = None, path: str = "", **arguments: Any) -> tuple[str | None, list[str]]:
         """Where the next batch ends, and the names that it reads."""
         end = self.open(path, **arguments).latest_offset(position)
+        assert not isinstance(end, Late)
         read = self.open(path, **arguments).read(position, end)
         return end, [one.removeprefix(f"s3a://{BUCKET}/{self.prefix}/") for one in paths(read)]
 

@@ -16,11 +16,13 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime import secrets
 from airflow_provider_microbatch.runtime.files import read
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources import Late
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.sources.support import World
 from tests.support import object_store
+from tests.support.object_store_server import BUCKET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,13 +62,14 @@ def test_spark_reads_the_planned_objects_whatever_their_keys(
     for name in object_store.environment(""):
         monkeypatch.delenv(name)
     world, prefix = World(tmp_path), f"{str(tmp_path).strip('/')}/landing"
-    path = f"s3://lake@{object_store.BUCKET}/{prefix}"
+    path = f"s3://lake@{BUCKET}/{prefix}"
     for number, name in enumerate(NAMES):
-        client.put_object(Bucket=object_store.BUCKET, Key=f"{prefix}/{name}", Body=f'{{"id": {number}}}\n'.encode())
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}/{name}", Body=f'{{"id": {number}}}\n'.encode())
     end = world.open(path).latest_offset(None)
+    assert not isinstance(end, Late)
     # What sorts beside a planned key and would be read by its glob, had nobody escaped it.
     for name in ("x1y.json", "bra.json", "late.json"):
-        client.put_object(Bucket=object_store.BUCKET, Key=f"{prefix}/{name}", Body=b'{"id": 99}\n')
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}/{name}", Body=b'{"id": 99}\n')
     source = world.open(path)
     plan = source.read(None, end)
     secrets.give({f"orders/{name}": value for name, value in source.secrets().items()})
@@ -86,10 +89,10 @@ def test_a_batch_of_spark_submit_reads_a_bucket_beside_its_checkpoint_and_keeps_
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     for name in object_store.environment(""):
         monkeypatch.delenv(name)
-    top = f"{object_store.BUCKET}/{str(tmp_path).strip('/')}"
+    top = f"{BUCKET}/{str(tmp_path).strip('/')}"
     for number in range(3):
         key = f"{str(tmp_path).strip('/')}/landing/day={number}/a b:{number}.json"
-        client.put_object(Bucket=object_store.BUCKET, Key=key, Body=f'{{"id": {number}}}\n'.encode())
+        client.put_object(Bucket=BUCKET, Key=key, Body=f'{{"id": {number}}}\n'.encode())
     (tmp_path / "bundle").mkdir()
     pipeline = Pipeline(
         "orders",
@@ -110,7 +113,7 @@ def test_a_batch_of_spark_submit_reads_a_bucket_beside_its_checkpoint_and_keeps_
     assert sorted(lines) == [f'{{"id":{number},"day":{number}}}' for number in range(3)]
     stored = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     for key in object_store.keys(tmp_path):
-        found = client.get_object(Bucket=object_store.BUCKET, Key=f"{str(tmp_path).strip('/')}/{key}")
+        found = client.get_object(Bucket=BUCKET, Key=f"{str(tmp_path).strip('/')}/{key}")
         stored.append(found["Body"].read())
     assert b"the-secret-of-lake" not in b"".join(stored)
     assert "the-secret-of-lake" not in caplog.text
