@@ -112,8 +112,9 @@ def test_a_glob_over_folders_enters_their_partitions_and_recursive_all(bucket: B
     assert sorted(bucket.plan(path="/in?")[1]) == ["in1/a.json", "in1/k=1/a.json"]
 
 
-def test_recursive_enters_all_folders(bucket: Bucket) -> None:
+def test_recursive_enters_all_folders_but_hidden_ones(bucket: Bucket) -> None:
     bucket.land("in1/deep/a.json")
+    bucket.land("in1/_temporary/b.json")
     assert bucket.plan(recursive=True)[1] == ["in1/deep/a.json"]
 
 
