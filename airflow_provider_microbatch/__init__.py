@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.delta import DeltaSink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.foreach import ForeachSink
+    from airflow_provider_microbatch.sinks.iceberg import IcebergSink
     from airflow_provider_microbatch.sinks.merge import Merge
     from airflow_provider_microbatch.sinks.postgres import PostgresSink
     from airflow_provider_microbatch.sinks.table import TableSink
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.file import FileSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.kafka import KafkaSource
+    from airflow_provider_microbatch.sources.kinesis import KinesisSource
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
 
@@ -37,9 +40,12 @@ __all__ = [
     "DeltaSink",
     "FileSink",
     "FileSource",
+    "ForeachSink",
+    "IcebergSink",
     "JdbcSource",
     "JobStatusHook",
     "KafkaSource",
+    "KinesisSource",
     "Merge",
     "PathCatalog",
     "Pipeline",
@@ -58,10 +64,13 @@ _LAZY = {
     "DeltaSink": "airflow_provider_microbatch.sinks.delta",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
+    "ForeachSink": "airflow_provider_microbatch.sinks.foreach",
+    "IcebergSink": "airflow_provider_microbatch.sinks.iceberg",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",
     "KafkaSource": "airflow_provider_microbatch.sources.kafka",
+    "KinesisSource": "airflow_provider_microbatch.sources.kinesis",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",
     "Pipeline": "airflow_provider_microbatch.pipeline",
     "PollingSource": "airflow_provider_microbatch.sources.polling",

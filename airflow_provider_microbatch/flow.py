@@ -80,6 +80,12 @@ class PipelineFlow(Definition):
         """The transforms' functions, each once, in order."""
         return tuple(dict.fromkeys(step.transform for step in self.steps if step.transform is not None))
 
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """Into how many partitions rows are divided, by the name of the source or step where they are."""
+        steps = {step.name: step.partitions for step in self.steps if step.partitions is not None}
+        return {**self.partitions, **steps}
+
     def check(self, *, sources: Collection[str], sinks: Collection[str], where: str) -> None:
         """See that the flow leads from these sources to these sinks.
 

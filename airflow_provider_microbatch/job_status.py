@@ -101,6 +101,11 @@ def check_hook(hook: object, *, where: str) -> None:
     """:raises DefinitionError: if it is no hook, or one that another process could not call."""
     if not isinstance(hook, JobStatusHook):
         raise DefinitionError(f"{where}: {type(hook).__name__} is no JobStatusHook.")
+    check_written_down(hook, where=where)
+
+
+def check_written_down(hook: Definition, *, where: str) -> None:
+    """:raises DefinitionError: if another process could not call the hook."""
     path = class_path(type(hook))
     if path.startswith(_OF_ONE_PROCESS) or "<locals>" in path:
         raise DefinitionError(

@@ -102,6 +102,10 @@ class Pipeline(Definition):
         that what a failed attempt had finished of a batch is not done again by the next one. Say so of a transform
         that makes its rows of each row alone: one that joins, groups or orders would do it within a split. It needs a
         sink that can take over finished output (``FileSink``); for any other a batch is run as one.
+    :param stateful: the transform gets streams (``batch.sources``) and returns one: aggregations, deduplication and
+        joins of it keep their state from batch to batch, as in a streaming query of Spark's own. ``docs/state.md``.
+    :param output_mode: of a stateful pipeline what a batch has of an aggregation: ``append``, rows that are final by
+        the watermark; ``update``, rows that have changed.
     :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
         checkpoint, to the sink or to an archive, or gives up what another could read.
@@ -128,6 +132,8 @@ class Pipeline(Definition):
     set_aside_after_dead: int | None = 10
     lease_seconds: float = LEASE_SECONDS
     split_wise: bool = False
+    stateful: bool = False
+    output_mode: str = "append"
     hooks: Sequence[JobStatusHook] = ()
 
     def __post_init__(self, sinks: Mapping[str, Sink] | None) -> None:
@@ -208,6 +214,7 @@ class Pipeline(Definition):
                 f"{', '.join(map(repr, self.sources))} a split of one would see no row of the others. Leave it out, or "
                 "give the pipeline one source."
             )
+        self._check_stateful(where)
         if self.on_failure not in ("fail", "set_aside"):
             raise DefinitionError(f"{where}: on_failure {self.on_failure!r} is neither 'fail' nor 'set_aside'.")
         for name, after in (
@@ -262,6 +269,34 @@ class Pipeline(Definition):
                     f"(clean_source), and source {left!r} ({self.sources[left].location()!r}) could read some of the "
                     "same later, or not at all. Let their paths have nothing in common, or clean up elsewhere."
                 )
+
+    def _check_stateful(self, where: str) -> None:
+        if self.output_mode not in ("append", "update"):
+            raise DefinitionError(f"{where}: output_mode {self.output_mode!r} is neither 'append' nor 'update'.")
+        if not isinstance(self.stateful, bool):
+            raise DefinitionError(f"{where}: stateful must be True or False, not {self.stateful!r}.")
+        if not self.stateful or is_read_back():
+            return
+        for name, source in self.sources.items():
+            if (why := source.refuses_streams) is not None:
+                raise DefinitionError(
+                    f"{where}: stateful=True reads sources as streams, and source {name!r} ({source.location()!r}) "
+                    f"cannot be: {why}."
+                )
+        beside = {
+            "plan='interval' (each interval has a lane of its own, and state goes from batch to batch of one)": (
+                self.plan == INTERVAL
+            ),
+            "split_wise=True (a split would see the state of none)": self.split_wise,
+            "several sinks (the batch's rows come out of the query once)": bool(self.sink.names),
+            "on_failure='set_aside' (the batches behind would go on from state that never was)": (
+                self.on_failure == "set_aside"
+            ),
+            "a job's flow as transform": isinstance(self.transform, PipelineFlow),
+        }
+        for what, is_so in beside.items():
+            if is_so:
+                raise DefinitionError(f"{where}: stateful=True does not go with {what}. Leave out one.")
 
     def _check_lookback(self, where: str) -> None:
         lookback = self.lookback

@@ -104,6 +104,7 @@ SOURCES = Registry(
         "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
+        "kinesis": Entry(f"{_PACKAGE}.sources.kinesis:KinesisSource", extra="kinesis"),
     },
 )
 SINKS = Registry(
@@ -111,6 +112,7 @@ SINKS = Registry(
     {
         "delta": Entry(f"{_PACKAGE}.sinks.delta:DeltaSink", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
+        "iceberg": Entry(f"{_PACKAGE}.sinks.iceberg:IcebergSink", extra="iceberg"),
         "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),

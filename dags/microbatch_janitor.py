@@ -33,6 +33,7 @@ with DAG(
                 "orders_steps",
                 "orders_table",
                 "orders_delta",
+                "orders_iceberg",
                 "orders_polled",
                 "shop_job/orders",
                 "shop_job/people",

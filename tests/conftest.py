@@ -17,7 +17,14 @@ from airflow_provider_microbatch.settings import Settings, hand_down
 from tests.environments import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
-TRUSTED = ("tests.support.hooks", "tests.execution.model", "jobs", "number_streams", "parted_numbers")
+TRUSTED = (
+    "tests.support.foreach_sinks",
+    "tests.support.hooks",
+    "tests.execution.model",
+    "jobs",
+    "number_streams",
+    "parted_numbers",
+)
 
 # Modules of a user's: where Airflow finds them, they are beside the DAG files.
 sys.path += [str(ROOT / "dags"), str(ROOT / "tests" / "user_code")]

@@ -122,6 +122,16 @@ class Checkpoint:
         self.tables = KnownTables(store.scoped("microbatch/tables"))
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether batches of it keep state, a pipeline's or a streaming query's."""
+        return bool(self._store.list("state"))
+
+    @property
+    def for_spark(self) -> str | None:
+        """The address that Spark would open; None where it cannot."""
+        return self._store.for_spark
+
+    @property
     def location(self) -> str:
         """The address a person would recognise."""
         return self._store.location

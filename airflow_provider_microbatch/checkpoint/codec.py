@@ -98,6 +98,14 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
     late = ours.pop("late", [])
     if not _are_names(late) or not set(late) <= set(starts) & set(ends):
         corrupt(where, f"not what it should be: its sources with a late end are {late!r}")
+    read_as = _object(ours.pop("read_as", {}), "read_as", where)
+    for name, settings in read_as.items():
+        values = _object(settings, f"read_as of source {name!r}", where).values()
+        if not all(isinstance(value, (str, type(None))) for value in values):
+            corrupt(where, f"not what it should be: how source {name!r} is read is no texts")
+    parallelism = _object(ours.pop("parallelism", {}), "parallelism", where)
+    if not all(type(count) is int and count > 0 for count in parallelism.values()):
+        corrupt(where, f"not what it should be: rows are divided into {parallelism!r:.80}")
     timestamp_ms = metadata.pop("batchTimestampMs", 0)
     if not is_whole(timestamp_ms):
         corrupt(
@@ -115,6 +123,8 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
         run=run,
         stands_for=stands_for,
         late=tuple(late),
+        read_as=read_as,
+        parallelism=parallelism,
         extra={**metadata, OURS: ours} if ours else metadata,
     )
 
@@ -123,7 +133,16 @@ def encode_commit(entry: CommitEntry) -> bytes:
     """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
-    for name in ("epoch", "requires_another_batch", "set_aside", "failure", "progress", "committed_ms", "plan"):
+    for name in (
+        "epoch",
+        "requires_another_batch",
+        "complete",
+        "set_aside",
+        "failure",
+        "progress",
+        "committed_ms",
+        "plan",
+    ):
         if getattr(entry, name) != getattr(plain, name):
             ours[name] = getattr(entry, name)
     if entry.failure:
@@ -151,6 +170,7 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
         next_watermark_ms=_integer(metadata.pop("nextBatchWatermarkMs", 0), "nextBatchWatermarkMs", where),
         epoch=ours.pop("epoch", None),
         requires_another_batch=ours.pop("requires_another_batch", False),
+        complete=ours.pop("complete", False),
         set_aside=ours.pop("set_aside", False),
         failure=_object(ours.pop("failure", {}), "failure", where),
         progress=progress,
@@ -178,6 +198,10 @@ def _offset_metadata(entry: OffsetEntry, version: str, names: Sequence[str]) -> 
         ours["without_offset"] = without
     if entry.late:
         ours["late"] = list(entry.late)
+    if entry.read_as:
+        ours["read_as"] = {name: dict(settings) for name, settings in entry.read_as.items()}
+    if entry.parallelism:
+        ours["parallelism"] = dict(entry.parallelism)
     if entry.stands_for is not None:
         ours["stands_for"] = entry.stands_for
     metadata: dict[str, Any] = {

@@ -171,6 +171,11 @@ class OffsetEntry:
     :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
         is known by that.
     :param late: sources whose range has no end until an attempt has read it.
+    :param read_as: by source that the batch has something of, how it was set to make rows when the batch was planned:
+        see ``Source.reads_as``. It is read as it is set when it is read, and by this is told that that is another way.
+        Empty in entries of older versions, and of commands.
+    :param parallelism: into so many partitions rows are divided, by the name of the source or step of the pipeline's
+        flow; one that is not named leaves them as they are.
     :param resolved_by: epoch of the attempt that chose the ends of those; in no entry, it is read from beside the log.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
@@ -185,6 +190,8 @@ class OffsetEntry:
     pipeline: str | None = None
     stands_for: str | None = None
     late: tuple[str, ...] = ()
+    read_as: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    parallelism: Mapping[str, int] = field(default_factory=dict)
     resolved_by: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     source_metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -202,6 +209,8 @@ class CommitEntry:
     :param next_watermark_ms: watermark for the batch after this one, milliseconds since the epoch.
     :param epoch: the attempt whose output is published; None for entries that Spark wrote.
     :param requires_another_batch: the batch asks for one more even without new data (Spark's no-data batch).
+    :param complete: with this batch all sources of the pipeline were finished; for people, as what comes next is asked
+        of the sources, of which there may be others by then.
     :param set_aside: the batch was given up after failing again and again; its range is not in the sink, unless a
         replay has been completed since.
     :param failure: of a batch that was set aside: ``error`` (the last one), ``attempts`` (how many failed), ``epoch``
@@ -218,6 +227,7 @@ class CommitEntry:
     next_watermark_ms: int = 0
     epoch: int | None = None
     requires_another_batch: bool = False
+    complete: bool = False
     set_aside: bool = False
     failure: Mapping[str, Any] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache
+from types import UnionType
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
@@ -173,5 +174,7 @@ def _is_of(value: Any, wanted: frozenset[type]) -> bool:
 
 @cache
 def _plain_types(kind: type) -> Mapping[str, frozenset[type]]:
-    hints = {name: frozenset(get_args(hint) or (hint,)) for name, hint in get_type_hints(kind).items()}
+    # A union has arguments, and so has a mapping, which is none of them.
+    found = get_type_hints(kind).items()
+    hints = {name: frozenset(get_args(hint) if isinstance(hint, UnionType) else (hint,)) for name, hint in found}
     return {name: wanted for name, wanted in hints.items() if wanted <= _PLAIN}

@@ -141,7 +141,9 @@ class SourceNames:
         if not self.renames():
             return entry
         late = tuple(map(self.of, entry.late))
-        return replace(entry, ends=self._named(entry.ends), starts=self._named(entry.starts), late=late)
+        read_as = {self.of(name): settings for name, settings in entry.read_as.items()}
+        starts = self._named(entry.starts)
+        return replace(entry, ends=self._named(entry.ends), starts=starts, late=late, read_as=read_as)
 
     def _named(self, values: Mapping[str, V]) -> dict[str, V]:
         return {self.of(name): value for name, value in values.items()}

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of this command alone."""
     add_batch(parser)
     parser.add_argument(
-        "--allow-skip", action="store_true", help="lose what is planned beyond what the output was made of"
+        "--allow-skip",
+        action="store_true",
+        help="adopt also what nothing proves to be made of what is planned, which is lost if it was not",
     )
     add_dry_run(parser)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.cli.setting import positive
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.cli.trying import add_setting, made, tell
 from airflow_provider_microbatch.registry import load_class
 
 NAME = "check-source"
@@ -25,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="MODULE:CLASS", help="the class; its module is looked for in the working directory too"
     )
-    parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
-                        help="a field of the source, as JSON or as a text; may be given again")  # fmt: skip
+    add_setting(parser, "source")
     parser.add_argument("--batches", type=positive, default=3, metavar="N",
                         help="so many ranges are planned and read at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rows", type=positive, default=100, metavar="N",
@@ -41,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     :return: exit status: 0 if every promise that could be tried is kept, 1 if one is not, or there was no data to try.
     :raises DefinitionError: if there is no such source.
     """
-    from airflow_provider_microbatch.sources.trial import FAILED, NOT_TRIED, OK, Trial, verdicts
+    from airflow_provider_microbatch.sources.trial import Trial, verdicts
     from airflow_provider_microbatch.stores.location import open_store
 
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
@@ -55,20 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows=arguments.rows,
             commits=arguments.commit,
         )
-        found = []
-        for verdict in verdicts(trial):
-            found.append(verdict)
-            if not arguments.json:
-                print(
-                    f"{verdict.state:<10} {verdict.case}" + (f"\n{'':11}{verdict.message}" if verdict.message else "")
-                )
-    counts = {state: sum(verdict.state == state for verdict in found) for state in (OK, FAILED, NOT_TRIED)}
-    tried = any(verdict.state == OK and verdict.case.startswith("a range read twice") for verdict in found)
-    if arguments.json:
-        print(json.dumps([dataclasses.asdict(verdict) for verdict in found], ensure_ascii=False, indent=2))
-    else:
-        print(f"{arguments.source}: {', '.join(f'{count} {state}' for state, count in counts.items())}")
-    return 0 if tried and not counts[FAILED] else 1
+        return tell(arguments.source, verdicts(trial), needed="a range read twice", as_json=arguments.json)
 
 
 def _made(path: str, fields: dict[str, Any]) -> Any:
@@ -78,23 +63,8 @@ def _made(path: str, fields: dict[str, Any]) -> Any:
     loaded = load_class(path)
     if not issubclass(loaded, Source):
         return PythonSource(path, options={name: _text(value) for name, value in fields.items()})
-    try:
-        return loaded(**fields)
-    except DefinitionError:
-        raise
-    except Exception as error:  # a constructor of the user's
-        raise DefinitionError(f"{path} cannot be made of {sorted(fields)}: {type(error).__name__}: {error}") from error
+    return made(path, loaded, fields)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not name or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

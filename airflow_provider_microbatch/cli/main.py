@@ -1,5 +1,5 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek``, Spark; and start or stop a warm engine, make a class archive, or try a source of one's own."""
+``peek``, Spark; and start or stop a warm engine, make a class archive, or try a source or a sink of one's own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from airflow_provider_microbatch.cli import (
     add_source,
     adopt,
     check,
+    check_sink,
     check_source,
     class_archive,
     copy,
@@ -52,7 +53,7 @@ COMMANDS = (
     import_,
     copy,
 )
-WITHOUT_CHECKPOINT = (engine, class_archive, check_source)
+WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
 _WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""

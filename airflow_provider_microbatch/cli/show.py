@@ -87,7 +87,7 @@ def _as_text(
         f"batch {summary.key} of pipeline {entry.pipeline or '-'} in {checkpoint.location}",
         *_fields(
             {
-                "state": summary.state,
+                "state": f"{summary.state}, complete" if summary.complete else summary.state,
                 "planned": show_time(summary.planned_ms),
                 "committed": show_time(summary.committed_ms),
                 "seconds": "-" if summary.seconds is None else f"{summary.seconds:.3f}",

@@ -54,7 +54,7 @@ def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
     rows_in = [rows for rows in batch.rows_in.values() if rows is not None]
     return (
         str(batch.key.id if batch.key.lane == LIVE else batch.key),
-        batch.state,
+        f"{batch.state}, complete" if batch.complete else batch.state,
         str(batch.epoch) if batch.epoch else "-",
         "; ".join(f"{name} {show_range(ends)}" for name, ends in batch.offsets.items()) or "-",
         show_splits(batch.read),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import json
 import keyword
@@ -142,8 +143,10 @@ def _check_names(paths: Iterable[Path]) -> None:
 def _hash(paths: Iterable[Path], *, flow: PipelineFlow | None) -> str:
     digest = hashlib.sha256()
     if flow is not None:
-        # How the functions hang together decides about rows as they do.
-        digest.update(json.dumps(flow.to_dict(), sort_keys=True).encode())
+        # How the functions hang together decides about rows as they do; how the rows are divided a batch's plan says.
+        steps = [dataclasses.replace(step, partitions=None) for step in flow.steps]
+        undivided = dataclasses.replace(flow, steps=steps, partitions={})
+        digest.update(json.dumps(undivided.to_dict(), sort_keys=True).encode())
     for path in paths:
         content = path.read_bytes()
         digest.update(f"{path.name}\0{len(content)}\0".encode())

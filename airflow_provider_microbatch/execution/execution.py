@@ -44,8 +44,8 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of, told
 from airflow_provider_microbatch.execution.read_again import (
+    look_at_stage,
     replace_published,
-    say_warnings,
     say_what_changed,
     say_where_from,
 )
@@ -59,12 +59,9 @@ from airflow_provider_microbatch.execution.replay import (
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
+from airflow_provider_microbatch.execution.stateful import check_replay, keep_state_of_committed, next_watermark
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import (
-    check_ran_by_splits,
-    drop_kept_if_over,
-    drop_stage,
-)
+from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -209,8 +206,7 @@ class Execution:
                 raise
             self._ending.end_earlier(attempt, engine)
         log.info("Batch %s attempt %s opened, handle %s", key, attempt.epoch, dict(attempt.handle))
-        if attempt.request is not None:
-            say_what_changed(self.checkpoint, self.planner.sources, planned)
+        say_what_changed(self.checkpoint, self.planner.sources, planned, replayed=attempt.request is not None)
         return attempt
 
     def hold(self, attempt: Attempt, engine: Engine) -> Holder:
@@ -303,10 +299,11 @@ class Execution:
             planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
             read, learned = (told(self.checkpoint, staged.result, part) for part in ("read", "learned"))
             self.planner.sources.verify(planned.ranges, read=read, learned=learned)
-            say_warnings(staged)
+            look_at_stage(self.checkpoint, self.planner.sources, planned, attempt, staged, first=published is None)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):
+                check_replay(self.checkpoint, key, staged.result)  # a batch behind it may be planned by now
                 published = replace_published(
                     self.checkpoint, self.planner.sources, sink, planned, batch, staged=staged, published=published
                 )
@@ -339,9 +336,10 @@ class Execution:
         progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
-            next_watermark_ms=planned.entry.watermark_ms,
+            next_watermark_ms=next_watermark(manifest, planned),
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
+            complete=self.planner.is_last(planned, manifest),
             progress=progress,
             run=committer(attempt, run, planned),
             committed_ms=self._clock_ms(),
@@ -355,7 +353,7 @@ class Execution:
         now = self._clock_ms()
         answer_replays(self.checkpoint, key, attempt, epoch=manifest.epoch, progress=progress, now_ms=now)
         if attempt is not None:
-            self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
+            self._ending.end(attempt, AttemptEnd(state="succeeded", ended_ms=now))
         if self.pipeline.split_wise:
             drop_kept_if_over(self.checkpoint, self.sink, planned.identity)
         newest = self._lane.commit_log.latest_id()
@@ -363,6 +361,7 @@ class Execution:
         if newest == key.id:
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
+            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
         elif newest is not None and entry.set_aside:  # its range was passed over when later ones were committed

@@ -19,11 +19,13 @@ class FireDecision:
     """A sensor's answer, with the reason for people.
 
     :param own: the work is a batch that the asking run has planned or made.
+    :param complete: there is no work, and there will never be any: all sources are finished.
     """
 
     fire: bool
     reason: str
     own: bool = False
+    complete: bool = False
 
 
 def should_fire(
@@ -77,4 +79,7 @@ def should_fire(
     ):
         reason = f"new data in {', '.join(ahead)}" if ahead else "the last batch asked for another one"
         return FireDecision(fire=True, reason=reason)
+    complete = planner.complete(position)
+    if complete is not None:
+        return FireDecision(fire=False, reason=complete, complete=True)
     return FireDecision(fire=False, reason=f"nothing after {render(position.committed)}")

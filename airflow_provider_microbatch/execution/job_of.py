@@ -8,10 +8,12 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.execution.stateful import streaming_of
 from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.manifest import RANGES
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ def job_of(
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
     reads, absent = sources.reads(planned.ranges)
+    streaming = None
+    if pipeline.stateful:
+        streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
+        reads, absent = {}, {}
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     job = Job(
@@ -42,11 +48,12 @@ def job_of(
         batch_timestamp_ms=planned.entry.batch_timestamp_ms,
         watermark_ms=planned.entry.watermark_ms,
         conf=sql_settings(planned.entry.conf),
-        transform=transform,
+        transform=transform.divided(planned.entry.parallelism) if isinstance(transform, Flow) else transform,
         sources=reads,
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
-        identity=planned.identity.to_dict(),
+        identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
+        streaming=streaming,
     )
     if not pipeline.split_wise:
         return job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -19,18 +20,30 @@ EngineOf = Callable[[str], Engine | None]
 """The engine of that name, to poll and cancel with; None if this process has none of that name."""
 
 
+ORPHAN_SECONDS = 3600.0
+"""So long a driver may run on after its holder's last sign, who may come back: a host that was suspended, a store that
+could not be reached. Nobody else would publish what it makes, and one that hangs never ends."""
+
+
 def no_engine(_: str) -> Engine | None:
     """Where no engine can be asked: the lease alone tells who is alive."""
     return None
 
 
 def sign_of_life(
-    checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf = no_engine, *, parked: bool = False
+    checkpoint: Checkpoint,
+    attempt: Attempt,
+    engine_of: EngineOf = no_engine,
+    *,
+    parked: bool = False,
+    orphan_seconds: float = ORPHAN_SECONDS,
 ) -> str | None:
     """Why the attempt counts as alive; None if it is dead. Writes nothing.
 
     :param engine_of: asked for the engine in the attempt's handle.
     :param parked: count an attempt whose stage waits for audits too.
+    :param orphan_seconds: what runs on counts so long after its last sign. Whoever takes the batch up then has fenced
+        it, and stops it.
     :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
     """
     key, epoch = attempt.key, attempt.epoch
@@ -53,7 +66,21 @@ def sign_of_life(
         # No engine wrote it, so nothing runs by it; the lease alone tells.
         log.warning("Batch %s attempt %s: %s", key, epoch, error)
         return None
-    return f"{name} says that it runs" if runs else None
+    if not runs:
+        return None
+    idle = min(checkpoint.leases.age_seconds(key, epoch), checkpoint.attempts.epochs.age_seconds(key))
+    if idle >= orphan_seconds:
+        log.warning(
+            "Batch %s attempt %s is an orphan: %s says that it runs, and nobody has renewed its lease for %.0f "
+            "minutes. It counts as dead, and is stopped by whoever takes the batch up",
+            key,
+            epoch,
+            name,
+            idle / 60,
+        )
+        return None
+    left = "" if math.isinf(orphan_seconds) else f", and counts as dead in {(orphan_seconds - idle) / 60:.0f} min"
+    return f"{name} says that it runs; nobody has renewed its lease for {idle / 60:.0f} min{left}"
 
 
 class Holder:

@@ -15,6 +15,8 @@ from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.masking import HIDDEN, refusal
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext, Split
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -45,6 +47,14 @@ class Ranges:
     def are_empty(self) -> bool:
         """Whether no source has anything in its range, may have, or begins with it."""
         return not self.late and not self.begun and all(end == self.starts[name] for name, end in self.ends.items())
+
+
+def read_as(source: Source) -> dict[str, str | None]:
+    """See :meth:`Source.reads_as`. It stands in logs, so what looks like a secret is hidden."""
+    return {
+        setting: value if value is None or refusal(setting, value) is None else HIDDEN
+        for setting, value in source.reads_as().items()
+    }
 
 
 class OpenedSources:
@@ -89,9 +99,9 @@ class OpenedSources:
         return {type(source) for source in self._sources.values()}
 
     def read_as(self, ranges: Ranges) -> dict[str, Mapping[str, str | None]]:
-        """How each source that has something in the ranges makes rows of it; see :meth:`Source.reads_as`."""
-        names = [name for name in self.names if len({*ranges.of(name)}) > 1]
-        return {name: self._sources[name].reads_as() for name in names}
+        """How each source that has something in the ranges makes rows of it; see :func:`read_as`."""
+        names = [name for name in self.names if name in ranges.late or len({*ranges.of(name)}) > 1]
+        return {name: read_as(self._sources[name]) for name in names}
 
     def locations(self) -> dict[str, str]:
         """Where each is, for people."""
@@ -105,19 +115,34 @@ class OpenedSources:
             state=self._checkpoint.source_state(name),
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
+            checkpoint_id=self._checkpoint_id,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),
         )
         return self._sources[name].open(context)
 
+    def _checkpoint_id(self) -> str | None:
+        identity = self._checkpoint.identity()
+        return None if identity is None else identity.query_id
+
     def _each(self) -> Iterator[tuple[str, OpenSource]]:
         return ((name, self.open(name)) for name in self._sources)
 
-    def check(self) -> None:
-        """:raises SourceError: if one cannot be used. Writes nothing."""
-        for _, source in self._each():
-            source.check()
+    def check(self, committed: Offsets | None = None) -> None:
+        """See that the sources can be used. Writes nothing.
+
+        :param committed: what is committed. Of a source that is finished there nothing is read any more: its folder,
+            say, may be gone.
+        :raises SourceError: if one cannot be used.
+        """
+        for name, source in self._each():
+            if committed is None or not source.finished(committed.get(name)):
+                source.check()
+
+    def are_finished(self, committed: Offsets) -> bool:
+        """Whether nothing will ever come after what is committed: each source is bounded, and read. Writes nothing."""
+        return all(source.finished(committed.get(name)) for name, source in self._each())
 
     def with_new(self, committed: Offsets) -> list[str]:
         """Names of those that have something after what is committed, or no position yet and one to begin at: that
@@ -198,6 +223,14 @@ class OpenedSources:
                 absent[name] = why
         return reads, absent
 
+    def streams(self, ranges: Ranges) -> dict[str, Stream]:
+        """How Spark's streaming engine reads the ranges, by source.
+
+        :raises SourceError: as :meth:`reads`.
+        """
+        self.check_named(ranges)
+        return {name: source.stream(*ranges.of(name)) for name, source in self._each()}
+
     def splits_of(self, ranges: Ranges) -> dict[str, list[Split]]:
         """The splits of each source's range; of one that is late, or can have no frame, none are known."""
         named = ((name, source) for name, source in self._each() if name not in ranges.late)
@@ -206,6 +239,13 @@ class OpenedSources:
             for name, source in named
             if source.absent(*ranges.of(name)) is None
         }
+
+    def known_as(self, ranges: Ranges) -> dict[str, str]:
+        """By what the data of each source's range is known outside of this checkpoint; see
+        :meth:`OpenSource.known_as`. Of a range that is empty or late, and where a source cannot tell, nothing."""
+        named = ((name, source) for name, source in self._each() if name not in ranges.late)
+        asked = ((name, source.known_as(*ranges.of(name))) for name, source in named if len({*ranges.of(name)}) > 1)
+        return {name: known for name, known in asked if known is not None}
 
     def left_out(self, ranges: Ranges, *, told: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
         """What of the ranges is not there any more and is left out when they are read, in words.

@@ -32,6 +32,7 @@ from airflow_provider_microbatch.execution.position import (
     Position,
     metadata_text,
     read_position,
+    render,
     take_back_if_late,
     take_back_late_commit,
 )
@@ -39,6 +40,7 @@ from airflow_provider_microbatch.execution.source_names import check_names, chec
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.flow import PipelineFlow
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
@@ -127,6 +129,27 @@ class Planner:
         newest = self.checkpoint.maintenance.check_none()
         check_no_half_rename(self.checkpoint, again=newest != self._newest_command)
 
+    def is_last(self, planned: PlannedBatch, manifest: Manifest) -> bool:
+        """Whether a batch of the live lane that is about to be committed is the pipeline's last one.
+
+        :param manifest: of its output.
+        """
+        asks_for_another = bool(manifest.result.get("requiresAnotherBatch", False))
+        if self.lane.name != LIVE or asks_for_another or planned.committed:
+            return False
+        return self.sources.are_finished(planned.entry.ends)
+
+    def complete(self, position: Position | None = None) -> str | None:
+        """In words, that nothing will ever come where the lane has no batch to make; None if something may. Durable is
+        what it is made of: the committed ends, and where each source that is bounded has its bound on record.
+
+        :param position: where the lane stands, if the caller knows.
+        """
+        position = position or self.position()
+        if position.planned is not None or not self.sources.are_finished(position.committed):
+            return None
+        return f"complete: all its sources are finished, and there is nothing after {render(position.committed)}"
+
     def position(self) -> Position:
         """Where the lane stands. A commit entry that came after its batch was rewound is taken back.
 
@@ -168,7 +191,7 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
-        self.sources.check()
+        self.sources.check(position.committed)
         self.say_commit_again(position)
         self.claim()
         self.check_place(BatchKey(self.lane.name, position.batch_id))
@@ -273,6 +296,8 @@ class Planner:
             last_commit=position.last_commit,
             no_data_batches=self.pipeline.no_data_batches,
         ):
+            if (complete := self.complete(position)) is not None:
+                log.info("Pipeline %s is %s", self.pipeline.name, complete)
             return None
         return self.write_entry(position, run, ranges)
 
@@ -283,6 +308,7 @@ class Planner:
         """
         self._check_read_once(ranges)
         self.sources.reads(ranges)
+        flow = self.pipeline.transform
         entry = OffsetEntry(
             ends=ranges.ends,
             starts=ranges.starts,
@@ -292,6 +318,8 @@ class Planner:
             conf={**self._previous_conf(position), **self.pipeline.conf},
             run=run,
             pipeline=self.pipeline.name,
+            read_as=self.sources.read_as(ranges),
+            parallelism=flow.parallelism if isinstance(flow, PipelineFlow) else {},
         )
         if not self.lane.offset_log.add(position.batch_id, entry):
             return self._planned_by_another(position.batch_id, run)

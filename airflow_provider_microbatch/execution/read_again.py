@@ -1,5 +1,6 @@
-"""A replay reads its ranges as the pipeline says today. What of that is another than it was is said, and rows in which
-nothing is left of what was read do not take the place of those that are published.
+"""A replay reads its ranges as the pipeline says today, and so does an attempt at what was planned before. What of that
+is another than it was is said, and rows in which nothing is left of what was read do not take the place of those that
+are published, nor become the batch.
 
 Whoever mends a wrong option and clears the task wants just this; whoever changed one for the files of today did not
 think of those of then. Nobody can tell the two apart, so it is only said.
@@ -11,30 +12,43 @@ import logging
 from collections.abc import Mapping
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
-from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
-from airflow_provider_microbatch.runtime.masking import HIDDEN, mask, refusal
+from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
 
 log = logging.getLogger(__name__)
 
+ReadAs = Mapping[str, Mapping[str, str | None]]
+"""How each source is set to make rows; see ``Source.reads_as``."""
 
-def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch) -> None:
-    """Warn if a batch that is about to be replayed will be read in another way than it was for what is published."""
-    epoch = _published_epoch(checkpoint, planned)
-    found = [] if epoch is None else _changes(checkpoint, sources, planned, epoch)
-    if found:
+
+def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, *, replayed: bool) -> None:
+    """Warn if a batch is about to be read in another way than it was for what is published, or than it was planned."""
+    epoch = _published_epoch(checkpoint, planned) if replayed else None
+    before = planned.entry.read_as if epoch is None else _read_as(checkpoint, planned.key, epoch, sources.classes)
+    found = _changes(before, sources.read_as(planned.ranges))
+    if found and epoch is not None:
         log.warning(
             "Batch %s is replayed, and not read as it was for attempt %s, which is published: %s. Its rows may become "
             "others. If the files of then are not meant, set it as it was before the task is cleared",
             planned.key,
             epoch,
+            "; ".join(found),
+        )
+    elif found:
+        log.warning(
+            "Batch %s is not read as it was when it was planned: %s. If what it reads is of then, set it as it was "
+            "until this batch is through",
+            planned.key,
             "; ".join(found),
         )
 
@@ -57,11 +71,37 @@ def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, key: BatchKey
             )  # fmt: skip
 
 
-def say_warnings(staged: Manifest) -> None:
-    """The runtime's warnings as the task's own: what comes from Spark through a pipe is all of one level there."""
+def look_at_stage(
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    planned: PlannedBatch,
+    attempt: Attempt,
+    staged: Manifest,
+    *,
+    first: bool,
+) -> None:
+    """Say the runtime's warnings as the task's own: what comes from Spark through a pipe is all of one level there.
+
+    :param first: nothing of the batch is published.
+    :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
+        rows: what was changed does not fit what was there when the batch was planned.
+    """
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))
+    empty = _empty(staged) if first else {}
+    read = _read_as(checkpoint, attempt.key, attempt.epoch, sources.classes) if empty else {}
+    changed = {name for name, now in read.items() if planned.entry.read_as.get(name, now) != now}
+    emptied = [f"all {rows:,} rows of source {name!r}" for name, rows in empty.items() if name in changed]
+    if emptied:
+        key = planned.key
+        raise SourceError(
+            f"batch {key} attempt {attempt.epoch}: nothing was published. {' and '.join(emptied)} have nothing in any "
+            "column of its schema, and it was not read as it was set when the batch was planned: "
+            f"{'; '.join(_changes(planned.entry.read_as, read))}. Set it as it was until this batch is through, and "
+            "run this task again. If it is meant so, "
+            f"{command(checkpoint.lane(key.lane), f'rewind --to {key.id - 1}')} has the batch planned anew."
+        )
 
 
 def replace_published(
@@ -94,7 +134,8 @@ def replace_published(
         )
     emptied = [] if before is None else _emptied(checkpoint, staged, before)
     if before is not None and emptied:
-        changed = _changes(checkpoint, sources, planned, before.epoch)
+        then = _read_as(checkpoint, batch.key, before.epoch, sources.classes)
+        changed = _changes(then, sources.read_as(planned.ranges))
         why = f"It is not read as it was then: {'; '.join(changed)}." if changed else "It is read as it was then."
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced. {' and '.join(emptied)} have nothing in "
@@ -119,25 +160,22 @@ def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | Non
     return None if commit is None else commit.epoch
 
 
-def _changes(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, epoch: int) -> list[str]:
-    """What is set otherwise now than it was for the published attempt, of sources that have something in the batch.
-    What nobody can tell, as of a definition that cannot be loaded here, is left out: it must not stop a replay."""
-    before = _read_as(checkpoint, planned.key, epoch, sources.classes)
+def _changes(before: ReadAs, after: ReadAs) -> list[str]:
+    """What is set otherwise now than it was, of sources that have something in the batch. What nobody can tell, as of
+    a definition that cannot be loaded here, is left out: it must not stop a batch."""
     found = []
-    for name, now in sources.read_as(planned.ranges).items():
+    for name, now in after.items():
         then = before.get(name, now)
         for setting in dict.fromkeys((*then, *now)):
             old, new = then.get(setting), now.get(setting)
             if old != new:
-                found.append(f"source {name!r}: {setting} was {_shown(setting, old)}, is {_shown(setting, new)}")
+                found.append(f"source {name!r}: {setting} was {_shown(old)}, is {_shown(new)}")
     return found
 
 
-def _read_as(
-    checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]
-) -> Mapping[str, Mapping[str, str | None]]:
+def _read_as(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]) -> ReadAs:
     """How an attempt has read its sources, by the names that they have now."""
-    return {name: source.reads_as() for name, source in _recorded(checkpoint, key, epoch, known).items()}
+    return {name: read_as(source) for name, source in _recorded(checkpoint, key, epoch, known).items()}
 
 
 def _recorded(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]) -> Mapping[str, Source]:
@@ -155,24 +193,29 @@ def _recorded(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type
     return found
 
 
-def _shown(setting: str, value: str | None) -> str:
+def _shown(value: str | None) -> str:
     if value is None:
         return "not set"
-    return HIDDEN if refusal(setting, value) is not None else repr(value)
+    return HIDDEN if value == HIDDEN else repr(value)
 
 
 def _emptied(checkpoint: Checkpoint, staged: Manifest, published: Manifest) -> list[str]:
     """Sources of whose rows nothing is left, though there are published ones that were more than nothing, in words."""
-    rows, empty = _counts(staged, "numInputRows"), _counts(staged, "numEmptyRows")
     was, was_empty = (
         {checkpoint.names.of(name): count for name, count in _counts(published, part).items()}
         for part in ("numInputRows", "numEmptyRows")
     )
     if published.result.get("numOutputRows") == 0:
         return []
-    emptied = [name for name, count in rows.items() if count and empty.get(name) == count]
+    emptied = _empty(staged)
     good = [name for name in emptied if was.get(name) != 0 and (name not in was or was_empty.get(name) != was[name])]
-    return [f"all {rows[name]:,} rows of source {name!r}" for name in good]
+    return [f"all {emptied[name]:,} rows of source {name!r}" for name in good]
+
+
+def _empty(staged: Manifest) -> dict[str, int]:
+    """How many rows there are of each source of which none has anything in any column."""
+    rows, empty = _counts(staged, "numInputRows"), _counts(staged, "numEmptyRows")
+    return {name: count for name, count in rows.items() if count and empty.get(name) == count}
 
 
 def _counts(manifest: Manifest, part: str) -> dict[str, int]:

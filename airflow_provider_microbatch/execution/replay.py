@@ -18,6 +18,7 @@ from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.stateful import check_replay
 from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
@@ -57,6 +58,7 @@ def request_replay(
     ]
     is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
     if is_new_clear:
+        check_replay(checkpoint, key, commit.progress)
         check_not_elsewhere(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)

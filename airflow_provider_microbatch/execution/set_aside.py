@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, JOB, Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
     EngineError,
@@ -189,6 +189,7 @@ def set_aside(
     entry = CommitEntry(
         # The batch's own: nothing has moved it.
         next_watermark_ms=planned.entry.watermark_ms,
+        complete=key.lane == LIVE and sources.are_finished(planned.ranges.ends),
         set_aside=True,
         failure={
             "error": errors[-1],

@@ -36,6 +36,7 @@ class BatchSummary:
     :param planned_by: the run that planned it.
     :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC.
     :param committed_ms: when it was committed, replayed last, or set aside; milliseconds since the epoch, UTC.
+    :param complete: with this batch all sources of the pipeline were finished: there was nothing more to come.
     :param error: why the newest attempt failed; None for a committed batch.
     """
 
@@ -54,6 +55,7 @@ class BatchSummary:
     planned_by: RunIdentity | None
     planned_ms: int
     committed_ms: int | None
+    complete: bool
     error: str | None
 
     @property
@@ -160,6 +162,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         planned_by=entry.run,
         planned_ms=entry.batch_timestamp_ms,
         committed_ms=committed_ms,
+        complete=commit is not None and commit.complete,
         error=error,
     )
 

@@ -8,7 +8,6 @@ happens to one is no concern of the other's; two sources that meet in a union ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +16,10 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.flow import FlowStep, PipelineFlow, check_function, check_partitions
 from airflow_provider_microbatch.graph.node import Node
 from airflow_provider_microbatch.graph.split import Part, split
+from airflow_provider_microbatch.graph.status import JobRunHook, check_run_hook
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.overlap import first_overlap
 from airflow_provider_microbatch.sources import Source
 
 
@@ -33,6 +34,8 @@ class JobGraph:
 
     :param name: name of the job.
     :param checkpoint: the checkpoints of its pipelines lie below this address, each under its pipeline's name.
+    :param run_hooks: told when a run of the job begins and how it ended, beside the hooks of the pipelines, which are
+        told of attempts; see :class:`~airflow_provider_microbatch.graph.status.JobRunHook`.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``;
         :meth:`configure` says otherwise for one.
@@ -40,9 +43,14 @@ class JobGraph:
         nowhere, for two that write one table, and as a pipeline does.
     """
 
-    def __init__(self, name: str, *, checkpoint: str, **pipeline_arguments: Any) -> None:
+    def __init__(
+        self, name: str, *, checkpoint: str, run_hooks: Sequence[JobRunHook] = (), **pipeline_arguments: Any
+    ) -> None:
         self.name = check_name(name, what="job")
         self.checkpoint = checkpoint.rstrip("/")
+        self.run_hooks = tuple(run_hooks)
+        for hook in self.run_hooks:
+            check_run_hook(hook, where=f"job {name!r}")
         self._arguments = pipeline_arguments
         self._own_arguments: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, Node] = {}
@@ -206,14 +214,14 @@ class JobGraph:
     def _check_tables(self) -> None:
         """Of one pipeline its sinks see to it. Two pipelines on one table would each find the other's batches."""
         written = {name: sink for name, (_, sink, _) in self._sinks.items()}
-        for (name, one), (second, other) in combinations(written.items(), 2):
-            shown = one.would_show(other.location()) or other.would_show(one.location())
-            if one.is_same_place(other) or other.is_same_place(one) or shown:
-                raise DefinitionError(
-                    f"{self._where}: sinks {name!r} and {second!r} write to one table, or one within the other's: "
-                    f"{one.location()!r} and {other.location()!r}. Give each a table of its own; rows for one table "
-                    "are one node (union)."
-                )
+        overlap = first_overlap(written)
+        if overlap is not None:
+            name, second = overlap
+            raise DefinitionError(
+                f"{self._where}: sinks {name!r} and {second!r} write to one table, or one within the other's: "
+                f"{written[name].location()!r} and {written[second].location()!r}. Give each a table of its own; rows "
+                "for one table are one node (union)."
+            )
 
     def _name_of(self, part: Part) -> str:
         said = {self._sinks[name][2] for name in part.sinks} - {None}

@@ -54,13 +54,14 @@ class JobWatch:
 
     def look(self) -> FireDecision:
         """Ask them until one has work; one decision for all."""
-        reasons = []
+        reasons, complete = [], True
         for pipeline, checkpoint in self._pipelines:
             decision = self._look_at(pipeline, checkpoint)
             reasons.append(f"{pipeline.name}: {decision.reason}")
             if decision.fire:
                 return FireDecision(fire=True, reason=reasons[-1])
-        return FireDecision(fire=False, reason="; ".join(reasons))
+            complete &= decision.complete
+        return FireDecision(fire=False, reason="; ".join(reasons), complete=complete)
 
     def _look_at(self, pipeline: Pipeline, checkpoint: Checkpoint) -> FireDecision:
         place, asked_ms = checkpoint.location, self._clock_ms()

@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 FIELD = "microbatch_checkpoint"
 """The template field by which a task of ours is known to processes that have no DAG file: its checkpoint's address."""
 
+WHEN_COMPLETE = "microbatch_when_complete"
+"""The template field by which a task is known that may want its DAG paused."""
+
 CANCELED = "canceled"
 FAILED = "failed"
 
@@ -46,6 +49,16 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
     """T: a skip opens no attempt. A: a user wanted it."""
     if not _is_own(task_instance) and previous_state is None:
         _mark_task(task_instance, status=CANCELED, reason="a user marked the task as skipped", queried=True)
+
+
+@hookimpl
+def on_dag_run_success(dag_run: Any, msg: str) -> None:
+    """S: the run may have found that there will never be a batch, and its DAG want to be paused then."""
+    tasks = getattr(getattr(dag_run, "dag", None), "task_dict", {}).values()
+    if any(getattr(task, WHEN_COMPLETE, None) == "pause" for task in tasks):
+        from airflow_provider_microbatch.listeners.pausing import pause_if_complete
+
+        pause_if_complete(dag_run)
 
 
 @hookimpl

@@ -13,9 +13,12 @@ from airflow_provider_microbatch.execution.labels import batch_label
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.graph.pause import pause_of
 from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
+from airflow_provider_microbatch.graph.status import JobRunHook, JobStatus
 from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.operators.job_status import JobStatusOperator
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator, set_label
 from airflow_provider_microbatch.sensors.job_data import RETRY_SECONDS, JobDataSensor
+from airflow_provider_microbatch.task_context.complete import SKIP
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill, open_checkpoint
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ class JobPipelineOperator(MicroBatchOperator):
     :param job: the address below which the job's checkpoints lie.
     :param part: name of the pipeline in its job.
     :param sinks: names of its sinks.
+    :param run_hooks: of the job, with its name: told that the run has begun.
     :param retry_seconds: how long the pipeline is left alone after its batch failed, in seconds; twice as long after
         each further time, up to an hour. A cleared task is not kept waiting.
     """
@@ -42,6 +46,7 @@ class JobPipelineOperator(MicroBatchOperator):
         job: str,
         part: str,
         sinks: tuple[str, ...],
+        run_hooks: tuple[str, tuple[JobRunHook, ...]] = ("", ()),
         retry_seconds: float = RETRY_SECONDS,
         **kwargs: Any,
     ) -> None:
@@ -49,6 +54,7 @@ class JobPipelineOperator(MicroBatchOperator):
         self.job = job
         self.part = part
         self.sinks = sinks
+        self.run_hooks = run_hooks
         self.retry_seconds = retry_seconds
 
     @lifetime()
@@ -57,7 +63,11 @@ class JobPipelineOperator(MicroBatchOperator):
 
         :raises AirflowFailException: while the pause after a failure lasts.
         :raises DefinitionError: if another pipeline of the job has written one of the sinks.
+        :raises HookError: if a hook of the job refuses the run.
         """
+        name, hooks = self.run_hooks
+        if hooks:
+            JobStatus(name, checkpoint=self.job, hooks=hooks).begin(identity_of(context))
         check_sinks(self.job, pipeline=self.part, sinks=self.sinks)
         # A data interval has one run, and no later one would make up for it; nor has it to do with what is new.
         reads_new = self.pipeline.plan == LIVE and not is_backfill(context)
@@ -76,6 +86,7 @@ def micro_batch_job(
     poke_interval: float = 10,
     deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
     retry_seconds: float = RETRY_SECONDS,
+    when_complete: str = SKIP,
     group_id: str | None = None,
     operator: type[JobPipelineOperator] = JobPipelineOperator,
     **operator_arguments: Any,
@@ -89,6 +100,8 @@ def micro_batch_job(
     :param deferrable: the sensor waits in the triggerer.
     :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
         further time, up to an hour.
+    :param when_complete: what becomes of a run when all sources of all pipelines are finished: ``skip`` or ``pause``,
+        as :class:`~airflow_provider_microbatch.sensors.job_data.JobDataSensor` has it.
     :param group_id: by default the name of the job.
     :param operator: a subclass of the pipelines' operator, for those who have one.
     :param operator_arguments: further arguments of each
@@ -97,6 +110,8 @@ def micro_batch_job(
     """
     if not isinstance(graph, JobGraph):
         raise DefinitionError(f"micro_batch_job is given a {type(graph).__name__}, not a JobGraph.")
+    if not wait and when_complete != SKIP:
+        raise DefinitionError("micro_batch_job: when_complete is the sensor's, which wait=False leaves out.")
     with TaskGroup(group_id=group_id or graph.name) as group:
         sensor = (
             JobDataSensor(
@@ -105,10 +120,12 @@ def micro_batch_job(
                 retry_seconds=retry_seconds,
                 poke_interval=poke_interval,
                 deferrable=deferrable,
+                when_complete=when_complete,
             )
             if wait
             else None
         )
+        parts: list[JobPipelineOperator] = []
         for name, pipeline in graph.by_name().items():
             # Said, or a DAG's default_args would have the run wait for the retries of one pipeline. A data interval has
             # no other run that would try it again.
@@ -120,9 +137,20 @@ def micro_batch_job(
                     job=graph.checkpoint,
                     part=name,
                     sinks=graph.sinks_of(name),
+                    run_hooks=(graph.name, graph.run_hooks),
                     retry_seconds=retry_seconds,
                     **{**tries, **operator_arguments},
                 )
+            parts.append(task)
             if sensor is not None:
                 sensor >> task
+        if graph.run_hooks:
+            status = JobStatusOperator(
+                task_id="job_status",
+                job=graph.name,
+                checkpoint=graph.checkpoint,
+                hooks=graph.run_hooks,
+                parts={task.task_id: task.pipeline for task in parts},
+            )
+            parts >> status.as_teardown()
     return group

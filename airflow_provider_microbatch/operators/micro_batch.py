@@ -193,7 +193,10 @@ class MicroBatchOperator(BaseOperator):
             set_label(context, planned_label(execution) if work is None else batch_label(work.at))
             raise
         if summary is None:
-            raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
+            # Of a data interval another run may have made the batch; that tells nothing of the sources.
+            complete = execution.planner.complete() if work is None else None
+            set_label(context, None if complete is None else "complete")
+            raise AirflowSkipException(nothing_planned(self.pipeline, complete))
         set_label(context, summary.label)
         return summary.to_dict()
 
@@ -212,6 +215,16 @@ class MicroBatchOperator(BaseOperator):
 
         arguments = {**self._engine_arguments, "packages": self.packages, "jars": self.jars}
         return engine_for(Wanted(conn_id=self.conn_id, conf=self._conf, arguments=arguments))
+
+
+def nothing_planned(pipeline: Pipeline, complete: str | None) -> str:
+    """Why a task is skipped.
+
+    :param complete: that nothing will ever be, in words; None if something may.
+    """
+    if complete is None:
+        return f"pipeline {pipeline.name!r}: nothing new, no batch was planned."
+    return f"pipeline {pipeline.name!r} is {complete}"
 
 
 def set_label(context: Context, label: str | None) -> None:

@@ -45,6 +45,7 @@ from airflow_provider_microbatch.operators.micro_batch import (
     alarming,
     check_pipeline,
     check_runnable,
+    nothing_planned,
     set_label,
 )
 from airflow_provider_microbatch.operators.one_task import check_only_one
@@ -96,7 +97,9 @@ class PlanMicroBatchOperator(BaseOperator):
         code, _ = code_of(self.pipeline, context)
         planned = self._plan(identity_of(context), context, code)
         if planned is None:
-            raise AirflowSkipException(f"pipeline {self.pipeline.name!r}: nothing new, no batch was planned.")
+            of_interval = interval_work(self.pipeline, context) is not None
+            complete = None if of_interval else open_execution(self.pipeline).planner.complete()
+            raise AirflowSkipException(nothing_planned(self.pipeline, complete))
         # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
         with alarming(context):
             # The attempt that submit of this run has open is no other's: its next one takes it over.

@@ -23,6 +23,8 @@ from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
 from airflow_provider_microbatch.runtime.session import open_session, pin
+from airflow_provider_microbatch.runtime.streaming import open_streams, run_query
+from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     try:
         fence = Fence(spark, job.stage.fence)
         with fence.watched(), failing_as("runtime"):
+            if job.streaming is not None:
+                return _run_stateful(spark, job, fence, job.streaming)
             return _run_by_splits(spark, job, fence) if job.subtasks else _run(spark, job, fence)[0]
     except FencedFailure as failure:
         log.error("batch %s/%s attempt %s ends: %s", job.lane, job.batch_id, job.epoch, failure.error)
@@ -90,6 +94,63 @@ def _run_by_splits(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any
     fence.check()
     with failing_as("write"):
         report.write_manifest(spark, job.stage.report, result, lines)
+    log.info("batch %s/%s staged: %s rows", job.lane, job.batch_id, result["numOutputRows"])
+    return result
+
+
+def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Streaming) -> dict[str, Any]:
+    watch = Stopwatch()
+    (stage,) = job.stages.values()
+    listing: DataFrame | list[str] | None = None
+    rows_out = RowCount()
+
+    def write(frame: DataFrame) -> None:
+        nonlocal listing
+        with watch.phase("write"), failing_as("write"):
+            log.info("writing the stage %s", stage.report)
+            counted = rows_out.on(frame)
+            found = _load(stage.writer)(counted, stage.arguments)
+            listing = found if found is None else _lines(found)  # its frame ends with the query's session
+            rows_out.written(counted)
+
+    with watch.phase("total"):
+        pin(spark, job.conf)
+        with watch.phase("read"):
+            frames = Frames()
+            frames.update(open_streams(spark, streaming, _load))
+        with watch.phase("transform"):
+            batch = Batch(
+                id=job.batch_id,
+                lane=job.lane,
+                epoch=job.epoch,
+                timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
+                sources=frames,
+                spark=spark,
+            )
+            results = _transform(job, batch)
+            _check_columns(job, results)
+        with watch.phase("query"):
+            (frame,) = results.values()
+            state, another, figures = run_query(spark, job, frame, write)
+    result: dict[str, Any] = {
+        "batchId": job.batch_id,
+        "epoch": job.epoch,
+        "identity": dict(job.identity),
+        "numInputRows": {name: figures["numInputRows"].get(name, 0) for name in streaming.sources},
+        "numOutputRows": rows_out.get(),
+        "durationMs": watch.duration_ms,
+        "learned": {},
+        "read": {name: dict(stream.told) for name, stream in streaming.sources.items() if stream.told},
+        "warnings": [],
+        "requiresAnotherBatch": another or batch.requires_another_batch,
+        "sparkVersion": spark.version,
+        "state": state,
+        "stateOperators": figures["stateOperators"],
+        "numRowsDroppedByWatermark": figures["numRowsDroppedByWatermark"],
+    }
+    fence.check()
+    with failing_as("write"):
+        report.write_manifest(spark, stage.report, result, listing)
     log.info("batch %s/%s staged: %s rows", job.lane, job.batch_id, result["numOutputRows"])
     return result
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _GLOB_CHARACTERS = re.compile(r"[\\*?\[\]{}]")
+_PARTITION_VALUE = re.compile(
+    r"INVALID_PARTITION_VALUE.*?value '(?P<value>.*?)' to data type \"(?P<type>.*?)\" "
+    r"for partition column `(?P<column>.*?)`",
+    re.DOTALL,
+)
 _NO_LISTING_JOB = str(2**31 - 1)
 
 
@@ -39,20 +45,45 @@ class ReadResult:
     absent: str | None = None
 
 
+@contextmanager
+def _naming_ways_on(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Spark names a folder's value that does not fit its column, and no way out."""
+    try:
+        yield
+    except Exception as error:
+        told = _PARTITION_VALUE.search(str(error))
+        if told is None:
+            raise
+        column = told["column"]
+        raise ValueError(
+            f"source {arguments['name']!r}: the folder '{column}={told['value']}' does not fit column {column!r}, "
+            f"which is of type {told['type']}. Give the column a type that fits all its folders "
+            f"(FileSource(…, schema='…, {column} string')), and run the batch again. Or move the folder out of the "
+            "source (with on_missing='skip' the batch goes on without its files), and land them anew in one that fits, "
+            f"such as '{column}=__HIVE_DEFAULT_PARTITION__' for null."
+        ) from error
+
+
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read the files of one range of a file source.
 
     :param spark: the session.
     :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
-        and ``base_path``, one set of partition columns a group), names of Hadoop's settings that
-        are ``secrets``, and ``left_out`` (planned files that were gone).
+        and ``base_path``, one set of partition columns a group), names of Hadoop's settings that are ``secrets``,
+        ``left_out`` (planned files that were gone) and ``as_found`` (those that have changed since, as
+        they were found: path, size, mtime and, of an object, ETag).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
         or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
         an inferred one without a column of the files' own would take all columns from every later batch.
     :raises ValueError: naming the source, for a schema that does not parse, new partition columns, or rows of which no
-        column can be inferred.
+        column can be inferred, or a folder whose value does not fit its column.
     """
+    with _naming_ways_on(arguments):
+        return _read(spark, arguments)
+
+
+def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     declared = _declared(arguments)
     pinned = _struct(arguments.get("partitions_json"))
     known = None if declared is None else _with_fields(declared, pinned)
@@ -85,6 +116,21 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     return ReadResult(frame=ordered, learned=learned, told=told(arguments), columns=_filled(arguments, known))
 
 
+def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
+    """The files of a source as a stream: which of them a batch reads is in the query's checkpoint.
+
+    :param arguments: as of :func:`read`, and ``path`` (what the source lists) and ``tag`` (options that name it).
+    """
+    schema = _declared(arguments)
+    assert schema is not None, "a stream of files has the schema that its pipeline was checked for"
+    reader = spark.readStream.format(arguments["format"]).schema(schema)
+    for key, value in {**arguments["options"], **arguments["tag"]}.items():
+        reader = reader.option(key, value)
+    # As in a read: neither may leave out rows without a word.
+    reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+    return reader.load("file://" + _literally(arguments["path"]))
+
+
 def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
     """Whether files give a column that their folders give too; False if they are empty.
 
@@ -105,8 +151,9 @@ def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
 
 
 def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Columns that come out of the text of a file: Spark reads what does not fit the schema as null, without a word."""
-    return _own_columns(arguments, schema.fieldNames()) if arguments["format"] in ("csv", "json") else ()
+    """Columns that come out of a file: what does not fit the schema, and a column that the file has by another name or
+    not at all, Spark reads as null, without a word."""
+    return _own_columns(arguments, schema.fieldNames())
 
 
 def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
@@ -124,7 +171,8 @@ def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[st
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What a read of these arguments has read once it has ended well: Spark reads each file whole, or fails."""
     files = sum(len(group["paths"]) for group in arguments["groups"])
-    return {"files": files, "left_out": list(arguments.get("left_out", ()))}
+    as_found = [list(one) for one in arguments.get("as_found", ())]
+    return {"files": files, "left_out": list(arguments.get("left_out", ())), "as_found": as_found}
 
 
 def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,6 +180,7 @@ def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "files": sum(one["files"] for one in told),
         "left_out": [path for one in told for path in one["left_out"]],
+        "as_found": sorted(found for one in told for found in one.get("as_found", ())),
     }
 
 

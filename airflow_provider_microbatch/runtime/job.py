@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.runtime.streaming_job import Streaming
+
 JOB_VERSION = 5
 """A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
 
@@ -158,6 +160,14 @@ class Flow:
     outputs: Mapping[str, str]
     partitions: Mapping[str, int] = field(default_factory=dict)
 
+    def divided(self, parallelism: Mapping[str, int]) -> Flow:
+        """The same with the rows divided as a batch was planned, by the names of sources and nodes: code of now may say
+        otherwise, and a retry or a replay divides as the first attempt did."""
+        nodes = tuple(dataclasses.replace(node, partitions=parallelism.get(node.name)) for node in self.nodes)
+        own = {node.name for node in nodes}
+        partitions = {name: count for name, count in parallelism.items() if name not in own}
+        return dataclasses.replace(self, nodes=nodes, partitions=partitions)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -177,6 +187,7 @@ class Job:
     :param absent: sources that have no frame in this batch, by name, and why: they have had no data yet, and no schema.
     :param identity: whose batch it is, as JSON values that the manifest repeats.
     :param subtasks: of a batch that is run split by split, in order; their output is what the only stage consists of.
+    :param streaming: of a stateful pipeline, which has no sources but these streams.
     """
 
     pipeline: str
@@ -192,6 +203,7 @@ class Job:
     absent: Mapping[str, str] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
     subtasks: tuple[Subtask, ...] = ()
+    streaming: Streaming | None = None
 
     @property
     def stage(self) -> Stage:
@@ -216,7 +228,10 @@ class Job:
 
     def to_json(self) -> str:
         """The job as a JSON text."""
-        return json.dumps({"version": JOB_VERSION, **dataclasses.asdict(self)}, ensure_ascii=False)
+        values = {"version": JOB_VERSION, **dataclasses.asdict(self)}
+        if self.streaming is None:
+            del values["streaming"]  # no other job says so: a warm engine of before runs it as ever
+        return json.dumps(values, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Job:
@@ -234,8 +249,10 @@ class Job:
         transform, sources, stages, subtasks = (
             data.pop(name) for name in ("transform", "sources", "stages", "subtasks")
         )
+        streaming = data.pop("streaming", None)
         return cls(
             **data,
+            streaming=Streaming.from_values(streaming) if streaming else None,
             sources={name: _read(read) for name, read in sources.items()},
             stages={name: _stage(stage) for name, stage in stages.items()},
             transform=_transform(transform) if transform else None,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime import report, transforms
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
@@ -53,8 +53,11 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     readers know files by a log, in which others may merge them.
 
     :param frame: what the transform returned.
-    :param arguments: those of :func:`write`, and ``constants``: further columns, by name, with the value of all rows.
+    :param arguments: those of :func:`write`, and ``constants``: further columns, by name, with the value of all rows;
+        ``groups``: by whose values the rows of a file are alike, in place of ``partition_by``: folder → transform and
+        column (:mod:`airflow_provider_microbatch.runtime.transforms`). The files keep these columns.
     :return: the listing of its files.
+    :raises BatchFailure: if a column to group by is missing, or has another type.
     """
     from pyspark.sql import functions as F
 
@@ -62,12 +65,16 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     for name, value in arguments["constants"].items():
         constants[name] = constants[name].cast("bigint" if isinstance(value, int) else "string")
     marked = frame.withColumns(constants)
+    groups = {name: transforms.column(marked, *how) for name, how in arguments.get("groups", {}).items()}
     conf = marked.sparkSession.conf
     before = conf.get(_TIMES) or "INT96"
     # In 96 bits times are nanoseconds to others, who merge files: those end in the year 2262, and wrap around.
     conf.set(_TIMES, "TIMESTAMP_MICROS")
     try:
-        listing = write(marked, arguments)
+        if groups:
+            listing = write(marked.withColumns(groups), {**arguments, "partition_by": list(groups)})
+        else:
+            listing = write(marked, arguments)
     finally:
         conf.set(_TIMES, before)
     # Before the manifest: a stage that is complete has told its columns.

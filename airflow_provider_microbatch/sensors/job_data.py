@@ -11,11 +11,20 @@ from airflow.sdk import BaseSensorOperator, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.watch import JobWatch
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sensors.new_data import rescheduled_since_ms
+from airflow_provider_microbatch.task_context.complete import (
+    FIELD,
+    SKIP,
+    check_when_complete,
+    end_complete,
+    has_rested,
+    rest_seconds,
+)
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.job_data import (
     JobDataTrigger,
@@ -23,7 +32,7 @@ from airflow_provider_microbatch.triggers.job_data import (
     first_that_gives_way,
     watch_of,
 )
-from airflow_provider_microbatch.triggers.new_data import NOT_IMPORTABLE, reason_of
+from airflow_provider_microbatch.triggers.new_data import COMPLETE, NOT_IMPORTABLE, reason_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,10 +53,14 @@ class JobDataSensor(BaseSensorOperator):
         further time, up to an hour.
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks at the sources, also in the triggerer.
+    :param when_complete: what becomes of a run when all sources of all pipelines are finished. ``skip``: the sensor and
+        the run's batches are skipped, and the run is a success; in a DAG that runs ``@continuous`` the sensor stays for
+        an hour, or the next run would follow at once. ``pause``: as the run succeeds the scheduler pauses the DAG.
     :param mode: how a worker waits; ``reschedule`` frees it between two looks.
     :raises DefinitionError: for a pipeline that plans by data intervals: its run is there when its interval is over.
     """
 
+    template_fields: Sequence[str] = (FIELD,)
     ui_color = "#d9e8f3"
 
     def __init__(
@@ -57,6 +70,7 @@ class JobDataSensor(BaseSensorOperator):
         retry_seconds: float = RETRY_SECONDS,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: timedelta | float = 10,
+        when_complete: str = SKIP,
         mode: str = "reschedule",
         **kwargs: Any,
     ) -> None:
@@ -70,7 +84,9 @@ class JobDataSensor(BaseSensorOperator):
             )
         self.retry_seconds = retry_seconds
         self.deferrable = deferrable
+        self.microbatch_when_complete = check_when_complete(when_complete, where=f"task {self.task_id!r}")
         self._watch: JobWatch | None = None
+        self._began_ms = now_ms()
 
     def execute(self, context: Context) -> Any:
         """Look; when there is nothing yet, go on waiting."""
@@ -83,6 +99,7 @@ class JobDataSensor(BaseSensorOperator):
                     poll_interval=self.poke_interval,
                     retry_seconds=self.retry_seconds,
                     run=dataclasses.asdict(identity_of(context)),
+                    rest_seconds=self._rest_seconds(context),
                 ),
                 method_name=self.execute_complete.__name__,
                 timeout=timedelta(seconds=self.timeout),
@@ -93,7 +110,7 @@ class JobDataSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Whether any pipeline has work.
 
-        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end, or all are complete.
         """
         if is_backfill(context):
             return True
@@ -108,7 +125,13 @@ class JobDataSensor(BaseSensorOperator):
             cleared = first_that_gives_way(cleared_runs(self.pipelines), run)
             if cleared is not None:
                 raise AirflowSkipException(cleared)
+            since_ms = rescheduled_since_ms(context) or self._began_ms
+            if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self._rest_seconds(context)):
+                end_complete(context, decision.reason)
         return decision.fire
+
+    def _rest_seconds(self, context: Context) -> float:
+        return rest_seconds(context["dag"], self.microbatch_when_complete, timeout=self.timeout)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Called in a worker with the trigger's event.
@@ -118,5 +141,7 @@ class JobDataSensor(BaseSensorOperator):
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
             return super().execute(context)
+        if event["status"] == COMPLETE:
+            end_complete(context, event["reason"])
         self.log.info("Fires: %s", reason_of(event, what="the job"))
         return event["reason"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,18 @@ from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.complete import (
+    FIELD,
+    SKIP,
+    check_when_complete,
+    end_complete,
+    has_rested,
+    rest_seconds,
+)
 from airflow_provider_microbatch.task_context.data_interval import wanted_interval
 from airflow_provider_microbatch.task_context.run_context import identity_of, is_backfill
 from airflow_provider_microbatch.triggers.new_data import (
+    COMPLETE,
     NOT_IMPORTABLE,
     NewDataTrigger,
     decide,
@@ -51,9 +60,13 @@ class NewDataSensor(BaseSensorOperator):
     :param poke_interval: seconds between two looks at the sources, also in the triggerer.
     :param end_from_trigger: end the task in the triggerer. Airflow emits no asset events then, so a sensor with
         ``outlets`` ends in a worker whatever is said here.
+    :param when_complete: what becomes of a run when all sources of the pipeline are finished. ``skip``: the sensor is
+        skipped, and what follows it; in a DAG that runs ``@continuous`` the sensor stays for an hour, or the next run
+        would follow at once. ``pause``: as the run succeeds the scheduler pauses the DAG.
     :param mode: how a worker waits; ``reschedule`` frees it between two looks.
     """
 
+    template_fields: Sequence[str] = (FIELD,)
     ui_color = "#d9e8f3"
 
     def __init__(
@@ -63,12 +76,15 @@ class NewDataSensor(BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poke_interval: timedelta | float = 10,
         end_from_trigger: bool = True,
+        when_complete: str = SKIP,
         mode: str = "reschedule",
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, mode=mode, **kwargs)
         self.pipeline = check_pipeline(pipeline, operator=f"task {self.task_id!r}")
         self.end_from_trigger = end_from_trigger and not self.outlets
+        self.microbatch_when_complete = check_when_complete(when_complete, where=f"task {self.task_id!r}")
+        self._began_ms = now_ms()
         self._searched_ms: int | None = None
         self._clears = ClearedRuns(self.pipeline)
         definition = self.pipeline.to_dict()
@@ -81,6 +97,7 @@ class NewDataSensor(BaseSensorOperator):
                     "pipeline": definition,
                     "poll_interval": self.poke_interval,
                     "end_from_trigger": self.end_from_trigger,
+                    "rest_seconds": self._rest_seconds(self.get_dag()),
                 },
                 next_method=self.execute_complete.__name__,
                 timeout=timedelta(seconds=self.timeout),
@@ -99,6 +116,7 @@ class NewDataSensor(BaseSensorOperator):
                 poll_interval=self.poke_interval,
                 run=run,
                 interval=None if interval is None else dataclasses.asdict(interval),
+                rest_seconds=self._rest_seconds(context["dag"]),
             )
             self.defer(
                 trigger=trigger,
@@ -110,7 +128,8 @@ class NewDataSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """One look at logs and sources.
 
-        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end, or there will never
+            be a batch.
         """
         asked_ms = now_ms()
         decision = decide(
@@ -126,7 +145,13 @@ class NewDataSensor(BaseSensorOperator):
             cleared = gives_way(self._clears, identity_of(context))
             if cleared is not None:
                 raise AirflowSkipException(cleared)
+            since_ms = rescheduled_since_ms(context) or self._began_ms
+            if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self._rest_seconds(context["dag"])):
+                end_complete(context, f"pipeline {self.pipeline.name!r} is {decision.reason}")
         return decision.fire
+
+    def _rest_seconds(self, dag: Any) -> float:
+        return rest_seconds(dag, self.microbatch_when_complete, timeout=self.timeout)
 
     def _searched(self, context: Context) -> int | None:
         """When this try has looked before: in this process, or in the one that was first to reschedule it."""
@@ -141,6 +166,8 @@ class NewDataSensor(BaseSensorOperator):
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
             return super().execute(context)
+        if event["status"] == COMPLETE:
+            end_complete(context, f"pipeline {self.pipeline.name!r} is {event['reason']}")
         self.log.info("Fires: %s", reason_of(event, what=f"pipeline {self.pipeline.name!r}"))
         return event["reason"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -95,6 +96,12 @@ class Sink(Definition, ABC):
     def is_cheap_to_ask(self) -> bool:
         """Whether :meth:`OpenSink.contains` needs no Spark, and no server."""
         return True
+
+    @property
+    def only_folder(self) -> Path | None:
+        """The local folder that is the table, if :meth:`is_same_place` and :meth:`would_show` go by this folder alone;
+        None if they have to be asked of every other sink."""
+        return None
 
     def is_same_place(self, other: Sink) -> bool:
         """Whether both write to one table, as it is now: the address of one may only be another spelling of the
@@ -279,6 +286,14 @@ class OpenSink(ABC):
         """How what is published differs from what :meth:`contains` has told of it, in words: files that are missing,
         of another size or not the batch's. None if it does not, or the sink cannot tell."""
         return None
+
+    def strays(self, tables: KnownTables) -> list[str]:
+        """What lies in the table, is shown to its readers, and is no batch's, in words; empty if the sink cannot tell.
+        For ``microbatch check --table``: may take long.
+
+        :raises SinkError: if the table is away.
+        """
+        return []
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
         """Lanes that something is published of, whosever it is, ascending; None if the sink cannot tell.

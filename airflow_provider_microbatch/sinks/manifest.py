@@ -12,6 +12,9 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 
+RANGES = "ranges"
+"""Where a manifest's identity tells, by source, of what data the output was made."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -29,6 +32,15 @@ class Manifest:
     identity: BatchIdentity | None = None
     files: Mapping[str, int] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def made_of(self) -> Mapping[str, str]:
+        """By source, what the data that it was made of is known as; see ``OpenSource.known_as``. Of a source that
+        cannot tell, and where an older version wrote the manifest, nothing."""
+        told = self.result.get("identity")
+        ranges = told.get(RANGES) if isinstance(told, Mapping) else None
+        found = ranges.items() if isinstance(ranges, Mapping) else ()
+        return {str(name): known for name, known in found if isinstance(known, str)}
 
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
         """Whether it is that attempt's."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -26,6 +25,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks.overlap import first_overlap
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ class Sinks(Sink):
             check_name(name, what="sink")
             if not isinstance(sink, Sink) or sink.names:
                 raise DefinitionError(f"sink {name!r} is a {type(sink).__name__}, not a sink of one table.")
-        for (name, one), (second, other) in combinations(() if is_read_back() else self.sinks.items(), 2):
-            shown = one.would_show(other.location()) or other.would_show(one.location())
-            if one.is_same_place(other) or other.is_same_place(one) or shown:
-                raise DefinitionError(
-                    f"sinks {name!r} and {second!r} write to one table, or one within the other's: {one.location()!r} "
-                    f"and {other.location()!r}. Give each a table of its own; rows for one table are one frame (union)."
-                )
+        overlap = None if is_read_back() else first_overlap(self.sinks)
+        if overlap is not None:
+            name, second = overlap
+            one, other = self.sinks[name].location(), self.sinks[second].location()
+            raise DefinitionError(
+                f"sinks {name!r} and {second!r} write to one table, or one within the other's: {one!r} and {other!r}. "
+                "Give each a table of its own; rows for one table are one frame (union)."
+            )
 
     def open(self, context: SinkContext) -> OpenSink:
         return OpenSinks(self, {name: sink.open(context) for name, sink in self.sinks.items()})
@@ -248,6 +249,9 @@ class OpenSinks(OpenSink):
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return sorted({number for sink in self._sinks.values() for number in sink.batches(lane, tables)})
+
+    def strays(self, tables: KnownTables) -> list[str]:
+        return [stray for table in self.tables for stray in table.strays(tables)]
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
         told = [sink.lanes(tables) for sink in self._sinks.values()]

@@ -7,6 +7,8 @@ A :class:`Source` is what the user writes down. Opened with a :class:`SourceCont
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources.intervals import (
     CommittedRange,
     HeldRange,
@@ -40,6 +43,7 @@ class SourceContext:
     :param states_before: likewise by the names that the source had before. A rename takes what lies there along; what
         does lie there was noted by a process that slept through it.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param checkpoint_id: by which the checkpoint is known outside of itself; None while it is nobody's.
     :param connect: finds a connection by its id, when it is needed.
     :param lane: the lane whose ranges are planned and read. What one lane takes no other lane reads.
     :param being_read: ranges of this source, of all lanes, that attempts are at, or that were asked for again and wait
@@ -56,6 +60,7 @@ class SourceContext:
     state: Store
     clock_ms: Callable[[], int]
     states_before: Callable[[], Sequence[Store]] = tuple
+    checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
@@ -108,6 +113,12 @@ class Late(Enum):
 
 LATE = Late.LATE
 
+
+def digest_of_range(*parts: Any) -> str:
+    """For :meth:`OpenSource.known_as`: of JSON values that together tell the data of a range from any other."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
 UNLIMITED = ReadLimit()
 """The source's own limits hold."""
 
@@ -125,6 +136,11 @@ class Source(Definition, ABC):
         return None
 
     @property
+    def refuses_streams(self) -> str | None:
+        """Why a stateful pipeline cannot have the source, in words; None if :meth:`OpenSource.stream` is there."""
+        return "it has no form that Spark's streaming engine reads a planned range by"
+
+    @property
     def gives_up(self) -> bool:
         """Whether what is committed may be gone from the source afterwards."""
         return False
@@ -136,8 +152,8 @@ class Source(Definition, ABC):
 
     def reads_as(self) -> Mapping[str, str | None]:
         """What of the definition decides which rows come of a range, by the names that users know it by; None is not
-        set. Nothing of it is pinned with a batch: by it is told that a replay reads otherwise than was read before.
-        What looks like a secret is hidden by whoever shows it."""
+        set. A batch is read as it is set then, and by this is told that it is another way than when it was planned, or
+        read before. What looks like a secret is hidden by whoever shows it."""
         return {}
 
     def would_read(self, location: str) -> bool:
@@ -204,6 +220,14 @@ class OpenSource(ABC):
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
 
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+        """How Spark's streaming engine reads ``(start, end]``: what its own source would have in a checkpoint. Asked
+        where :attr:`Source.refuses_streams` is None.
+
+        :raises SourceChangedError: as :meth:`read` does.
+        """
+        raise SourceError(f"a {type(self).__name__} is not read as a stream.")
+
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """The splits of ``(start, end]``, in the order in which they are read: each row of the range is in one of them,
         and their reads add up to :meth:`read`. At least one. Asked where :meth:`read` is, and as often: it tells the
@@ -221,6 +245,12 @@ class OpenSource(ABC):
         :raises SourceError: if it takes Spark to read them.
         """
         raise SourceError(f"it takes Spark to read the rows of a {type(self).__name__}.")
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """A text by which the data of ``(start, end]`` is known outside of this checkpoint: the same for the same data,
+        whoever has planned it, and of no other. None if offsets alone do not tell that. By it a person's word is proved
+        that output of another plan is this range's; see :func:`digest_of_range`."""
+        return None
 
     def secrets(self) -> Mapping[str, str]:
         """What the runtime's reader needs beside a :class:`Read`, which is stored and shown: passwords, by names that
@@ -318,6 +348,18 @@ class OpenSource(ABC):
         :param end: how far batches have read.
         """
         return iter(())
+
+    def forgotten(self) -> str | None:
+        """What the source has given up for batches of this checkpoint that the checkpoint does not know, since it was
+        restored from an older backup; in words, with the ways on. None if there is nothing of the kind, or nobody can
+        tell. As long as there is, nothing is planned, and nothing is new."""
+        return None
+
+    def not_read(self) -> str | None:
+        """What lies in the source and no batch will ever read, though it has come after what was read; in words, with
+        the ways on. None if there is nothing of the kind, or nobody can tell. For ``microbatch check``: may take long.
+        """
+        return None
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """Names of what this source keeps for itself, has learned of its data and cannot read, with the reason."""

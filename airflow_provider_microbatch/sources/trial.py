@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,32 +18,9 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores import Store
-
-OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
+from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK, Broken, NotTried, Verdict
 
 Range = tuple[Offset | None, Offset | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What became of one case.
-
-    :param case: what is promised, as a sentence.
-    :param state: how it went: ``OK``, ``FAILED`` or ``NOT_TRIED``.
-    :param message: what went wrong, or why nothing could be tried.
-    """
-
-    case: str
-    state: str
-    message: str = ""
-
-
-class Broken(Exception):
-    """A promise is not kept; the message says how."""
-
-
-class NotTried(Exception):
-    """There is nothing to try it with; the message says what it takes."""
 
 
 class Trial:

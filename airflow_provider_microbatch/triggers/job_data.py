@@ -10,12 +10,15 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.graph.watch import JobWatch
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.complete import has_rested
 from airflow_provider_microbatch.task_context.run_context import open_checkpoint
 from airflow_provider_microbatch.triggers.new_data import (
+    COMPLETE,
     FAILED,
     FIRED,
     GIVES_WAY,
@@ -35,16 +38,24 @@ class JobDataTrigger(BaseTrigger):
     :param poll_interval: seconds between two questions.
     :param retry_seconds: the first pause of a pipeline whose batch failed, in seconds.
     :param run: identity of the asking run.
+    :param rest_seconds: how long to wait on where all pipelines are complete, in seconds.
     """
 
     def __init__(
-        self, *, pipelines: list[dict[str, Any]], poll_interval: float, retry_seconds: float, run: dict[str, Any]
+        self,
+        *,
+        pipelines: list[dict[str, Any]],
+        poll_interval: float,
+        retry_seconds: float,
+        run: dict[str, Any],
+        rest_seconds: float = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pipelines = pipelines
         self.poll_interval = poll_interval
         self.retry_seconds = retry_seconds
         self._run = run
+        self.rest_seconds = rest_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -55,6 +66,7 @@ class JobDataTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "retry_seconds": self.retry_seconds,
                 "run": self._run,
+                "rest_seconds": self.rest_seconds,
             },
         )
 
@@ -69,11 +81,16 @@ class JobDataTrigger(BaseTrigger):
             return
         run = RunIdentity(**self._run)
         watch, clears = watch_of(pipelines, run, retry_seconds=self.retry_seconds), cleared_runs(pipelines)
+        since_ms = now_ms()
         try:
             while not (decision := await asyncio.to_thread(watch.look)).fire:
                 cleared = await sync_to_async(first_that_gives_way)(clears, run)
                 if cleared is not None:
                     yield event(GIVES_WAY, cleared)
+                    return
+                if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self.rest_seconds):
+                    self.log.info("Ends: %s", decision.reason)
+                    yield event(COMPLETE, decision.reason)
                     return
                 await asyncio.sleep(self.poll_interval)
         except Exception as error:

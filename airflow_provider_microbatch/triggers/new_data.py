@@ -22,6 +22,7 @@ from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.complete import XCOM, has_rested
 from airflow_provider_microbatch.task_context.data_interval import wanted_interval
 from airflow_provider_microbatch.task_context.run_context import (
     identity_of,
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 FIRED = "fired"
 FAILED = "failed"
 GIVES_WAY = "gives way"
+COMPLETE = "complete"
 NOT_IMPORTABLE = "not importable"
 
 
@@ -42,6 +44,7 @@ class NewDataTrigger(BaseTrigger):
     """Asks every ``poll_interval`` seconds whether the pipeline has a batch to make. Never writes.
 
     Events: ``{"status": "fired", "reason": …}``; ``gives way``, if a cleared run of the DAG waits for this one to end;
+    ``complete``, if there will never be a batch;
     ``failed`` with the error's text; or ``not importable``, if the triggerer lacks the code of a source, so that a
     worker has to ask.
 
@@ -51,6 +54,7 @@ class NewDataTrigger(BaseTrigger):
     :param run: identity of the asking run; None where the task started from its trigger: then it is taken from the task
         instance that the triggerer provides.
     :param interval: the data interval of that run, if the pipeline plans by intervals.
+    :param rest_seconds: how long to wait on where the pipeline is complete, in seconds.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class NewDataTrigger(BaseTrigger):
         end_from_trigger: bool = False,
         run: dict[str, Any] | None = None,
         interval: dict[str, int] | None = None,
+        rest_seconds: float = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pipeline = pipeline
@@ -68,6 +73,7 @@ class NewDataTrigger(BaseTrigger):
         self.end_from_trigger = end_from_trigger
         self._run = run
         self._interval = interval
+        self.rest_seconds = rest_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -79,6 +85,7 @@ class NewDataTrigger(BaseTrigger):
                 "end_from_trigger": self.end_from_trigger,
                 "run": self._run,
                 "interval": self._interval,
+                "rest_seconds": self.rest_seconds,
             },
         )
 
@@ -104,7 +111,7 @@ class NewDataTrigger(BaseTrigger):
             run, backfill, interval = self._who(pipeline)
             clears = ClearedRuns(pipeline)
             searched_ms: int | None = None
-            asked_ms = now_ms()
+            since_ms = asked_ms = now_ms()
             while not (
                 decision := await asyncio.to_thread(
                     decide, pipeline, run, backfill=backfill, interval=interval, searched_ms=searched_ms
@@ -115,6 +122,8 @@ class NewDataTrigger(BaseTrigger):
                 cleared = await sync_to_async(gives_way)(clears, run)
                 if cleared is not None:
                     return self._skipped(cleared)
+                if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self.rest_seconds):
+                    return self._complete(decision.reason)
                 await asyncio.sleep(self.poll_interval)
                 asked_ms = now_ms()
         self.log.info("Fires: %s", decision.reason)
@@ -125,6 +134,12 @@ class NewDataTrigger(BaseTrigger):
     def _skipped(self, reason: str) -> TriggerEvent:
         self.log.info("Gives way: %s", reason)
         return TaskSkippedEvent(xcoms={"return_value": reason}) if self.end_from_trigger else event(GIVES_WAY, reason)
+
+    def _complete(self, reason: str) -> TriggerEvent:
+        self.log.info("Ends: %s", reason)
+        if not self.end_from_trigger:
+            return event(COMPLETE, reason)
+        return TaskSkippedEvent(xcoms={"return_value": reason, XCOM: reason})
 
     def _who(self, pipeline: Pipeline) -> tuple[RunIdentity | None, bool, Interval | None]:
         if self._run is not None:

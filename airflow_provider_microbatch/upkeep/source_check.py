@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceError
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
@@ -24,9 +24,35 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
             source = recorded.source(name, lane=LIVE)
             if source is not None:
                 found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
+                found += [*_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
     except (CheckpointError, DefinitionError):
         pass  # what is wrong with the logs of the batches, or with definitions, is told by others
     return found
+
+
+def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    try:
+        why = source.forgotten()
+    except SourceError as error:
+        why = str(error)
+    if why is not None:
+        yield Finding(
+            kind="source",
+            where=checkpoint.source_log(name).location,
+            message=f"source {name!r}: {why}",
+            repair="Choose one of the ways on; until then the pipeline plans nothing.",
+        )
+
+
+def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    try:
+        what = source.not_read()
+    except (SourceError, CheckpointError):
+        return  # told of the source, or of its log
+    if what is not None:
+        message, _, way = what.partition(". ")
+        where = checkpoint.source_log(name).location
+        yield Finding(kind="source", where=where, message=f"source {name!r}: {message}.", repair=way)
 
 
 def has_committed(checkpoint: Checkpoint) -> bool:

@@ -68,7 +68,24 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     chosen = committed if everything else sample(committed)
     findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
     findings += _look_at_next(checkpoint, sinks)
+    findings += [finding for table in tables_of(sinks) for finding in _strays(checkpoint, table) if everything]
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
+
+
+def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
+    """What readers of the table see beside its batches."""
+    try:
+        found = table.strays(checkpoint.tables)
+    except (SinkError, CheckpointError):
+        return  # told of the batches that it has
+    for stray in found:
+        yield Finding(
+            kind="stray",
+            where=table.location(),
+            message=f"{stray}. Readers of the table see what is in it.",
+            repair="Look whose it is: another program's that writes here, or a copy or a restore that was cut off. "
+            "Move it out of the table; a batch whose place it takes is made again by clearing its task.",
+        )
 
 
 def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:

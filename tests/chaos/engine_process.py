@@ -21,7 +21,7 @@ from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from tests.chaos.signals import kill
-from tests.support import kafka_reader
+from tests.support import kafka_reader, kinesis_reader
 from tests.support.stage_parts import write_part
 
 
@@ -63,9 +63,13 @@ class Engine:
 
     def run_whole(self) -> None:
         counted: dict[str, int] = {}
-        rows = []
+        rows, read_up_to = [], dict[str, Any]()
         for name, read in self.job["sources"].items():
-            found = rows_of(read["arguments"])
+            if "ends" in read["arguments"]:
+                site.main()
+                found, read_up_to[name] = kinesis_reader.read(read["arguments"])
+            else:
+                found = rows_of(read["arguments"])
             counted[name] = len(found)
             rows += [{**row, "version": self.plan["version"]} for row in found]
         half = len(rows) // 2
@@ -76,7 +80,7 @@ class Engine:
         time.sleep(self.plan["pace"])
         for stage in self.stages:
             written[stage].append(self.write_part(stage, other, rows[half:]))
-        result = self.result(counted, len(rows))
+        result = {**self.result(counted, len(rows)), "read": read_up_to}
         for stage, sizes in written.items():
             self.reach("before the manifest")
             self.write_manifest(stage, [{"result": result}, *sizes])

@@ -16,7 +16,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.stores.location import open_store
 from tests.support.hooks import Diary
-from tests.support.served_systems import SYSTEMS
+from tests.support.served_systems import SYSTEMS, Job
 from tests.support.systems import DEFAULT, System
 
 
@@ -67,16 +67,16 @@ class Setting:
 
     def pipeline(self) -> Pipeline:
         where = self.where
-        return Pipeline(
-            "orders",
-            checkpoint=where.checkpoint(),
-            sources={name: where.source(name, limit=self.max_files, cleans=self.archive) for name in self.sources},
-            sink=where.sink(),
-            transform=f"{self.code}:transform",
-            checkpoint_format=self.format,
-            hooks=[Diary(str(self.diary))],
-            split_wise=self.split_wise,
-        )
+        sources = {name: where.source(name, limit=self.max_files, cleans=self.archive) for name in self.sources}
+        arguments: dict[str, Any] = {
+            "transform": f"{self.code}:transform",
+            "checkpoint_format": self.format,
+            "hooks": [Diary(str(self.diary))],
+            "split_wise": self.split_wise,
+        }
+        if isinstance(where, Job):
+            return where.in_job(sources, **arguments)
+        return Pipeline("orders", checkpoint=where.checkpoint(), sources=sources, sink=where.sink(), **arguments)
 
     @property
     def split_wise(self) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,17 +13,25 @@ import pytest
 from acme_microbatch.counter import CounterSource
 from acme_microbatch.counter_reader import numbers
 
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.runtime.channels import read_here
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import LATE, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
+from tests.support import kinesis
 
 
 class System(Protocol):
     """A system of which only reading tells where a batch ends, and data that arrives in it."""
 
     source: Source
+    begins_on_record: bool
+    """Whether where the first batch begins is put on record when it is planned."""
 
     def arrive(self) -> None:
         """One more unit of data."""
@@ -31,6 +42,8 @@ class System(Protocol):
 
 class LateCounter:
     """Somebody else's: numbers up to where the counter is when it is read."""
+
+    begins_on_record = False
 
     def __init__(self, root: Path) -> None:
         self._head = root / "numbers.txt"
@@ -45,14 +58,44 @@ class LateCounter:
         return list(found), {"end": found.stop - 1}
 
 
-SYSTEMS: dict[str, Callable[[Path], System]] = {"acme's late counter": LateCounter}
+class Kinesis:
+    """A stream with two shards, and records in one of them.
+
+    :param server: which one keeps it.
+    """
+
+    begins_on_record = True
+
+    def __init__(self, root: Path, *, server: str = kinesis.OURS) -> None:
+        connections.find_by(partial(kinesis.connection, server=server))
+        self._stream = kinesis.Stream(shards=2, server=server)
+        self._number = itertools.count()
+        self.source: Source = KinesisSource(
+            self._stream.name, conn_id=kinesis.CONN_ID, idle_seconds=0, discover_seconds=0
+        )
+
+    def arrive(self) -> None:
+        self._stream.send([str(next(self._number))])
+
+    def told(self, read: Read) -> tuple[list[int], Mapping[str, Any]]:
+        secrets = {"aws_access_key_id": kinesis.KEY, "aws_secret_access_key": kinesis.SECRET}
+        rows, told = read_here(json.loads(json.dumps(read.arguments)), secrets)
+        return [int(row[1]) for row in rows], told
+
+
+SYSTEMS: dict[str, Callable[[Path], System]] = {
+    "acme's late counter": LateCounter,
+    "kinesis": Kinesis,
+    "kinesis of moto": partial(Kinesis, server=kinesis.MOTO),
+}
 
 system_name = registered(SYSTEMS)
 
 
 @pytest.fixture
-def system(system_name: str, tmp_path: Path) -> System:
-    return SYSTEMS[system_name](tmp_path)
+def system(system_name: str, tmp_path: Path) -> Iterator[System]:
+    with lifetime():  # clients live as long as in a task
+        yield SYSTEMS[system_name](tmp_path)
 
 
 @pytest.fixture
@@ -120,9 +163,36 @@ def test_a_reader_that_does_not_tell_is_named(reopen: Callable[[], OpenSource]) 
         reopen().resolve(None, {})
 
 
-def test_it_writes_nothing(system: System, reopen: Callable[[], OpenSource], tmp_path: Path) -> None:
+def test_it_writes_nothing_but_where_it_begins(
+    system: System, reopen: Callable[[], OpenSource], tmp_path: Path
+) -> None:
     system.arrive()
-    reopen().latest_offset(None)
-    _, told = system.told(reopen().read_late(None))
-    reopen().resolve(None, told)
+    assert reopen().has_new(None)
     assert not (tmp_path / "checkpoint").exists()
+    reopen().latest_offset(None)
+    begins = reopen().initial_offset()
+    assert (begins is not None) == system.begins_on_record
+    written = {path: path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()}
+    assert bool(written) == system.begins_on_record
+    _, told = system.told(reopen().read_late(begins))
+    reopen().resolve(begins, told)
+    assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()} == written
+    assert reopen().initial_offset() == begins
+
+
+def test_a_definition_travels_as_json(system: System) -> None:
+    data = json.loads(json.dumps(system.source.to_dict()))
+    assert Definition.from_dict(data, any_server=True) == system.source
+
+
+def test_what_a_commit_is_said_twice_takes_nothing_away(system: System, reopen: Callable[[], OpenSource]) -> None:
+    system.arrive()
+    rows, told = system.told(reopen().read_late(None))
+    end = reopen().resolve(None, told)
+    assert end is not None
+    reopen().commit(end)
+    reopen().commit(end)
+    assert system.told(reopen().read(None, end))[0] == rows
+    assert reopen().not_replayable(None, end) is None
+    assert reopen().is_after(end, None)
+    reopen().check_offset(end)

@@ -28,6 +28,8 @@ from tests.contract.registered import registered
 from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
+from tests.support import iceberg_table
+from tests.support.foreach_sinks import RowsInSqlite
 from tests.tables.stages import write_stage_table
 
 
@@ -74,6 +76,15 @@ SYSTEMS = {
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and VACUUM removes it
     ),
+    "iceberg": Kind(
+        make=iceberg_table.sink_in,
+        write_stage=write_delta_stage,
+        keeps_replaced=0,  # it belongs to the table's history, and expiry removes it
+    ),
+    "foreach": Kind(
+        make=lambda folder: RowsInSqlite(str(folder / "stages"), str(folder / "rows.db"), format="json"),
+        write_stage=write_stage,
+    ),
     "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
     "postgres, merged": Kind(
         make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",))),
@@ -108,6 +119,8 @@ def sink(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> OpenSink
         request.getfixturevalue(kind.needs)
 
     def connect(conn_id: str) -> Connection:
+        if conn_id == iceberg_table.CONN_ID:
+            return iceberg_table.connection_of(tmp_path)
         if conn_id == database.CONN_ID:
             return database.connection_of(conn_id)
         return Connection(conn_id=conn_id, conn_type="acme", host=str(tmp_path / f"{conn_id}.db"))

@@ -356,6 +356,37 @@ def test_ranges_follow_each_other_and_a_recorded_one_reads_the_same_later(
         reopen().verify(start, end)
 
 
+def test_data_is_known_as_the_same_by_whoever_plans_it_and_as_no_other(
+    system: System, reopen: Callable[[], OpenSource], tmp_path: Path
+) -> None:
+    def known(source: OpenSource, ranges: int) -> list[str | None]:
+        found, position = list[str | None](), None
+        for _ in range(ranges):
+            start, position = position, source.latest_offset(position, ReadLimit(rows=1, splits=1))
+            found.append(source.known_as(start, position))
+        return found
+
+    for _ in range(2):
+        system.arrive()
+    elsewhere = PosixStore(tmp_path / "another checkpoint")
+    other = system.source.open(
+        SourceContext(
+            name="refunds",
+            log=elsewhere.scoped("sources/refunds"),
+            state=elsewhere.scoped("source_state/refunds"),
+            clock_ms=lambda: 1_795_000_000_000,
+        )
+    )
+    first = known(reopen(), 1)
+    assert None not in first
+    assert known(other, 1) == first
+    system.arrive()
+    system.arrive()
+    source, start = reopen(), reopen().latest_offset(None, ReadLimit(rows=1, splits=1))
+    later = source.known_as(start, source.latest_offset(start, ReadLimit(rows=1, splits=1)))
+    assert later not in (None, *first)
+
+
 def test_an_empty_range_can_be_read(system: System, reopen: Callable[[], OpenSource]) -> None:
     system.arrive()
     position = reopen().latest_offset(None)

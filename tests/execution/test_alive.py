@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -22,8 +23,9 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.liveness import no_engine
+from airflow_provider_microbatch.execution.liveness import ORPHAN_SECONDS, no_engine
 from airflow_provider_microbatch.execution.table_place import make_ready
+from airflow_provider_microbatch.upkeep.commands.site import alive
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
 from tests.support.leases import expire_leases
@@ -141,6 +143,50 @@ def test_while_the_engine_says_that_it_runs_another_run_leaves_it_alone(world: W
     world.expire_leases()
     with pytest.raises(BatchInProgressError, match="inline says that it runs"):
         world.run(1, Running())
+
+
+def orphaned(world: World, seconds: float) -> Attempt:
+    """The holder died so long ago, and its driver hangs: it runs, and answers nothing."""
+    attempt = opened(world)
+    pass_by(world, seconds)
+    return attempt
+
+
+def pass_by(world: World, seconds: float) -> None:
+    """So much time passes for the attempt, as far as the store's clock can tell."""
+    expire_leases(world.root / "checkpoint", seconds)
+    epoch = world.root / "checkpoint" / "attempts" / "live" / "0" / "1"
+    os.utime(epoch, (epoch.stat().st_mtime - seconds,) * 2)
+
+
+def test_an_orphan_that_never_ends_holds_the_pipeline_for_an_hour_and_not_for_ever(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    orphan, engine = orphaned(world, ORPHAN_SECONDS - 600), Running()
+    with pytest.raises(BatchInProgressError, match="renewed its lease for 50 min, and counts as dead in 10 min"):
+        world.run(1, engine)
+    decision = world.execution.should_fire(run_identity(1), engine_of=lambda _: engine)
+    assert not decision.fire
+    assert "counts as dead in" in decision.reason
+    assert world.janitor(engine).of("alive") == ["live/0 attempt 1"]
+    pass_by(world, 1200)
+    assert world.execution.should_fire(run_identity(1), engine_of=lambda _: engine).fire
+    assert world.run(1, engine).epoch == 2  # type: ignore[union-attr]
+    assert engine.cancelled == [orphan.handle["tag"]]
+    assert "nobody has renewed its lease for 70 minutes" in caplog.text
+    assert world.table() == {0: [1]}
+
+
+def test_the_janitor_stops_an_orphan_too(world: World) -> None:
+    orphan, engine = orphaned(world, ORPHAN_SECONDS + 60), Running()
+    world.janitor(engine)
+    assert engine.cancelled == [orphan.handle["tag"]]
+
+
+def test_a_command_waits_for_an_orphan_however_long(world: World) -> None:
+    orphaned(world, 10 * ORPHAN_SECONDS)
+    (found,) = alive(world.checkpoint, lambda _: Running())
+    assert "inline says that it runs" in found
 
 
 def test_the_same_runs_retry_takes_over_at_once_and_stops_the_driver_before(world: World) -> None:

@@ -85,7 +85,7 @@ def test_what_a_lanes_commit_released_that_slept_through_a_rewind_and_died_is_no
     assert lanes.run(5) is not None
     assert lanes.backfill(hour(1), 2)
     assert lanes.ids() == [1, 2]
-    assert list(lanes.landing().iterdir()) == [], "both are cleaned once they are committed"
+    assert list(lanes.landing().glob("[!.]*")) == [], "both are cleaned once they are committed"
 
 
 def test_what_a_lane_has_committed_and_not_cleaned_is_cleaned_by_the_next_commit_of_any_lane(
@@ -98,7 +98,7 @@ def test_what_a_lane_has_committed_and_not_cleaned_is_cleaned_by_the_next_commit
         lanes.run(5)
     lanes.land_at(2.5, 3)
     lanes.backfill(hour(2), 6)
-    assert list(lanes.landing().iterdir()) == []
+    assert list(lanes.landing().glob("[!.]*")) == []
 
 
 def test_what_a_lane_committed_before_it_was_switched_on_stays_if_a_live_range_goes_over_it(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_nor_what_is_released_once_its_batch_was_planned_again_and_set_aside(
             world.run(2)
     world.land(4)
     world.run(4)
-    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    assert [path.name for path in world.landing().glob("[!.]*")] == ["000002.json"]
     world.expire_leases()
     assert world.run(3, clear_number=1) is not None
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [4]}
-    assert list(world.landing().iterdir()) == []
+    assert list(world.landing().glob("[!.]*")) == []
 
 
 def test_nor_what_is_released_once_its_batch_was_made_again_with_cleaning_switched_off(
@@ -154,7 +154,7 @@ def test_nor_what_is_released_once_its_batch_was_made_again_with_cleaning_switch
     world.land(4)
     world.run(4)
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [4]}
-    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    assert [path.name for path in world.landing().glob("[!.]*")] == ["000002.json"]
 
 
 def test_a_cleaner_that_wakes_up_while_a_rewind_begins_leaves_what_is_rewound(world: World, sleep: Sleep) -> None:
@@ -189,7 +189,7 @@ def test_nor_does_one_that_sleeps_between_its_two_looks(
     # What is released, and the archive, are on record before it.
     sleep.before(CleaningRecord, "change", rewind_begins_and_dies, lambda *_: next(changes) == 2)
     world.run(2)
-    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    assert [path.name for path in world.landing().glob("[!.]*")] == ["000002.json"]
     expire(world)
     applied(world)
     assert world.table() == {0: [0], 1: [1]}
@@ -238,7 +238,7 @@ def test_a_commit_that_comes_between_the_steps_of_a_rewind_does_not_stop_it(
     for number in range(5, 9):
         world.run(number)
     assert world.table() == {number: [number] for number in range(5)}
-    assert list(world.landing().iterdir()) == []
+    assert list(world.landing().glob("[!.]*")) == []
 
 
 def test_what_set_offset_passes_over_is_not_due_whatever_is_released_meanwhile(
@@ -299,7 +299,7 @@ def test_what_a_cleaner_that_died_was_about_to_delete_is_deleted_once_it_is_swit
         rewound(world, 1)()
     world.sources = on
     world.run(4)
-    assert list(world.landing().iterdir()) == [kept]
+    assert list(world.landing().glob("[!.]*")) == [kept]
 
 
 def test_what_it_could_not_delete_is_planned_again_once_it_is_switched_off(
@@ -344,7 +344,7 @@ def test_a_commit_whose_note_a_rename_takes_along_ends_well(world: World, monkey
         world.land(number)
         world.run(number)
     assert world.table() == {number: [number] for number in range(5)}
-    assert not list(world.landing().iterdir())
+    assert not list(world.landing().glob("[!.]*"))
     assert verify_all(world.checkpoint) == []
 
 
@@ -357,4 +357,4 @@ def test_what_retention_has_removed_was_committed(world: World, monkeypatch: pyt
             world.land(number + 1)
     assert world.checkpoint.commit_log.ids() == [5, 6]
     world.run(7)
-    assert list(world.landing().iterdir()) == []
+    assert list(world.landing().glob("[!.]*")) == []

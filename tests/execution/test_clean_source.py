@@ -43,7 +43,7 @@ def switch(world: World, how: str | None, **options: Any) -> None:
 
 
 def left(world: World) -> list[str]:
-    return sorted(path.stem.lstrip("0") or "0" for path in world.landing().iterdir())
+    return sorted(path.stem.lstrip("0") or "0" for path in world.landing().glob("[!.]*"))
 
 
 def batches(world: World, *numbers: int) -> None:
@@ -326,7 +326,7 @@ def test_a_landing_folder_that_the_user_names_by_a_link_is_cleaned(world: World,
     named.symlink_to(real)
     world.land(0)
     assert world.run(0) is not None
-    assert (list(real.iterdir()), [path.name for path in (tmp_path / "archive").iterdir()]) == ([], ["000000.json"])
+    assert (list(real.glob("[!.]*")), [path.name for path in (tmp_path / "archive").iterdir()]) == ([], ["000000.json"])
 
 
 def test_a_file_that_comes_back_while_its_batch_is_read_without_it_is_read_by_the_next_try(world: World) -> None:

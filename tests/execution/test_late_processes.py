@@ -75,7 +75,7 @@ def test_a_commit_that_slept_through_a_rewind_loses_nothing(
     with pytest.raises((AttemptFencedError, BrokenLogError)):
         cleaned.run(2)
     assert cleaned.checkpoint.commit_log.ids() == cleaned.checkpoint.offset_log.ids() == [0, 1]
-    assert [path.name for path in cleaned.landing().iterdir()] == ["000002.json"]
+    assert [path.name for path in cleaned.landing().glob("[!.]*")] == ["000002.json"]
     cleaned.run(3)
     assert cleaned.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(cleaned.checkpoint) == []

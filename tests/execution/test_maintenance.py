@@ -126,7 +126,7 @@ def test_a_live_attempt_keeps_the_command_out(world: World, monkeypatch: pytest.
     assert world.files() == before
     world.expire_leases()
     monkeypatch.setattr(InlineEngine, "poll", lambda self, handle: EngineState.RUNNING)
-    with pytest.raises(MaintenanceError, match=r"live/3 attempt 1 \(inline says that it runs"):
+    with pytest.raises(MaintenanceError, match=r"live/3 attempt 1 \(inline says that it runs;"):
         applied(world, rewind(1))
 
     def poll(self: InlineEngine, handle: Handle) -> EngineState:

@@ -11,7 +11,8 @@ import pytest
 from airflow_provider_microbatch.definition import reading_back
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.world import KEY, World
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 EMPTY = {"numEmptyRows": {"orders": 2}, "warnings": ["source orders: 2 of 2 rows have nothing in any column"]}
@@ -70,9 +71,51 @@ def test_nor_is_it_silent_where_folders_are_no_columns_any_more(world: World, ca
     assert "source 'orders': recursive was not set, is 'True'" in said
 
 
+def test_what_is_read_otherwise_than_it_was_planned_is_said(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.execution.plan(run_identity(1))
+    define(world, format="json", options={"sep": ";"})
+    world.run(1, try_number=2)
+    (said,) = warnings(caplog)
+    assert "Batch live/0 is not read as it was when it was planned" in said
+    assert "source 'orders': format was 'csv', is 'json'; source 'orders': options['sep'] was not set" in said
+    assert world.table() == {0: [1, 2]}, "a schema that was wrong is mended by its next try"
+
+
+def test_rows_of_which_nothing_is_left_are_no_batch_if_it_was_planned_to_be_read_otherwise(world: World) -> None:
+    world.execution.plan(run_identity(1))
+    define(world, format="json", schema="key long")
+    refused = r"nothing was published. all 2 rows of source 'orders' .* schema was 'id long', is 'key long'.*--to -1`"
+    with pytest.raises(SourceError, match=refused):
+        world.run(1, InlineEngine(told=EMPTY), try_number=2)
+    assert world.table() == {}
+    assert world.checkpoint.commit_log.ids() == []
+    applied(world, rewind(-1, drop_output=False))
+    world.run(2, InlineEngine(told=EMPTY))
+    assert world.table() == {0: [1, 2]}, "planned anew it is what the user wants"
+
+
+def test_nor_is_it_silent_where_the_attempt_had_read_it_before_it_was_set_back(world: World) -> None:
+    """The submit step has read it in one way, the commit step knows another one."""
+    world.execution.plan(run_identity(1))
+    define(world, schema="key long")
+    attempt = world.execution.open_attempt(
+        key=KEY, run=run_identity(1), code=CODE, engine=(engine := InlineEngine(told=EMPTY))
+    )
+    world.execution.run_attempt(attempt=attempt, job=world.execution.job(attempt, None), engine=engine, code=CODE)
+    define(world, format="csv")
+    with pytest.raises(SourceError, match="was not read as it was set when the batch was planned"):
+        world.execution.publish(attempt)
+
+
+def test_no_secret_of_an_old_definition_gets_into_the_offset_log(world: World) -> None:
+    with reading_back():
+        define(world, options={"password": "hush-1"})
+    world.execution.plan(run_identity(1))
+    assert b"hush" not in (world.root / "checkpoint" / "offsets" / "0").read_bytes()
+
+
 def test_a_retry_and_a_replay_that_read_as_before_say_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.staged(1)
-    define(world, format="json")
     world.run(1, try_number=2)
     world.land(3)
     define(world, format="csv")

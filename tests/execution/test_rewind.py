@@ -165,7 +165,7 @@ def test_archived_files_are_read_from_the_archive(tmp_path: Path) -> None:
     archive = {"clean_source": "archive", "archive_dir": str(tmp_path / "archive")}
     world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", **archive)}  # type: ignore[arg-type]
     filled(world, 4)
-    assert not list(world.landing().iterdir())
+    assert not list(world.landing().glob("[!.]*"))
     applied(world, rewind(0))
     for number in range(4, 8):
         world.run(number)

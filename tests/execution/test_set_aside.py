@@ -329,7 +329,7 @@ def test_files_of_the_batch_before_are_cleaned_although_the_newest_is_set_aside(
     with pytest.raises(BatchSetAsideError):
         world.run(1, broken(), try_number=2)
     world.run(2)
-    assert [path.name for path in world.landing().iterdir()] == ["000002.json"]
+    assert [path.name for path in world.landing().glob("[!.]*")] == ["000002.json"]
 
 
 def test_a_replay_whose_source_was_not_told_is_cleaned_by_the_next_run(
@@ -342,7 +342,7 @@ def test_a_replay_whose_source_was_not_told_is_cleaned_by_the_next_run(
         with pytest.raises(Killed):
             world.run(0, clear_number=1)
     assert world.run(1) is None
-    assert list(world.landing().iterdir()) == []
+    assert list(world.landing().glob("[!.]*")) == []
 
 
 def test_once_replayed_and_deleted_it_is_refused_like_any_other(world: World) -> None:

@@ -102,7 +102,7 @@ def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
 def test_what_is_adopted_counts_and_can_be_replayed_and_rewound(tmp_path: Path) -> None:
     new = planned_where_another_is(tmp_path)
     assert f"microbatch adopt {new.root}/checkpoint live/0" in refused(new, 0)
-    plan = applied(new, adopt(0))
+    plan = applied(new, adopt(0, allow_skip=True))
     assert "pipeline 'orders' (checkpoint " in plan.steps[0].why
     assert applied(new, adopt(0)).steps == ()
     engine = InlineEngine()
@@ -127,12 +127,56 @@ def test_output_that_was_made_of_less_than_is_planned_is_adopted_only_if_that_is
     location = new.pipeline.checkpoint
     refused(new, 0)
     new.expire_leases()
-    with pytest.raises(MaintenanceError, match="2 files of source 'orders' are planned, and the output was made of 1"):
+    with pytest.raises(MaintenanceError, match=r"2 files and 20 bytes are planned, .* made of others \(1 files\)"):
         planned(new, adopt(0))
     assert main(["adopt", location, "0"]) == 2
     assert main(["adopt", location, "0", "--allow-skip"]) == 0
     new.run(0)
     assert new.table() == {0: [1]}
+
+
+def test_output_that_was_made_of_as_much_of_other_data_is_no_batch_of_this_plan(tmp_path: Path) -> None:
+    new = planned_where_another_is(tmp_path)
+    refused(new, 0)
+    with pytest.raises(MaintenanceError, match=r"1 files and 10 bytes are planned, and .* made of others \(1 files\)"):
+        planned(new, adopt(0))
+
+
+def restored_and_planned_anew(tmp_path: Path) -> World:
+    """A checkpoint that was restored from before batch 1, which is in the table, and has planned it again."""
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    world.run(0)
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    world.land(2)
+    world.run(1)
+    kept = (world.lake / "lane=live" / "batch_id=1").rename(world.root / "kept")
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    world.execution.plan(run_identity(2))
+    kept.rename(world.lake / "lane=live" / "batch_id=1")
+    refused(world, 2)
+    return world
+
+
+def test_output_that_was_made_of_the_very_files_is_adopted(tmp_path: Path) -> None:
+    world = restored_and_planned_anew(tmp_path)
+    applied(world, adopt(1))
+    engine = InlineEngine()
+    assert world.run(2, engine, try_number=2) is not None
+    assert engine.jobs == []
+    assert world.table() == {0: [1], 1: [2]}
+
+
+@pytest.mark.parametrize("told", ["", '"ranges": {"refunds": "00"}'], ids=["of before", "of another source"])
+def test_output_that_does_not_tell_what_it_was_made_of_proves_nothing(tmp_path: Path, told: str) -> None:
+    world = restored_and_planned_anew(tmp_path)
+    for manifest in (world.lake / "lane=live" / "batch_id=1").glob("_manifest/*"):
+        manifest.write_text(re.sub(r'"ranges": \{[^}]*\}', told or '"other": {}', manifest.read_text()))
+    with pytest.raises(MaintenanceError, match="does not tell what of source 'orders' it was made of") as refusal:
+        planned(world, adopt(1))
+    assert ("made of data of source 'refunds' too" in str(refusal.value)) == bool(told)
 
 
 def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_path: Path) -> None:
@@ -141,9 +185,9 @@ def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_pa
         location = new.pipeline.checkpoint
         refused(new, 0)
         new.expire_leases()
-        killed = killed_at(moment, lambda location=location: main(["adopt", location, "0"]))
+        killed = killed_at(moment, lambda location=location: main(["adopt", location, "0", "--allow-skip"]))
         expire(new)
-        assert main(["adopt", location, "0"]) == 0
+        assert main(["adopt", location, "0", "--allow-skip"]) == 0
         new.run(0)
         assert new.table() == {0: [1]}
         if not killed:
@@ -154,7 +198,7 @@ def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_pa
 def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:
     new = planned_where_another_is(tmp_path)
     refused(new, 0)
-    applied(new, adopt(0))
+    applied(new, adopt(0, allow_skip=True))
     new.run(0)
     applied(new, rewind(-1))
     new.run(1)

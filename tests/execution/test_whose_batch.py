@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.upkeep.table_check import SAMPLE, check_table, sample
@@ -139,7 +140,7 @@ def test_an_attempt_is_opened_under_the_plan_that_its_run_has_seen(tmp_path: Pat
     assert planned is not None
     attempt = world.execution.open_attempt(key=planned.key, run=run, code=CODE, engine=InlineEngine())
     assert attempt.identity == planned.identity
-    assert world.execution.job(attempt, None).identity == planned.identity.to_dict()
+    assert BatchIdentity.from_dict(world.execution.job(attempt, None).identity) == planned.identity
     read = world.checkpoint.attempts.get(planned.key, 1)
     assert read is not None
     assert read.identity == planned.identity
@@ -298,6 +299,9 @@ def test_after_a_restore_nothing_is_taken_out_whose_input_may_be_gone(tmp_path: 
     with pytest.raises(MaintenanceError, match="allow it with --allow-reread"):
         planned(world, start_behind())
     applied(world, start_behind(allow_reread=True))
+    with pytest.raises(SourceError, match="what they held is in the table only if that is younger"):
+        world.run(4)
+    shutil.rmtree(world.landing() / ".microbatch_cleaned")
     for number in range(5, 9):
         world.run(number)
     assert world.table()[1] == [2]
@@ -340,3 +344,25 @@ def test_check_looks_at_the_place_of_a_batch_that_is_planned(tmp_path: Path) -> 
     two.expire_leases()
     (finding,) = check_table(two.checkpoint, everything=False).findings
     assert "it was published by pipeline 'one'" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("stray", "told"),
+    [
+        ("lane=live/batch_id=7/part-0.json", "batch_id=7 has no manifest"),
+        ("lane=live/batch_id=07/part-0.json", "batch_id=07 is no batch's folder"),
+        ("lane=live/part-0.json", "part-0.json is no batch's folder"),
+        ("part-0.json", "part-0.json is no lane's folder"),
+        ("_hidden/part-0.json", None),
+    ],
+)
+def test_check_names_what_lies_in_the_table_and_is_no_batchs(tmp_path: Path, stray: str, told: str | None) -> None:
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    world.run(0)
+    path = world.lake / stray
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"id": 9}\n')
+    found = [one for one in check_table(world.checkpoint, everything=True).findings if one.kind == "stray"]
+    assert [told in one.message for one in found] == ([] if told is None else [True])
+    assert all("Move it out of the table" in one.repair for one in found)

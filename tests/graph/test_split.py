@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.flow import FlowStep, PipelineFlow
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.graph.node import Node
+from airflow_provider_microbatch.sources.kafka import KafkaSource
 
 
 def reads(name: str) -> FileSource:
@@ -56,9 +57,31 @@ def a_chain_beside_a_pair(job: JobGraph) -> None:
     one_source_to_two_sinks(job)
 
 
+def two_kafka_tables(job: JobGraph) -> None:
+    """The proposal's first case: two topics into two tables, read by two and by one."""
+    for number, parallelism in ((1, 2), (2, 1)):
+        topic = KafkaSource(conn_id="kafka", topics=[f"topic{number}"], packages=[])
+        job.sink(f"hdfs{number}", job.source(f"kafka{number}", topic, parallelism=parallelism), writes(f"{number}"))
+
+
+def sharded_databases(job: JobGraph) -> None:
+    """Its second: the shards of one table, which are brought together."""
+    shards = (job.source(f"mysql{number}", reads(f"{number}"), parallelism=number) for number in (1, 2, 3))
+    job.sink("all", job.repartition(job.union(*shards), 4), writes("all"))
+
+
+def a_diamond(job: JobGraph) -> None:
+    orders = job.source("orders", reads("orders"))
+    sides = [job.transform(orders, f"jobs/orders.py:{name}") for name in ("left", "right")]
+    job.sink("both", job.union(*sides), writes("both"))
+
+
 @pytest.mark.parametrize(
     ("write", "split"),
     [
+        (two_kafka_tables, {"hdfs1": (["kafka1"], ["hdfs1"]), "hdfs2": (["kafka2"], ["hdfs2"])}),
+        (sharded_databases, {"all": (["mysql1", "mysql2", "mysql3"], ["all"])}),
+        (a_diamond, {"both": (["orders"], ["both"])}),
         (two_tables, {"orders": (["orders"], ["orders"]), "users": (["users"], ["users"])}),
         (two_sources_in_a_union, {"people": (["users", "guests"], ["people"])}),
         (one_source_to_two_sinks, {"orders": (["orders"], ["orders", "raw"])}),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.mutants import (
     of_attempts,
     of_batches,
+    of_channels,
     of_commands,
+    of_evidence,
+    of_iceberg,
     of_intervals,
     of_janitor,
     of_jobs,
@@ -23,6 +26,7 @@ from tests.mutants import (
     of_several_sinks,
     of_sources,
     of_sql,
+    of_state,
     of_subtasks,
     of_tables,
 )
@@ -31,7 +35,10 @@ MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
     *of_batches.MUTATIONS,
+    *of_channels.MUTATIONS,
     *of_commands.MUTATIONS,
+    *of_evidence.MUTATIONS,
+    *of_iceberg.MUTATIONS,
     *of_intervals.MUTATIONS,
     *of_janitor.MUTATIONS,
     *of_jobs.MUTATIONS,
@@ -49,5 +56,6 @@ MUTATIONS = [
     *of_sources.MUTATIONS,
     *of_subtasks.MUTATIONS,
     *of_sql.MUTATIONS,
+    *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
 ]

@@ -33,9 +33,9 @@ MUTATIONS = [
     Mutation(
         name="a replay that reads otherwise says nothing",
         why="an option that was changed for new files puts wrong rows in the place of good ones, in green",
-        file="execution/execution.py",
-        old="        if attempt.request is not None:\n            say_what",
-        new="        if False:\n            say_what",
+        file="execution/read_again.py",
+        old="    if found and epoch is not None:\n",
+        new="    if False:\n",
         tests=(READ_AGAIN,),
     ),
     Mutation(
@@ -57,17 +57,17 @@ MUTATIONS = [
     Mutation(
         name="a changed option is said with its value, whatever it is",
         why="a password of an older definition is in the task's log",
-        file="execution/read_again.py",
-        old="    return HIDDEN if refusal(setting, value) is not None else repr(value)",
-        new="    return repr(value)",
+        file="execution/opened_sources.py",
+        old="        setting: value if value is None or refusal(setting, value) is None else HIDDEN\n",
+        new="        setting: value\n",
         tests=(READ_AGAIN,),
     ),
     Mutation(
         name="what Spark's side warns of is no warning of the task",
         why="rows of NULL are published, and the line that says so is one of a thousand",
-        file="execution/execution.py",
-        old="            say_warnings(staged)\n",
-        new="",
+        file="execution/read_again.py",
+        old="    for text in found if isinstance(found, list) else ():\n",
+        new="    for text in ():\n",
         tests=(READ_AGAIN,),
     ),
     Mutation(

@@ -377,7 +377,7 @@ MUTATIONS = [
         name="what was cleaned may be forgotten",
         why="new entries under its numbers pass for cleaned ones, and their rows are lost",
         file="sources/file/open.py",
-        old="        if any(number > last for number in self._cleaning.read().done):\n",
+        old="        if any(number > last for number in self._cleaned().done):\n",
         new="        if False:\n",
         tests=(DAMAGED,),
     ),

@@ -11,6 +11,9 @@ CODE = "tests/engines/test_code.py"
 OF_TABLES = "tests/airflow_face/test_tables.py"
 SENSOR = "tests/airflow_face/test_job_data.py"
 KEPT_BACK = "tests/airflow_face/test_not_shown.py"
+COMPLETE = "tests/execution/test_complete.py"
+PARALLELISM = "tests/execution/test_parallelism.py"
+STATUS = "tests/graph/test_status.py"
 
 MUTATIONS = (
     Mutation(
@@ -132,5 +135,69 @@ MUTATIONS = (
         old="NotShown(value) if name in",
         new="value if name in",
         tests=(KEPT_BACK,),
+    ),
+    Mutation(
+        name="a pipeline is complete with one source that ended",
+        why="the DAG is paused while another source has data",
+        file="execution/opened_sources.py",
+        old="        return all(source.finished(committed.get(name)) for name, source in self._each())\n",
+        new="        return any(source.finished(committed.get(name)) for name, source in self._each())\n",
+        tests=(COMPLETE,),
+    ),
+    Mutation(
+        name="a finished source is checked before each plan",
+        why="a folder that was read and removed stops the sources beside it",
+        file="execution/opened_sources.py",
+        old="            if committed is None or not source.finished(committed.get(name)):\n",
+        new="            if name:\n",
+        tests=(COMPLETE,),
+    ),
+    Mutation(
+        name="a job is complete with one of its pipelines",
+        why="the DAG is paused while another pipeline waits for data",
+        file="graph/watch.py",
+        old="            complete &= decision.complete\n",
+        new="            complete |= decision.complete\n",
+        tests=(COMPLETE,),
+    ),
+    Mutation(
+        name="a sensor of a continuous DAG ends at once",
+        why="the scheduler makes runs as fast as it can, for ever",
+        file="task_context/complete.py",
+        old="    return min(REST_SECONDS, timeout / 2) if continuous and when_complete == SKIP else 0.0\n",
+        new="    return 0.0 if continuous else 0.0\n",
+        tests=("tests/airflow_face/test_complete.py",),
+    ),
+    Mutation(
+        name="a retry divides as the code of now says",
+        why="a replay is not what it was, and what an attempt had finished is of another job",
+        file="execution/job_of.py",
+        old="transform.divided(planned.entry.parallelism) if isinstance(transform, Flow) else transform",
+        new="transform",
+        tests=(PARALLELISM,),
+    ),
+    Mutation(
+        name="the entry does not say how a batch is divided",
+        why="a retry divides its rows in no way",
+        file="execution/plan.py",
+        old="            parallelism=flow.parallelism if isinstance(flow, PipelineFlow) else {},\n",
+        new="",
+        tests=(PARALLELISM,),
+    ),
+    Mutation(
+        name="each pipeline tells that the run has begun",
+        why="a hook opens as many tickets as there are pipelines",
+        file="graph/status.py",
+        old='            if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})):\n',
+        new='            if self._store.put_if_absent(f"told/{life}/{index}.created", encode_record({})) or 1:\n',
+        tests=(STATUS,),
+    ),
+    Mutation(
+        name="the newest end of a run is told",
+        why="one hook has it as failed and the other one as finished",
+        file="graph/status.py",
+        old="        if said is None:\n            end = how()\n",
+        new='        if said is None or self._store.delete(f"told/{life}/end"):\n            end = how()\n',
+        tests=(STATUS,),
     ),
 )

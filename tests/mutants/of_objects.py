@@ -55,4 +55,28 @@ MUTATIONS = [
         new="any(not (",
         tests=(OBJECTS,),
     ),
+    Mutation(
+        name="what is taken of a bucket is noted where a listing shows it",
+        why="the note is planned as data",
+        file="sources/file/place.py",
+        old='NOTES = ".microbatch_cleaned"\n',
+        new='NOTES = "microbatch_cleaned"\n',
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="an object that changed while it was read is known by size and second",
+        why="what was written within the second is in no batch",
+        file="sources/file/present.py",
+        old="*([] if one.etag is None else [one.etag])]",
+        new="]",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="objects of a range are known by size and second",
+        why="a batch of other objects is taken for this one",
+        file="sources/file/log.py",
+        old="*(() if file.etag is None else (file.etag,)))",
+        new=")",
+        tests=(OBJECTS,),
+    ),
 ]

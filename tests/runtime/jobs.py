@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.job import Job, Read, Transform
-from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from tests.sinks.stages import batch_of, expect
 
 KEY = BatchKey("live", 0)
@@ -24,7 +24,7 @@ def land(folder: Path, rows: list[dict[str, Any]] = ROWS) -> str:
     return str(path)
 
 
-def make_job(sink: Sink, function: str | None, paths: list[str], *, epoch: int = 1, **changes: Any) -> Job:
+def make_job(sink: Sink | OpenSink, function: str | None, paths: list[str], *, epoch: int = 1, **changes: Any) -> Job:
     arguments = {
         "name": "orders",
         "format": "json",
@@ -41,7 +41,7 @@ def make_job(sink: Sink, function: str | None, paths: list[str], *, epoch: int =
         "batch_timestamp_ms": 1_700_000_000_123,
         "watermark_ms": 0,
         "sources": {"orders": read},
-        "stages": sink.open(SinkContext()).stages_by_name(BATCH, epoch),
+        "stages": (sink if isinstance(sink, OpenSink) else sink.open(SinkContext())).stages_by_name(BATCH, epoch),
         "identity": BATCH.to_dict(),
         "transform": Transform(module="tests.runtime.shop", function=function) if function else None,
     }

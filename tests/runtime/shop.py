@@ -32,6 +32,18 @@ def of_all_kinds(batch: Batch) -> DataFrame:
     )
 
 
+def of_kinds_of_iceberg(batch: Batch) -> DataFrame:
+    """Two days by UTC, one by the clock of Berlin; one row without a time."""
+    return of_all_kinds(batch).select(
+        "*",
+        F.col("id").cast("byte").alias("tiny"),
+        F.col("id").cast("short").alias("small"),
+        F.to_timestamp_ntz(F.lit("1960-01-02T03:04:05")).alias("wall"),
+        F.when(F.col("id") == 2, F.lit(float("nan"))).otherwise(F.col("id")).cast("float").alias("ratio"),
+        F.when(F.col("id") < 3, F.expr("timestamp_micros(1767308400000000 - id * 3600000000)")).alias("happened"),
+    )
+
+
 def splits(batch: Batch) -> dict[str, DataFrame]:
     orders = batch.sources["orders"]
     return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}

@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime import report, write
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.sinks.table import TableSink
@@ -312,6 +313,50 @@ def test_a_table_that_is_made_of_the_results_columns_is_not_made_of_none(spark: 
         else:
             run_job(spark, job)
             assert sink.publish(EXPECTED, 1).files == {}
+
+
+def test_columns_that_a_file_has_by_no_such_name_are_counted_as_nothing(
+    spark: Any, sink: FileSink, tmp_path: Path
+) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "made"))
+    (made,) = (tmp_path / "made").glob("*.parquet")
+    sources = {
+        "orders": Read(
+            reader="airflow_provider_microbatch.runtime.files:read",
+            arguments={
+                "name": "orders",
+                "format": "parquet",
+                "schema": "key long",
+                "options": {},
+                "groups": [{"base_path": None, "paths": [str(made)]}],
+            },
+        )
+    }
+    result = run_job(spark, make_job(sink, None, [], sources=sources))
+    assert result["numEmptyRows"] == {"orders": 3}
+
+
+@pytest.mark.parametrize("kind", ["date", "int"])
+def test_a_folder_that_does_not_fit_its_column_is_named_with_the_ways_on(
+    spark: Any, sink: FileSink, tmp_path: Path, kind: str
+) -> None:
+    stray = tmp_path / "in" / "dt=foo" / "1.json"
+    stray.parent.mkdir(parents=True)
+    stray.write_text('{"id": 1}\n')
+    read = Read(
+        reader="airflow_provider_microbatch.runtime.files:read",
+        arguments={
+            "name": "orders",
+            "format": "json",
+            "schema": f"id long, dt {kind}",
+            "options": {},
+            "groups": [{"base_path": str(tmp_path / "in"), "paths": [str(stray)]}],
+        },
+    )
+    ways = rf"'dt=foo' does not fit column 'dt', .* {kind.upper()}.*schema='…, dt string'.*on_missing='skip'"
+    with pytest.raises(BatchFailure, match=ways) as told:
+        run_job(spark, make_job(sink, None, [], sources={"orders": read}))
+    assert told.value.origin == "read"
 
 
 @pytest.mark.parametrize(

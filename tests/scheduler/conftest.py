@@ -78,6 +78,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
     shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "continuous_dags.py", home / "dags" / "continuous.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "job_dags.py", home / "dags" / "jobs_graph.py")
+    shutil.copy(ROOT / "tests" / "scheduler" / "offline_dags.py", home / "dags" / "offline.py")
     (home / "spark").mkdir()
     (home / "spark" / "spark-defaults.conf").write_text(_SPARK)
     env = {
@@ -85,6 +86,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
         "MICROBATCH_HOUR": str(TODAY.hour),
         "SPARK_CONF_DIR": str(home / "spark"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "AIRFLOW_CONN_LAKE": json.dumps(
+            {"conn_type": "iceberg", "extra": {"type": "sql", "uri": f"sqlite:///{home / 'catalog.db'}"}}
+        ),
         "AIRFLOW_CONN_CHECKPOINTS": json.dumps(
             {"conn_type": "postgres", "host": "127.0.0.1", "port": database_server.port, "login": "postgres",
              "schema": "checkpoints"}

@@ -10,9 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVED = {"kafka", "object-stores"}
+SERVED = {"kafka", "kinesis", "object-stores"}
 """Pages whose DAG needs a server that the tests' Airflow has not. The same runs on the real server in
-``tests/sources/test_kafka_definition.py`` and ``tests/airflow_face/test_object_store.py``."""
+``tests/sources/test_kafka_definition.py``, ``tests/sources/test_kinesis_spark.py`` and
+``tests/airflow_face/test_object_store.py``."""
 
 BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
 
@@ -108,6 +109,8 @@ def blocks(page: Path) -> list[str]:
 def _adapted(name: str, text: str, folder: Path, *, engine: str = "spark_connect") -> Documented:
     own = re.search(r'DAG\(\s*"(\w+)"', text)
     assert own is not None, text
+    if "stateful=True" in text:
+        engine = "spark_default"  # a Connect server is refused
     dag_id = f"{name}__{own[1]}"
     text = re.sub(r'(DAG\(\s*)"\w+"', rf'\1"{dag_id}"', text)
     text = re.sub(r'schedule="(?!@continuous)[^"]+"', 'schedule="* * * * * */10"', text)  # every ten seconds

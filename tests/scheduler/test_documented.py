@@ -15,6 +15,7 @@ from functools import partial
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.server import CONNECTION
@@ -93,6 +94,9 @@ class Watched:
         for folder in (self.shop.home / "lake").iterdir():
             if (folder / "_delta_log").is_dir():
                 table = DeltaTable(folder.as_uri()).to_pyarrow_table(columns=["id"])
+            elif (folder / "metadata").is_dir():
+                newest = max((folder / "metadata").glob("*.metadata.json"))
+                table = StaticTable.from_metadata(str(newest)).scan(selected_fields=("id",)).to_arrow()
             else:
                 table = ds.dataset(folder, partitioning="hive").to_table(columns=["id"])
             tables[folder.name] = sorted(table["id"].to_pylist())

@@ -17,7 +17,15 @@ from tests.sinks.stages import BATCH, folder_of
 
 LONGS = {"id": "long", "epoch": "long"}
 _ESCAPED = "\"#%'*/:=?\\{[]^"
-_ARROW = {"long": pa.int64(), "integer": pa.int32(), "string": pa.string(), "date": pa.date32()}
+_ARROW = {
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
 
 
 def write_delta_stage(

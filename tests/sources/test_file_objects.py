@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.sources import Late, OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.place import NOTES
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.sources.support import World, paths
 from tests.support import object_store
-from tests.support.faulty_proxy import FaultyProxy, busy, truncated
+from tests.support.faulty_proxy import Answer, Asked, FaultyProxy, Forward, busy, error, truncated
 from tests.support.object_store_server import BUCKET
 
+CHECKPOINT = "0f" * 16
 KEY, SECRET = "AKIALANDING", "the-secret-of-the-landing"
 
 
@@ -156,12 +160,16 @@ def test_an_ordered_source_asks_only_for_what_comes_after(bucket: Bucket) -> Non
 
 
 def test_a_poll_with_nothing_new_is_one_request_for_each_thousand_keys(bucket: Bucket) -> None:
-    bucket.land("a.json")
+    bucket.world.checkpoint_id = CHECKPOINT
+    for number in range(150):
+        bucket.land(f"{number}.json")
     end, _ = bucket.plan()
+    assert not bucket.open().has_new(end), "once in a minute the newest names are looked at"
     for number in range(3):
         bucket.proxy.asked.clear()
         assert not bucket.open().has_new(end)
-        assert len(bucket.proxy.asked) <= 2, number  # the object of the path's own name is asked for too
+        # The object of the path's own name is asked for too, and the note of what was taken.
+        assert sorted(one.kind for one in bucket.proxy.asked) == ["get", "head", "list"], number
 
 
 def test_files_of_an_interval_are_those_that_were_written_in_it(bucket: Bucket) -> None:
@@ -199,6 +207,108 @@ def test_what_is_archived_is_read_from_the_archive(bucket: Bucket) -> None:
     (path,) = paths(bucket.open(**arguments).read(None, end))
     assert path == f"s3a://{BUCKET}/{bucket.prefix.replace('landing', 'archive')}/k=1/a b%.json"
     source.commit(end)
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_a_checkpoint_that_has_forgotten_what_was_taken_plans_nothing(bucket: Bucket, how: str) -> None:
+    bucket.world.checkpoint_id = CHECKPOINT
+    archive = {"archive_dir": bucket.location.replace("landing", "archive")} if how == "archive" else {}
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    source = bucket.open(clean_source=how, **archive)
+    source.release(None, end)
+    assert end is not None
+    source.commit(end)
+    note = f"{bucket.prefix}/{NOTES}/{CHECKPOINT}.orders"
+    assert bucket.keys(bucket.prefix) == [note]
+    assert source.latest_offset(end) == end
+    bucket.world.checkpoint = "restored"  # from a backup of before the batch
+    source = bucket.open(clean_source=how, **archive)
+    with pytest.raises(SourceError, match=r"entries 0 to 0 of the source log .*is empty.*older backup") as raised:
+        source.latest_offset(None)
+    assert f"s3a://{BUCKET}/{note}" in str(raised.value)
+    assert (f"s3a://{BUCKET}/{bucket.prefix.replace('landing', 'archive')}" in str(raised.value)) == (how == "archive")
+    with pytest.raises(SourceError, match="older backup"):
+        source.has_new(None)
+    bucket.remove(f"{NOTES}/{CHECKPOINT}.orders")
+    assert not source.has_new(None)
+
+
+@pytest.mark.parametrize(
+    ("path", "recursive"), [("", False), ("", True), ("/*", True), ("/*/*", False), ("/{*,.x}", True)]
+)
+def test_the_note_of_what_was_taken_is_no_data(bucket: Bucket, path: str, recursive: bool) -> None:
+    bucket.land(f"{NOTES}/{CHECKPOINT}.orders")
+    assert not bucket.open(path, recursive=recursive).has_new(None)
+
+
+def forbidden(asked: Asked, forward: Forward) -> Answer:
+    return error(403, "AccessDenied")
+
+
+def test_nothing_is_taken_that_could_not_be_noted(bucket: Bucket) -> None:
+    bucket.world.checkpoint_id = CHECKPOINT
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    source = bucket.open(clean_source="delete")
+    source.release(None, end)
+    assert end is not None
+    bucket.proxy.fail(lambda asked: asked.kind == "put", forbidden, times=9)
+    with pytest.raises(SourceError, match=r"source 'orders': .*cannot be written: .*Nothing was taken") as raised:
+        source.commit(end)
+    assert SECRET not in str(raised.value)
+    assert bucket.keys(bucket.prefix) == [f"{bucket.prefix}/a.json"]
+
+
+def test_an_object_that_is_written_again_after_it_was_read_is_said(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.json", "b.json"):
+        bucket.land(name)
+    end, _ = bucket.plan()
+    bucket.land("b.json", '{"id": 2}\n')  # as many bytes, and most often within the same second
+    assert bucket.open().latest_offset(end) == end
+    (said,) = [one.getMessage() for one in caplog.records if "changed since a batch has planned" in one.getMessage()]
+    assert "1 file(s)" in said
+    assert "b.json" in said
+    assert bucket.open().not_read() is not None
+    bucket.land("b.json")
+    assert bucket.open().not_read() is None
+
+
+def test_an_object_that_is_written_again_while_it_is_read_is_read_again(bucket: Bucket) -> None:
+    bucket.land("a.json")
+    end, _ = bucket.plan()
+    source = bucket.open(on_changed="read")
+    for text in ('{"id": 2}\n', '{"id": 3}\n'):
+        read = source.read(None, end)
+        source.verify(None, end, told(read.arguments))
+        bucket.land("a.json", text)
+        with pytest.raises(SourceChangedError, match=r"changed while the batch was read: .*a\.json"):
+            source.verify(None, end, joined([told(read.arguments)]))
+
+
+def test_a_range_is_known_by_the_etags_of_its_objects(bucket: Bucket) -> None:
+    known = []
+    for number, text in enumerate(('{"id": 1}\n', '{"id": 2}\n', '{"id": 1}\n')):
+        bucket.world.checkpoint = f"checkpoint {number}"
+        bucket.land("a.json", text)
+        entry = bucket.plan()[0]
+        path = Path(bucket.world.log.location.removeprefix("file://"), "0")
+        path.write_text(re.sub(r'"(timestamp|mtime_ns)":\d+', r'"\1":1000000000', path.read_text()))
+        known.append(bucket.open().known_as(None, entry))
+    assert known[0] == known[2] != known[1]
+
+
+def test_a_key_with_an_empty_part_is_named(bucket: Bucket) -> None:
+    bucket.land("a//b.json")
+    with pytest.raises(SourceError, match=r"source 'orders': .*no such key as '[^']*/landing/a//b\.json'\. Give the"):
+        bucket.open().latest_offset(None)
+
+
+def test_a_stream_of_objects_is_refused() -> None:
+    assert "objects" in str(FileSource("s3://bucket/in", schema="id long").refuses_streams)
+    assert FileSource("/in", schema="id long").refuses_streams is None
 
 
 def test_a_service_that_is_busy_loses_and_doubles_nothing(bucket: Bucket) -> None:

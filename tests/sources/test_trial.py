@@ -14,8 +14,9 @@ from jobs.orders_api import OrdersApi
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.sources.polling import PollingSource
 from airflow_provider_microbatch.sources.python import PythonSource
-from airflow_provider_microbatch.sources.trial import CASES, FAILED, NOT_TRIED, OK, Trial, Verdict, verdicts
+from airflow_provider_microbatch.sources.trial import CASES, Trial, verdicts
 from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK, Verdict
 from tests.support.orders_api import OrdersServer, serving
 
 

@@ -6,15 +6,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.graph import JobGraph
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
+from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from tests.support import kinesis
 from tests.support.kafka import running
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
-from tests.support.systems import FilesOnPosix, System
+from tests.support.systems import FilesOnPosix, SplitWiseFiles, System
 
 
 class KafkaTopics(FilesOnPosix):
@@ -40,8 +46,69 @@ class KafkaTopics(FilesOnPosix):
         return f"{self._root.parent.name}-{self._root.name}-{source}"
 
 
+class Job(SplitWiseFiles):
+    """Files that are halved, read by a pipeline of a job graph: divided, then transformed; its neighbour in the graph
+    has a checkpoint and a table of its own, and nobody runs it."""
+
+    def checkpoint(self) -> str:
+        return str(self._root / "checkpoints" / "orders")
+
+    def in_job(self, sources: Mapping[str, Source], *, transform: str, **arguments: Any) -> Pipeline:
+        """The pipeline of these sources."""
+        with JobGraph("job", checkpoint=str(self._root / "checkpoints"), **arguments) as job:
+            nodes = [job.source(name, source, parallelism=2) for name, source in sources.items()]
+            job.sink("orders", job.transform(*nodes, transform, parallelism=3), self.sink())
+            beside = job.source("beside", FileSource(str(self._root / "landing" / "beside"), schema="id long"))
+            job.sink("beside", beside, FileSink(str(self._root / "beside"), format="json"))
+            job.configure("beside", split_wise=False, hooks=())
+        return job.by_name()["orders"]
+
+
+class KinesisShards(FilesOnPosix):
+    """Shards of a stream that are split and merged as records come; the table is of files."""
+
+    has_clock: ClassVar[bool] = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        kinesis.endpoint()  # of whoever makes the world, since the server ends with who starts it
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        connections.find_by(kinesis.connection)
+        return KinesisSource(
+            self._stream(name).name,
+            conn_id=kinesis.CONN_ID,
+            max_records=limit or 10_000,
+            idle_seconds=0,
+            discover_seconds=0,
+        )
+
+    def prepare(self, source: str) -> None:
+        self._stream(source).create(2)
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        stream = self._stream(source)
+        there = stream.open_shards()
+        if ids[0] % 5 == 2 and len(there) < 4:
+            stream.split(there[ids[0] % len(there)])
+        elif ids[0] % 5 == 3 and len(there) > 1:
+            stream.merge(*there[:2])
+        stream.send([json.dumps(list(ids))], at=ids[0] % 7 / 7)
+
+    def not_given_up(self, source: str) -> list[str]:
+        return []
+
+    def _stream(self, source: str) -> kinesis.Stream:
+        return kinesis.Stream(name=f"{self._root.parent.name}-{self._root.name}-{source}")
+
+
 def _broker(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
 
 
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_THIS_MACHINE, "kafka": KafkaTopics}
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {
+    **OF_THIS_MACHINE,
+    "jobs": Job,
+    "kafka": KafkaTopics,
+    "kinesis": KinesisShards,
+}

@@ -3,6 +3,7 @@ the simulator know systems by the names of :data:`SYSTEMS` alone."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -33,10 +34,12 @@ from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
-from airflow_provider_microbatch.sinks.delta.places import Places
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.placed.places import Places
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -45,7 +48,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog, log_id, offset_of
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
-from tests.support import object_store, sql
+from tests.support import iceberg_table, object_store, sql
 from tests.support.delta_table import batches_of
 from tests.support.halves import HalvedFiles
 from tests.support.stage_parts import write_part
@@ -208,7 +211,7 @@ class FilesOnPosix:
             self._write(source, ids, at_ms=at_ms)
 
     def not_given_up(self, source: str) -> list[str]:
-        return [str(path) for path in self._landing(source).iterdir()]
+        return [str(path) for path in self._landing(source).glob("[!.]*")]
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         return [_batches(self._away if self._away.exists() else self._root / "lake")]
@@ -335,6 +338,32 @@ class FilesIntoDelta(FilesOnPosix):
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class FilesIntoIceberg(FilesOnPosix):
+    """The same into an Iceberg table."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        # Before tasks are forked from this process: imported in each, it would cost ten times what the task is to do.
+        importlib.import_module("pyiceberg.catalog.sql")
+        importlib.import_module("pyiceberg.io.pyarrow")
+
+    def sink(self) -> Sink:
+        connections.find_by(lambda _: iceberg_table.connection_of(self._root))
+        return iceberg_table.sink_in(self._root)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [iceberg_table.batches_of(self._root)]
+
+    def take_away(self) -> bool:
+        return False  # whoever looks finds that the catalog's table has no files
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Places, "take", "rename"), (IcebergLog, "commit", "exchange"), (IcebergLog, "create", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesIntoPostgres(FilesOnPosix):
@@ -594,6 +623,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
     "delta": FilesIntoDelta,
+    "iceberg": FilesIntoIceberg,
     "s3": FilesWithCheckpointInS3,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,

@@ -6,12 +6,8 @@ orchestrator with delta-rs; Spark writes plain Parquet and needs no jar of Delta
     <path>/_delta_log/…                                     the table: what readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/microbatch/rest/…                                rows of others out of files that a replay took apart
-    <path>/_table_id/<id>                                   a file: by it the table is known again
-    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
-    <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
-    <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
-    <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
-    <path>/_microbatch/_locks/…                             who publishes an attempt, and who removes it, are never two
+
+(The rest of the folder: :mod:`airflow_provider_microbatch.sinks.placed`.)
 
 What is in the log of a Delta table goes: commit infos with the log's clean-up, files with OPTIMIZE, their rows with
 DELETE. What stays is an application transaction, so each batch has one of its own: ``microbatch/<lane>/<id>``, whose
@@ -95,6 +91,10 @@ class DeltaSink(Sink):
     @property
     def remembers_batches(self) -> bool:
         return True
+
+    @property
+    def only_folder(self) -> Path | None:
+        return self.root
 
     def is_same_place(self, other: Sink) -> bool:
         return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)

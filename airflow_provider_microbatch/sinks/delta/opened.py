@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
-from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
-from airflow_provider_microbatch.sinks.delta.adding import add_of, in_place, partition_values
+from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.places import Place, Places
-from airflow_provider_microbatch.sinks.delta.records import Records, encode, number_of
 from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
-from airflow_provider_microbatch.sinks.file import STAGING, FileSink
-from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
-from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, read_schema, reporting
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
+from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published
+from airflow_provider_microbatch.sinks.placed.places import in_place
 
 log = logging.getLogger(__name__)
 
-HIDDEN = "_microbatch"
 
-
-@dataclass(frozen=True)
-class _Published:
-    """What the log says is in.
-
-    :param number: of its manifest.
-    :param manifest: as it was written.
-    :param own: as what it counts for who asks.
-    """
-
-    number: int
-    manifest: Manifest
-    own: Manifest
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """What an attempt has written, where the log can name it."""
-
-    manifest: Manifest
-    place: Place
-
-
-class OpenDelta(OpenSink):
+class OpenDelta(OpenPlaced):
     """Each method looks at the log as it is then. A commit is for the version that follows what was looked at, so of
     two who publish one batch the later one finds it in; and what it looked at, it looks at again before its next try.
 
@@ -62,15 +32,9 @@ class OpenDelta(OpenSink):
     """
 
     def __init__(self, sink: DeltaSink) -> None:
+        super().__init__(sink.folder, partition_by=sink.partition_by, options=sink.options)
         self._sink = sink
-        self._root = sink.root
-        self._folder = sink.folder
-        self._files = FileSink(
-            str(sink.root / HIDDEN), format="parquet", partition_by=sink.partition_by, options=sink.options
-        )
         self._log = DeltaLog(sink.root)
-        self._records = Records(sink.root / HIDDEN / "batches")
-        self._places = Places(sink.root, sink.root / HIDDEN)
 
     @property
     def definition(self) -> DeltaSink:
@@ -81,33 +45,6 @@ class OpenDelta(OpenSink):
         snapshot = self._log.open()
         if snapshot is not None:
             protocol.check(snapshot, partition_by=self._sink.partition_by, where=str(self._root))
-
-    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
-        with reporting("make ready", self._root):
-            self._folder.make_known(tables, is_there=is_there)
-            for folder in (self._root / HIDDEN, self._files.root / STAGING):
-                check_no_link(self._root, folder)
-                make_folders(folder.parent)
-                make_private_folder(folder)
-
-    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
-        stage = self._files.stage(batch, epoch)
-        constants = dict(zip(RESERVED_COLUMNS, (batch.key.lane, batch.key.id), strict=True))
-        return replace(
-            stage,
-            writer="airflow_provider_microbatch.runtime.write:write_marked",
-            arguments={**stage.arguments, "constants": constants},
-        )
-
-    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
-        staged = self._files.manifest(batch, epoch)
-        if staged is not None:
-            return staged
-        with reporting("read the stage of", batch.key):
-            return next((found for _, found in self._marked(batch, epoch)), None)
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        return self._files.failure(batch, epoch)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         with reporting("look for", batch.key):
@@ -167,19 +104,6 @@ class OpenDelta(OpenSink):
                         dropped |= self._places.remove(place)
         return dropped
 
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self._files.fence(batch, epoch, by=by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
-
-    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
-        with reporting("list the stages of", self._root):
-            return sorted({*self._files.stages(checkpoint), *self._places.stages(checkpoint)})
-
-    def seems_away(self, tables: KnownTables) -> str | None:
-        return self._folder.seems_away(tables)
-
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, DeltaSink) and self._folder.is_table_of(before.folder, tables)
 
@@ -191,14 +115,7 @@ class OpenDelta(OpenSink):
             protocol.check_memory(snapshot, where=str(self._root))
             return [id for id in self._records.ids(lane) if snapshot.number(BatchKey(lane, id)) is not None]
 
-    def _marked(self, batch: BatchIdentity, epoch: int) -> Iterator[tuple[Place, Manifest]]:
-        """What the attempt has in place, and nobody knows to be published."""
-        for place in self._places.marked(batch, epoch):
-            found = read_manifest(self._root / place.below, batch.key)
-            if found is not None and number_of(encode(found)) == place.number:
-                yield place, found
-
-    def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> _Published | None:
+    def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if something else is at the batch's place."""
         if snapshot is None:
             return None
@@ -207,9 +124,9 @@ class OpenDelta(OpenSink):
         if number is None:
             return None
         manifest = self._records.get(batch.key, number)
-        return _Published(number, manifest, batch.check(manifest, where=self.location()))
+        return Published(number, manifest, batch.check(manifest, where=self.location()))
 
-    def _settle(self, found: _Published) -> None:
+    def _settle(self, found: Published) -> None:
         """What the log says lasts through a power cut; then nobody needs to know of the attempt's place any more."""
         identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
         place = self._places.of(identity, found.manifest.epoch, found.number)
@@ -245,30 +162,11 @@ class OpenDelta(OpenSink):
                     rows = rows or (snapshot.version, removal.rows)
                     self._warn_of_deleted(found, removal)
                 if self._commit_placed(snapshot, placed, columns, removal, batch):
-                    self._settle(_Published(placed.place.number, placed.manifest, placed.manifest))
+                    self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
                     return placed.manifest
         raise self._outrun(key)
 
-    def _place(self, batch: ExpectedBatch, epoch: int) -> _Placed:
-        """Bring a stage that is whole, of this plan and on disk to where the log can name its files.
-
-        :raises SinkError: if there is none.
-        """
-        staged, key = batch.staged, batch.key
-        own = self._files.manifest(staged, epoch)
-        stage = Path(self._files.stage(staged, epoch).report.removeprefix("file://"))
-        if own is not None:
-            batch.check_stage(own, where=str(stage))
-            check_files(stage, own)
-            sync_tree(stage)
-            place = self._places.of(staged, epoch, self._records.put(own))
-            if self._places.take(stage, place):
-                return _Placed(own, place)
-        for place, found in self._marked(staged, epoch):
-            return _Placed(batch.check_stage(found, where=str(self._root / place.below)), place)
-        raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
-
-    def _columns(self, placed: _Placed) -> Columns:
+    def _columns(self, placed: Placed) -> Columns:
         told = read_schema(self._root / placed.place.below)
         where = f"the Delta table {self._root}"
         return Columns.of_stage(told, partition_by=self._sink.partition_by, where=where)
@@ -307,8 +205,10 @@ class OpenDelta(OpenSink):
             )
         return removal
 
-    def _warn_of_deleted(self, found: _Published, removal: Removal) -> None:
-        wrote = found.manifest.result.get("numOutputRows")
+    def _warn_of_deleted(self, found: Published, removal: Removal) -> None:
+        result = found.manifest.result
+        # Where a batch has several tables, nothing says which figure is this one's.
+        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
         if isinstance(wrote, int) and removal.rows < wrote:
             log.warning(
                 "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
@@ -318,14 +218,14 @@ class OpenDelta(OpenSink):
     def _commit_placed(
         self,
         snapshot: Snapshot | None,
-        placed: _Placed,
+        placed: Placed,
         columns: Columns,
         removal: Removal,
         batch: ExpectedBatch,
     ) -> bool:
         below, adds = placed.place.below, []
         for file, now in in_place(self._root / below, placed.manifest):
-            add = add_of(self._root, f"{below}/{now}", partition_values(file), batch.key)
+            add = add_of(self._root, f"{below}/{now}", partition_values(file))
             if add is not None:
                 adds.append(add)
         identity = placed.manifest.identity

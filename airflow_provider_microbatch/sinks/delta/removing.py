@@ -22,10 +22,10 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
-from airflow_provider_microbatch.sinks.delta.places import DATA, folder_of_batch
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
@@ -90,7 +90,7 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
                     )
                 left = _write_rest(root, path, key)
                 found.left.append(root / left)
-                add = add_of(root, left, values, None)
+                add = add_of(root, left, values)
                 if add is not None:
                     found.actions.append(add)
     except BaseException:
@@ -108,10 +108,17 @@ def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]
     names = [name for name in ("path", "size_bytes", "partition", "min", "max") if name in columns]
     for batch in table.select(names).to_batches(max_chunksize=1000):
         for file in batch.to_pylist():
+            if _is_of_another(unquote(file["path"]), key):
+                continue
             if all(
                 _may_be(file, name, value) for name, value in zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
             ):
                 yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
+
+
+def _is_of_another(path: str, key: BatchKey) -> bool:
+    """Whether its place says that all its rows are of another batch."""
+    return path.startswith(f"{DATA}/") and not path.startswith((folder_of_batch(key), REST))
 
 
 def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -203,7 +210,7 @@ def _write_rest(root: Path, path: str, key: BatchKey) -> str:
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    left = f"{DATA}/rest/{uuid.uuid4().hex}.parquet"
+    left = f"{REST}{uuid.uuid4().hex}.parquet"
     make_folders((root / left).parent)
     # Spark's times have 96 bits, which Arrow would take for nanoseconds: those end in the year 2262.
     with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:

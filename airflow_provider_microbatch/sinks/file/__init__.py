@@ -58,6 +58,7 @@ from airflow_provider_microbatch.sinks.file.posix import (
 )
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
 from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
+from airflow_provider_microbatch.sinks.file.strays import strays
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -182,6 +183,10 @@ class FileSink(SelfContained):
             sync(target.parent)
         return own
 
+    @property
+    def only_folder(self) -> Path | None:
+        return self.root
+
     def is_same_place(self, other: Sink) -> bool:
         return isinstance(other, FileSink) and self.folder.is_same_place(other.folder)
 
@@ -221,6 +226,10 @@ class FileSink(SelfContained):
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         with reporting("look at", batch.key):
             return differences(self._target_path(batch.key), found)
+
+    def strays(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self.root):
+            return list(strays(self.root)) if self.folder.is_here(tables) else []
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with reporting("list", self.root):

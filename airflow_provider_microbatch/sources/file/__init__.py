@@ -163,6 +163,18 @@ class FileSource(Source):
         return "max_file_age with latest_first and a limit would drop the older files for good"
 
     @property
+    def refuses_streams(self) -> str | None:
+        """A stream has its columns before a file is read; what is archived or deleted is not found by it; and it is not
+        told the credentials of a bucket."""
+        if self.schema is None:
+            return "a stream has its columns before it reads a file. Give it schema='id long, …'"
+        if self.clean_source is not None:
+            return "clean_source takes files away from where its stream looks. Leave clean_source out"
+        if is_object(self.path):
+            return "a stream of objects is not built yet. Use a path of a file system"
+        return None
+
+    @property
     def gives_up(self) -> bool:
         return self.clean_source is not None
 

@@ -90,3 +90,9 @@ class NextBatch:
         for batch in batches:
             for file in batch:
                 self.leave(file.path)
+
+
+def total(sizes: list[int | None]) -> int | None:
+    """Of all together; None if one of them is not known."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -10,6 +10,7 @@ from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
 from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Presence, is_below, locate
+from airflow_provider_microbatch.sources.file.taken import Taken
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
 log = logging.getLogger(__name__)
@@ -27,16 +28,25 @@ class Cleaner:
     :param base: the source's base. Nothing that does not lie below it is touched, and nothing through a link below it:
         the log may be another query's, or of another path, and others write there.
     :param archive: the folder to move files to; None deletes them.
+    :param taken: where it is noted beside the files.
     """
 
     def __init__(
-        self, source_log: SourceLog, record: CleaningRecord, *, place: Place, base: str, archive: str | None
+        self,
+        source_log: SourceLog,
+        record: CleaningRecord,
+        *,
+        place: Place,
+        base: str,
+        archive: str | None,
+        taken: Taken,
     ) -> None:
         self._log = source_log
         self._place = place
         self._record = record
         self._base = base
         self._archive = archive
+        self._taken = taken
 
     def clean(
         self, *, being_read: Callable[[], Collection[int]], committed: Callable[[str], Iterable[CommittedRange]]
@@ -60,7 +70,10 @@ class Cleaner:
         # and whether they are committed: who asks for a range first and then looks at the record is seen here, or sees
         # it there. Also, what a cleaner took that died is known to be taken by us.
         taken, deletes = ready, self._archive is None
-        due = self._record.change(lambda found: found.taking(taken, deletes=deletes)).due
+        begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))
+        due = begun.due
+        if not self._place.is_away(self._base):  # else nothing is to take, and the note would lie on the disk below
+            self._taken.note(begun)
         held = being_read()
         still = {number for number in ready if number in due and number not in held}
         ready = _committed({number: files[number] for number in still}, committed)

@@ -120,7 +120,7 @@ class CleaningRecord:
             wanted = change(found)
             if wanted == found:
                 return found
-            if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", _encode(wanted)):
+            if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", encode_cleaning(wanted)):
                 there = numbers(self._state.list(_FOLDER))
                 # Others may have gone on, and have removed the number that this put has taken again; a rename may have
                 # taken it along, with all there was, and then it is said once more under the name of before.
@@ -140,7 +140,7 @@ class CleaningRecord:
                 return number, self._older
             data = self._state.get(f"{_FOLDER}/{number}")
             if data is not None:  # else replaced since it was listed
-                return number, _decode(data, where=f"{self._state.location}/{_FOLDER}/{number}")
+                return number, decode_cleaning(data, where=f"{self._state.location}/{_FOLDER}/{number}")
 
     def _of_older_version(self) -> Cleaning:
         newest = max(numbers(self._state.list(_BEFORE)), default=-1)
@@ -150,7 +150,8 @@ class CleaningRecord:
         return Cleaning(done=Entries(((0, newest),)).without(kept))
 
 
-def _encode(cleaning: Cleaning) -> bytes:
+def encode_cleaning(cleaning: Cleaning) -> bytes:
+    """The record as bytes."""
     values = {
         "due": cleaning.due.runs,
         "done": cleaning.done.runs,
@@ -160,7 +161,8 @@ def _encode(cleaning: Cleaning) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode()
 
 
-def _decode(data: bytes, *, where: str) -> Cleaning:
+def decode_cleaning(data: bytes, *, where: str) -> Cleaning:
+    """What :func:`encode_cleaning` made. :raises CorruptEntryError: if it is something else."""
     try:
         values = json.loads(data)
         due, done, deleting = (

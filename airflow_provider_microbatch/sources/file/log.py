@@ -21,6 +21,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources import digest_of_range
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.path import from_url, to_url
 from airflow_provider_microbatch.stores import Store
@@ -87,6 +88,11 @@ def offset_of(number: int) -> Offset | None:
     return None if number == NOTHING else f'{{"logOffset":{number}}}'
 
 
+def entries_of(start: Offset | None, end: Offset | None) -> range:
+    """The log ids of a range."""
+    return range(log_id(start) + 1, log_id(end) + 1)
+
+
 def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bytes:
     """Entry ``number`` of the log as bytes."""
     tag = {} if lane == LIVE else {"lane": lane}
@@ -138,6 +144,16 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
         lane=fields.get("lane", LIVE),
         etag=fields.get("etag"),
     )
+
+
+def known_as(files: Iterable[PlannedFile]) -> str:
+    """Files by what they are known as outside of this log: path, size and mtime, and ETag, as they were planned."""
+    return digest_of_range(*sorted(_known_as(file) for file in files))
+
+
+def _known_as(file: PlannedFile) -> tuple[Any, ...]:
+    # Only of an object: what is on record of files says nothing of ETags.
+    return (file.path, file.size, file.mtime_ns or file.timestamp_ms, *(() if file.etag is None else (file.etag,)))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +11,31 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
+from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
+from airflow_provider_microbatch.sources.file.candidates import Candidates
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
+from airflow_provider_microbatch.sources.file.known_names import KnownNames, is_due, not_read_by_any, others
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
-from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
-from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, SourceLog, log_id, offset_of
+from airflow_provider_microbatch.sources.file.log import (
+    NOTHING,
+    PlannedFile,
+    SourceLog,
+    entries_of,
+    known_as,
+    log_id,
+    offset_of,
+)
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.place import Look
-from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, usable
+from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, not_as_read, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
+from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -61,6 +72,8 @@ class OpenFileSource(OpenSource):
         self._reads = FileReads(source, self._place, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
+        self._candidates = Candidates(source, self._place, self._seen, name=context.name, clock_ms=context.clock_ms)
+        self._taken = Taken(self._place, base=self._listing.base, name=context.name, checkpoint=context.checkpoint_id)
         self._archive = source.archive_path()
         self._order: ListingOrder | None = None
         if source.ordered:
@@ -87,6 +100,7 @@ class OpenFileSource(OpenSource):
     def has_new(self, position: Offset | None) -> bool:
         """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         start = self._checked(position)
         bound = self._bound()
         if bound is not None:
@@ -95,11 +109,16 @@ class OpenFileSource(OpenSource):
         if ahead is not None:
             return True
         starts = [None] if self._order is None else self._order.starts()
-        return any(next(self._eligible(start), None) is not None for start in starts)
+        if any(next(self._candidates.eligible(start), None) is not None for start in starts):
+            return True
+        if is_due(self._log.location):
+            self._known_names().warn(self._name)  # no plan comes to say it
+        return False
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Append the next entry to the source log, or take the one that is there."""
         self._seen.refresh()
+        self._check_nothing_forgotten()
         begin = self._checked(start)
         self._seen.save()
         bound = self._bound()
@@ -126,10 +145,21 @@ class OpenFileSource(OpenSource):
         files = self._usable(start, end)
         return self._reads.of(files, left_out=self._left_out(start, end, files))
 
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Its files, as they were planned: log ids are another log's in another checkpoint."""
+        return known_as(self._range(log_id(start), log_id(end)))
+
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """A split for each file, as soon as the columns are known."""
         files = self._usable(start, end)
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
+
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+        """The range as the first or second entry of a log of Spark's own source."""
+        files = self._usable(start, end)
+        return self._reads.stream(
+            files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
+        )
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
@@ -146,16 +176,8 @@ class OpenFileSource(OpenSource):
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """The check of :meth:`read` once more, and whether Spark has read every file that is there."""
         files = self._usable(start, end)
-        if told is None:
-            return
-        left_out = set(told["left_out"])
-        back = [one.planned.path for one in files if one.planned.path in left_out]
-        if back or told["files"] < len(files):
-            named = ", ".join(map(repr, back[:5])) or f"{len(files)} are there, {told['files']} were read"
-            raise SourceChangedError(
-                f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
-                f"the batch was read and are there now: {named}. Run the batch again, which reads them."
-            )
+        if told is not None and (why := not_as_read(files, told)) is not None:
+            raise SourceChangedError(f"source {self._name!r}: {why}")
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """What of the pinned schema, and of the partition columns, cannot be read."""
@@ -183,18 +205,25 @@ class OpenFileSource(OpenSource):
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
             return
-        cleaner = Cleaner(self._log, self._cleaning, place=self._place, base=self._listing.base, archive=self._archive)
+        cleaner = Cleaner(
+            self._log,
+            self._cleaning,
+            place=self._place,
+            base=self._listing.base,
+            archive=self._archive,
+            taken=self._taken,
+        )
         try:
             cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
             raise self._error(str(error)) from error
 
     def _held(self) -> set[int]:
-        return {number for one in self._being_read() for number in _entries(one.start, one.end)}
+        return {number for one in self._being_read() for number in entries_of(one.start, one.end)}
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
         """Have ``clean_source`` leave the files of the range where they are."""
-        kept = _entries(start, end)
+        kept = entries_of(start, end)
         self._cleaning.change(
             lambda found: replace(found, due=found.due.without(number for number in found.due if number in kept))
         )
@@ -218,7 +247,7 @@ class OpenFileSource(OpenSource):
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """Files that ``clean_source`` has deleted cannot be read again."""
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
         found = (self._locate(file, cleaned, self._place.look) for file in files if file.log_id in cleaned.done)
         why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
@@ -232,7 +261,7 @@ class OpenFileSource(OpenSource):
     def forget_after(self, end: Offset | None) -> None:
         """Remove the later entries of the source log, and what was derived from them."""
         last = log_id(end)
-        if any(number > last for number in self._cleaning.read().done):
+        if any(number > last for number in self._cleaned().done):
             raise self._error("clean_source has taken files of what is to be read again; nobody knows which.")
         try:
             self._log.remove_after(last)
@@ -268,13 +297,13 @@ class OpenFileSource(OpenSource):
         ahead = self._range(self._checked(position), self._seen.latest)
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
-            sizes += [found.size for found in self._eligible()]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+            sizes += [found.size for found in self._candidates.eligible()]
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Its files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]
-        return Figures(splits=len(sizes), bytes=_total(sizes))
+        return Figures(splits=len(sizes), bytes=total(sizes))
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """By the files' mtimes; what was planned counts as it was planned."""
@@ -300,21 +329,22 @@ class OpenFileSource(OpenSource):
         # their files would be planned again.
         self._seen.refresh()
         self._seen.refresh_by_listing()
+        self._check_nothing_forgotten()
         latest = self._seen.latest
         return FileWindow(
             interval,
             lane=self._lane,
             latest=latest,
             planned=self._log.files(latest),
-            found=self._listed(self._seen.unseen),
-            settled=self._settled(),
+            found=self._candidates.listed(self._seen.unseen),
+            settled=self._candidates.settled(),
         )
 
     def _range(self, start: int, end: int) -> list[PlannedFile]:
         return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
-        cleaned = self._cleaning.read()
+        cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end))
         try:
             look = self._place.looks([file.path for file in files if file.log_id not in cleaned.done])
@@ -328,6 +358,29 @@ class OpenFileSource(OpenSource):
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
         )
+
+    def _cleaned(self) -> Cleaning:
+        return with_noted(self._cleaning.read(), self._taken.read())
+
+    def not_read(self) -> str | None:
+        """Files that are others than the ones that were planned under their names. Looks at each file of the log."""
+        if self._source.on_changed == "read":
+            return None  # what was read of them is not on record
+        self._seen.refresh()
+        changed = others(self._log.files(self._seen.latest), self._cleaned(), self._place)
+        return not_read_by_any(changed) if changed else None
+
+    def forgotten(self) -> str | None:
+        """What is noted beside the files as taken for batches that this checkpoint does not know."""
+        why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        if why is not None:
+            self._seen.refresh_by_listing()
+            why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
+        return why
+
+    def _check_nothing_forgotten(self) -> None:
+        if (why := self.forgotten()) is not None:
+            raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
@@ -359,11 +412,11 @@ class OpenFileSource(OpenSource):
     def _append(self, limit: ReadLimit) -> bool:
         """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
-        order, began_ms, settled = self._order, self._clock_ms(), self._settled()
+        order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
         walk = None if order is None else order.walk()
-        unseen = self._seen.unseen if walk is None else walk.watched(self._seen.unseen)
+        unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
         batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
-        for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
+        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
                 walk.meet(found.path)
             if settled(found):
@@ -373,6 +426,7 @@ class OpenFileSource(OpenSource):
                 if found.mtime_ns // 1_000_000 > began_ms:
                     left_out.early(found.path)
         left_out.warn()
+        known.warn(self._name)
         files = batch.files()
         for file in files:
             self._check_readable(file.path)
@@ -385,36 +439,9 @@ class OpenFileSource(OpenSource):
             order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
         return bool(files)
 
-    def _eligible(self, start: str | None = None) -> Iterator[FoundFile]:
-        """Files that may be planned now, in no order."""
-        return filter(self._settled(), self._candidates(self._seen.unseen, start))
-
-    def _candidates(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
-        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
-        file whose time lies in the future would make all that come after it too old for good.
-
-        :param left_out: is told of those that never may.
-        """
-        source, oldest_ms = self._source, None
-        if source.max_file_age is not None and self._seen.newest_ms is not None:
-            oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
-        for found in self._listed(wanted, start):
-            if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
-                yield found
-            elif left_out is not None:
-                left_out.old(found.path)
-
-    def _settled(self) -> Callable[[FoundFile], bool]:
-        """Whether a file has been quiet for long enough, as of now, to be whole."""
-        age = self._source.min_file_age
-        youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
-        return lambda file: youngest is None or file.mtime_ns <= youngest
-
-    def _listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
-        try:
-            yield from self._place.files(self._listing, wanted, start=start)
-        except (SourceError, OSError) as error:
-            raise self._error(str(error)) from error
+    def _known_names(self) -> KnownNames:
+        newest_ms = self._seen.newest_ms if self._source.clean_source else None
+        return KnownNames(self._log, self._cleaned(), self._place, latest=self._seen.latest, newest_ms=newest_ms)
 
     def _check_readable(self, path: str) -> None:
         try:
@@ -440,7 +467,7 @@ class OpenFileSource(OpenSource):
         Without the pin, a later call takes up entries of a call that died and adds what is there by then; two calls
         at once share entries. The first pin holds.
         """
-        for batch in self._limits().cut(self._eligible()):
+        for batch in self._limits().cut(self._candidates.eligible()):
             for file in batch:
                 self._check_readable(file.path)
             if not self._log.add(self._seen.latest + 1, batch):
@@ -454,13 +481,3 @@ class OpenFileSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
-
-
-def _entries(start: Offset | None, end: Offset | None) -> range:
-    """The log ids of a range."""
-    return range(log_id(start) + 1, log_id(end) + 1)
-
-
-def _total(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None

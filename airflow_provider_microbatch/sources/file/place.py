@@ -12,10 +12,16 @@ from airflow_provider_microbatch.sources.file.log import PlannedFile
 Look = Callable[[str], FoundFile | None]
 """What is at a path now; None if nothing is."""
 
+NOTES = ".microbatch_cleaned"
+"""A hidden name, which no listing shows: what lies below is no data."""
+
 
 class Place(ABC):
     """Methods raise :class:`~airflow_provider_microbatch.exceptions.SourceError` for what a person can mend; the source
     adds its name."""
+
+    lookups = 1_000
+    """So many paths at most are looked at for no more than a warning."""
 
     @property
     @abstractmethod
@@ -67,6 +73,25 @@ class Place(ABC):
         :raises FileNotFoundError: if it is gone.
         :raises FileExistsError: if something lies at its place in the archive.
         :raises OSError: if it cannot be done.
+        """
+
+    def note_path(self, base: str, name: str) -> str:
+        """Where a note about the files below ``base`` lies, for :meth:`read_note` and :meth:`write_note`."""
+        return f"{base.rstrip('/')}/{NOTES}/{name}"
+
+    @abstractmethod
+    def read_note(self, path: str) -> bytes:
+        """What is noted there.
+
+        :raises FileNotFoundError: if nothing is.
+        :raises OSError: if it cannot be read.
+        """
+
+    @abstractmethod
+    def write_note(self, path: str, data: bytes) -> None:
+        """Put this in place of what is noted there, all of it or nothing; durable on return.
+
+        :raises OSError: if it cannot be written.
         """
 
     def requires(self) -> Requirements:

@@ -5,27 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.held_folder import opened
+from airflow_provider_microbatch.sources.file.folders import check_folders
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, Unseen
 from airflow_provider_microbatch.sources.file.log import PlannedFile
-from airflow_provider_microbatch.sources.file.overlap import lists_below
 from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import archived_path, is_below
-from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 
 log = logging.getLogger(__name__)
-
-
-def is_listed(listing: Listing, archive: Path) -> bool:
-    """Whether the source comes upon what is archived there, by a link too: it would be read again, and archived one
-    level deeper, at each run. By their letters alone that is refused when the DAG is parsed."""
-    real, base = archive.resolve(), Path(listing.base).resolve()
-    return real.is_relative_to(base) and lists_below(listing, str(Path(listing.base) / real.relative_to(base)))
 
 
 class PosixPlace(Place):
@@ -37,15 +30,7 @@ class PosixPlace(Place):
 
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
         """Is the base there, and may this user list it (and remove from it, if files are cleaned)?"""
-        base = Path(listing.base)
-        try:
-            _check_folder(base, cleans=cleans, allow_table=listing.allow_table)
-            if archive is not None:
-                _check_archive(listing, Path(archive), base.stat().st_dev)
-        except OSError as error:
-            raise SourceError(f"cannot look at {error.filename!r}: {error.strerror}. Give this user the right.") from (
-                error
-            )
+        check_folders(listing, archive, cleans=cleans)
 
     def files(self, listing: Listing, unseen: Unseen, *, start: str | None) -> Iterator[FoundFile]:
         """By the walk."""
@@ -119,6 +104,37 @@ class PosixPlace(Place):
             else:
                 _move(archived_path(file.path, base=base, archive=archive), archive, name, folder)
 
+    def note_path(self, base: str, name: str) -> str:
+        """Below the base; where that is a file, beside it."""
+        return super().note_path(str(Path(base).parent) if Path(base).is_file() else base, name)
+
+    def read_note(self, path: str) -> bytes:
+        """Through no link below the folder that the user names, as others may write there."""
+        notes = Path(path).parent
+        with opened(str(notes.parent), [notes.name]) as folder:
+            file = os.open(Path(path).name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with os.fdopen(file, "rb") as note:
+                return note.read()
+
+    def write_note(self, path: str, data: bytes) -> None:
+        """By a rename, through no link, as in :meth:`read_note`."""
+        notes, temporary = Path(path).parent, f".{uuid.uuid4().hex}.tmp"
+        with opened(str(notes.parent), [notes.name], make=True) as held:
+            # What is held may be no more than searched; to have it on disk takes one that is open for reading.
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=held)
+            try:
+                file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
+                with os.fdopen(file, "wb") as written:
+                    written.write(data)
+                    written.flush()
+                    os.fsync(written.fileno())
+                os.replace(temporary, Path(path).name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                os.close(folder)
+
 
 def _move(target: str, archive: str, name: str, folder: int) -> None:
     *below, new = Path(target).relative_to(archive).parts
@@ -132,40 +148,7 @@ def _move(target: str, archive: str, name: str, folder: int) -> None:
             raise FileExistsError(0, f"{target!r} exists already")
 
 
-def _check_folder(base: Path, *, cleans: bool, allow_table: bool) -> None:
-    folder = base if base.is_dir() else base.parent
-    if not base.exists():
-        raise SourceError(f"path {str(base)!r} does not exist. Create it or correct the path.")
-    if not _may(base, os.R_OK) or not _may(folder, os.R_OK | os.X_OK):
-        raise SourceError(f"path {str(base)!r} may not be read by this user. Give it read and search rights.")
-    if (base / "_spark_metadata").is_dir():
-        raise SourceError(
-            f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
-            "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
-        )
-    if not allow_table and (table := table_around(folder)) is not None:
-        raise SourceError(why_not(table))
-    if cleans and not _may(folder, os.W_OK | os.X_OK):
-        raise SourceError(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
-
-
-def _check_archive(listing: Listing, archive: Path, device: int) -> None:
-    existing = archive
-    while not existing.exists():
-        existing = existing.parent
-    if is_listed(listing, archive):
-        raise SourceError(f"archive_dir {str(archive)!r} leads by a link to what it lists. Put it elsewhere.")
-    if not existing.is_dir() or not _may(existing, os.W_OK | os.X_OK):
-        raise SourceError(f"archive_dir {str(archive)!r} cannot be written by this user. Give it write rights.")
-    if existing.stat().st_dev != device:
-        raise SourceError(f"archive_dir {str(archive)!r} is on another file system; a rename cannot move files there.")
-
-
 def _folder(path: str, base: str) -> str:
     """The folder that a planned file's being there depends on: the base, or its own where that is the file itself, or
     where the source has another base by now."""
     return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here
-
-
-def _may(path: Path, mode: int) -> bool:
-    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
@@ -33,6 +34,9 @@ class Located:
     :param base: the source's base, or the archive, whichever ``path`` lies under.
     :param path: where it is now; None if it is gone.
     :param found: what is there now, for messages.
+    :param size: of what is there now, if that is not as planned, bytes.
+    :param mtime_ns: likewise, nanoseconds since the epoch.
+    :param etag: likewise, of an object.
     """
 
     planned: PlannedFile
@@ -40,6 +44,49 @@ class Located:
     base: str
     path: str | None = None
     found: str = ""
+    size: int | None = None
+    mtime_ns: int | None = None
+    etag: str | None = None
+
+
+def as_found(located: Iterable[Located]) -> list[list[object]]:
+    """Path, size, mtime and, of objects, ETag of those files that are not as planned, in order: what a read has read of
+    them."""
+    changed = (one for one in located if one.presence is Presence.CHANGED)
+    return sorted(
+        [one.planned.path, one.size, one.mtime_ns, *([] if one.etag is None else [one.etag])] for one in changed
+    )
+
+
+def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
+    """That files are others than a read has read, in words; both as :func:`as_found`."""
+    others = {(str(path), *what) for path, *what in now} ^ {(str(path), *what) for path, *what in read}
+    named = sorted(others, key=str)
+    paths = list(dict.fromkeys(path for path, *_ in named))[:_NAMED]
+    return (
+        f"planned file(s) changed while the batch was read: {', '.join(map(repr, paths))}. Run the batch again, which "
+        "reads them as they are then; min_file_age keeps files back that are still being written."
+    )
+
+
+def not_as_read(files: Sequence[Located], told: Mapping[str, Any]) -> str | None:
+    """Why a read has not read what is there now, in words; None if it has.
+
+    :param files: of its range, those that are there.
+    :param told: by the read.
+    """
+    left_out = set(told["left_out"])
+    back = [one.planned.path for one in files if one.planned.path in left_out]
+    if back or told["files"] < len(files):
+        named = ", ".join(map(repr, back[:_NAMED])) or f"{len(files)} are there, {told['files']} were read"
+        return (
+            f"{len(back) or len(files) - told['files']} planned file(s) were missing when the batch was read and are "
+            f"there now: {named}. Run the batch again, which reads them."
+        )
+    now = as_found(files)
+    if (read := told.get("as_found", now)) != now:
+        return _changed_meanwhile(read, now)
+    return None
 
 
 def archived_path(path: str, *, base: str, archive: str) -> str:
@@ -87,7 +134,16 @@ def locate(
         is_copy = root != base and file.etag is not None
         if file.size == found.size if is_copy else file.is_as_planned(found.size, found.mtime_ns, found.etag):
             return Located(file, Presence.AS_PLANNED, root, path)
-        changed = changed or Located(file, Presence.CHANGED, root, path, _difference(file, found))
+        changed = changed or Located(
+            file,
+            Presence.CHANGED,
+            root,
+            path,
+            _difference(file, found),
+            size=found.size,
+            mtime_ns=found.mtime_ns,
+            etag=found.etag,
+        )
     return changed or Located(file, Presence.GONE, base)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.runtime.job import Read, Requirements
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
-from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.log import PlannedFile, offset_of
+from airflow_provider_microbatch.sources.file.path import to_url
 from airflow_provider_microbatch.sources.file.place import Place
-from airflow_provider_microbatch.sources.file.present import Located, partition_groups
+from airflow_provider_microbatch.sources.file.present import Located, as_found, partition_groups
 
 _READER = "airflow_provider_microbatch.runtime.files:read"
+_STREAM = "airflow_provider_microbatch.runtime.files:stream"
 _JOINS = "airflow_provider_microbatch.runtime.files:joined"
 
 
@@ -57,6 +61,7 @@ class FileReads:
                 "groups": self._groups(files),
                 "left_out": list(left_out),
                 "secrets": self._secret_names,
+                "as_found": as_found(files),
             },
             requires=self._requires,
         )
@@ -69,6 +74,33 @@ class FileReads:
     @cached_property
     def _requires(self) -> Requirements:
         return self._place.requires()
+
+    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
+        """The files as a stream reads them.
+
+        The log that Spark is shown has what is before the range as one entry that names nothing, however long the
+        history is: a query that runs one batch asks for no more.
+
+        :param path: what the source lists.
+        :param begins: nothing was read before.
+        """
+        read = self.of(files, left_out=left_out)
+        number = 0 if begins else 1
+        there = [one.path for one in files if one.path is not None]
+        lines = [
+            json.dumps({"path": to_url(one), "timestamp": 0, "batchId": number}, separators=(",", ":")) for one in there
+        ]
+        log = {str(number): "\n".join(["v1", *lines])} if lines else {}
+        if not begins:
+            log["0"] = "v1"
+        return Stream(
+            reader=_STREAM,
+            arguments={key: read.arguments[key] for key in ("name", "format", "schema", "options")} | {"path": path},
+            start=None if begins else offset_of(0),
+            end=offset_of(number if lines else number - 1),
+            log=log,
+            told={"files": len(there), "left_out": list(left_out)},
+        )
 
     def splits(self, files: Sequence[Located], *, left_out: Sequence[str]) -> list[Split]:
         """One for each file, and one for those that are gone.

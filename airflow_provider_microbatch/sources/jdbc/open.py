@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import (
+    UNLIMITED,
+    Figures,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+    digest_of_range,
+)
 from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot, tls
@@ -61,6 +68,11 @@ class OpenJdbcSource(OpenSource):
                 f"if many transactions are rolled back, set late_seconds below {self._source.late_seconds}."
             )
         return end.text()
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The table, and the numbers."""
+        spans = [] if end is None else self._place(end).spans(self._place(start).number)
+        return digest_of_range(self._source.location(), self._source.column, spans)
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         begin = self._place(start)

@@ -10,7 +10,14 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import (
+    UNLIMITED,
+    Figures,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+    digest_of_range,
+)
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
 from airflow_provider_microbatch.sources.kafka.access import Access
@@ -157,6 +164,10 @@ class OpenKafkaSource(OpenSource):
         before = Pieces.from_json((told or {}).get("left_out", {}), where="what a reader told")
         lost = self._named(lambda: planned - self._there(planned)) - before
         return f"gone before they were read, and left out: {_words(lost)}" if lost else None
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Cluster, topics and offsets."""
+        return digest_of_range(self._source.location(), self._pieces(start, end).to_json())
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """Are the topics those that were planned, still, and has Spark read the range?"""

@@ -10,7 +10,14 @@ from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import mask, refusal
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import (
+    UNLIMITED,
+    Figures,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+    digest_of_range,
+)
 from airflow_provider_microbatch.sources.polling.offsets import decoded, encoded, same
 
 if TYPE_CHECKING:
@@ -77,6 +84,11 @@ class OpenPollingSource(OpenSource):
             },
             requires=self._asked("requirements", self._source.requirements),
         )
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The class, its fields, and its offsets."""
+        begin = self._begin(start)
+        return digest_of_range(class_path(type(self._source)), self._fields(), decoded(begin), decoded(end))
 
     def rows(self, start: Offset | None, end: Offset | None) -> Iterator[Sequence[Any] | Mapping[str, Any]]:
         begin = self._begin(start)

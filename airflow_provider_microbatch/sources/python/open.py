@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.python.order import is_after
 from airflow_provider_microbatch.sources.python.resident import RESIDENTS, Planner
 
@@ -66,6 +66,11 @@ class OpenPythonSource(OpenSource):
             },
             requires=Requirements(modules=(self._source.module,) if self._source.travels else ()),
         )
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The data source, its options, and its offsets."""
+        begin = self.initial_offset() if start is None else start
+        return digest_of_range(self._source.source, dict(self._source.options), _position(begin), _position(end))
 
     def rows(self, start: Offset | None, end: Offset | None) -> Iterator[Sequence[Any] | Mapping[str, Any]]:
         if end is not None and start != end:

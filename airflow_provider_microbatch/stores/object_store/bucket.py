@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.credentials import Opened, open_client
-from airflow_provider_microbatch.stores.object_store.failures import Failure
+from airflow_provider_microbatch.stores.object_store.failures import Failure, refused_key
 from airflow_provider_microbatch.stores.object_store.forks import library
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ class Bucket:
             except (errors.GenericError, errors.PermissionDeniedError, errors.UnauthenticatedError, OSError) as error:
                 failure = Failure.of(error)
             except (errors.BaseError, ValueError) as error:
+                key = refused_key(error)
                 raise CheckpointError(
-                    f"cannot {doing} {path!r} of {self.address.of} {self.address}: the client takes no such key "
-                    f"({type(error).__name__})."
+                    f"cannot {doing} {path!r} of {self.address.of} {self.address}: the client takes no such key"
+                    + (f" ({type(error).__name__})." if key is None else f" as {key!r}. Give the object another one.")
                 ) from None
             if failure.is_of_credentials and not renewed:
                 renewed = True

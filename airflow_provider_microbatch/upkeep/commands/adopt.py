@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -19,7 +20,7 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
 
     Only a batch that is planned can adopt: its range is what is not read then, and a person can look at it.
 
-    :param allow_skip: adopt also what was made of another amount than is planned.
+    :param allow_skip: adopt also what nothing proves to be made of the very data that is planned.
     :raises MaintenanceError: if it is not planned, or nothing is in the table under its number.
     """
     checkpoint = drafting.checkpoint
@@ -54,7 +55,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
         raise MaintenanceError(
             f"batch {key}: {'; '.join(others)}. Adopted, what is planned and is not in the output would be read by no "
             f"batch, and end in no table. `microbatch rewind {checkpoint.location} --to {key.id - 1} --drop-output` "
-            "takes the output out and has all of it read; with --allow-skip it is adopted all the same."
+            "takes the output out and has all of it read; with --allow-skip it is adopted all the same, by whoever "
+            "knows that its rows are those of what is planned."
         )
     whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
     path = f"adopted/{Adoptions.path(key)}"
@@ -71,17 +73,35 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
 
 
 def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Manifest) -> Iterator[str]:
-    """Where the output tells that it was made of another amount than is planned, in the words of the source."""
-    told = manifest.result.get("read")
+    """What does not prove that the output was made of the very data that is planned. As much of it is no proof."""
+    told = manifest.made_of
     for name in ranges.ends:
-        read = told.get(name) if isinstance(told, dict) else None
-        if not isinstance(read, dict):
-            continue  # of a version that did not tell, or a source that does not
+        if ranges.starts.get(name) == ranges.ends[name]:
+            continue
         try:
             source = recorded.source(name, lane=key.lane)
-            planned = {} if source is None else source.in_words(*ranges.of(name))
-        except MicroBatchError:
-            continue  # nobody can tell here
-        for word, count in planned.items():
-            if type(read.get(word)) is int and read[word] != count:
-                yield f"{count} {word} of source {name!r} are planned, and the output was made of {read[word]}"
+            planned = None if source is None else source.known_as(*ranges.of(name))
+            amount = {} if source is None else source.in_words(*ranges.of(name))
+        except MicroBatchError as error:
+            yield f"which data of source {name!r} is planned cannot be told: {error}"
+            continue
+        if planned is None:
+            yield f"source {name!r} cannot tell whether the output was made of what is planned of it"
+        elif name not in told:
+            yield f"the output does not tell what of source {name!r} it was made of: an older version wrote it"
+        elif told[name] != planned:
+            yield _other_data(name, amount, manifest.result)
+    for name in sorted({*told} - {one for one, end in ranges.ends.items() if end != ranges.starts.get(one)}):
+        yield f"the output was made of data of source {name!r} too, of which nothing is planned"
+
+
+def _other_data(name: str, amount: Mapping[str, int], result: Mapping[str, Any]) -> str:
+    """That the output was made of other data, and of how much where that is known."""
+    planned = " and ".join(f"{count} {word}" for word, count in amount.items()) or "other data"
+    told = result.get("read")
+    read = told.get(name) if isinstance(told, Mapping) else None
+    counts = {word: read[word] for word in amount if type(read.get(word)) is int} if isinstance(read, Mapping) else {}
+    made_of = " and ".join(f"{count} {word}" for word, count in counts.items())
+    return f"of source {name!r} {planned} are planned, and the output was made of others" + (
+        f" ({made_of})" if made_of else ""
+    )

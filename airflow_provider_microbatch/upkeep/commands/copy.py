@@ -12,7 +12,7 @@ from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open, is_open
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_ahead
-from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.site import alive, check_no_state
 
 
 def plan_copy(drafting: Drafting, *, target: str) -> Plan:
@@ -28,6 +28,7 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
     identity = checkpoint.identity()
     if identity is None:
         raise MaintenanceError(f"{here} has no 'metadata', so it has no id to move along: nothing ever ran there.")
+    check_no_state(checkpoint)
     found = place.list("")
     if found:
         raise MaintenanceError(

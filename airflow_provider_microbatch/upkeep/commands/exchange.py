@@ -15,7 +15,7 @@ from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, alive
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, alive, check_no_state
 from airflow_provider_microbatch.upkeep.commands.steps import Copy
 
 _IDENTITY = "microbatch/identity"
@@ -30,6 +30,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     """
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
+    check_no_state(checkpoint)
     place = open_store(target)
     _check_empty(place)
     if place.for_spark is None:

@@ -50,11 +50,10 @@ def _below(store: Store, path: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyTo:
-    """Copy all that moves along, entry by entry, and look at each of them again at the new place. Nobody can begin
-    anything there: it says that the checkpoint is on its way, and has no ``metadata``.
+class _OfAMove:
+    """What the steps of one move have in common, in the order in which they are written down.
 
-    :param source: the place it leaves.
+    :param source: the place the checkpoint leaves.
     :param target: the place it comes to.
     :param checkpoint: its id.
     :param by: user and host.
@@ -62,14 +61,20 @@ class CopyTo:
     :param why: the reason, for people.
     """
 
-    kind: ClassVar[str] = "copy to"
-
     source: str
     target: str
     checkpoint: str
     by: str
     at_ms: int
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTo(_OfAMove):
+    """Copy all that moves along, entry by entry, and look at each of them again at the new place. Nobody can begin
+    anything there: it says that the checkpoint is on its way, and has no ``metadata``."""
+
+    kind: ClassVar[str] = "copy to"
 
     @property
     def what(self) -> str:
@@ -124,18 +129,11 @@ class CopyTo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leave:
+class Leave(_OfAMove):
     """Say at the old place that the checkpoint has gone. From here on nobody goes on there, whatever becomes of the
-    command. Parameters as those of :class:`CopyTo`."""
+    command."""
 
     kind: ClassVar[str] = "leave"
-
-    source: str
-    target: str
-    checkpoint: str
-    by: str
-    at_ms: int
-    why: str
 
     @property
     def what(self) -> str:
@@ -161,17 +159,10 @@ class Leave:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Open:
-    """Let the new place be used. Parameters as those of :class:`CopyTo`."""
+class Open(_OfAMove):
+    """Let the new place be used."""
 
     kind: ClassVar[str] = "open"
-
-    source: str
-    target: str
-    checkpoint: str
-    by: str
-    at_ms: int
-    why: str
 
     @property
     def what(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -339,8 +340,18 @@ def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf
     try:
         attempt = checkpoint.attempts.get(key, epoch)
         if attempt is not None:
-            return sign_of_life(checkpoint, attempt, engine_of, parked=parked)
+            # However long it has been an orphan: a command fences it, and stops nothing.
+            return sign_of_life(checkpoint, attempt, engine_of, parked=parked, orphan_seconds=math.inf)
         seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
     except CheckpointError:
         return None  # torn: what cannot be read is what `repair` is for, and its holder could not read it either
     return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
+
+
+def check_no_state(checkpoint: Checkpoint) -> None:
+    """:raises MaintenanceError: if it would be left behind, and whoever goes on would begin with none."""
+    if checkpoint.keeps_state:
+        raise MaintenanceError(
+            f"{checkpoint.location} keeps state of its batches (stateful=True), which cannot be taken along. Nothing "
+            "was done. Begin a checkpoint and a table of their own there, which read from the beginning."
+        )

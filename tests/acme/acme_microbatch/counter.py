@@ -21,6 +21,7 @@ from airflow_provider_microbatch.sources import (
     Source,
     SourceContext,
     Split,
+    digest_of_range,
 )
 
 
@@ -73,6 +74,9 @@ class OpenCounter(OpenSource):
 
     def read(self, start: str | None, end: str | None) -> Read:
         return self._read(start=_number(start), end=_number(end), path=str(self._path()))
+
+    def known_as(self, start: str | None, end: str | None) -> str | None:
+        return digest_of_range(str(self._path()), _number(start), _number(end))
 
     def splits_of(self, start: str | None, end: str | None) -> Sequence[Split]:
         begin, last, block = _number(start), _number(end), self._source.block

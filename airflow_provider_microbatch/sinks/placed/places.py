@@ -18,15 +18,23 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, rename_new, sync, write_mark
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
 
 DATA = "microbatch"
 """The folder of all files of batches. Its name is not hidden: VACUUM has to find what the log no longer names."""
+REST = f"{DATA}/rest/"
+"""Below it lies what is left of files that had rows of a batch which was taken out."""
 
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
+_PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
+"""Paths of which every reader and writer has one spelling. delta-rs encodes an umlaut in the log; Spark's VACUUM lists
+the file as it is called, finds no such name there, and removes it."""
+
+
 _TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
 _LOCKS = 1024
 
@@ -136,3 +144,27 @@ class Places:
 def folder_of_batch(key: BatchKey) -> str:
     """Below it lie, relative to the table's folder, files that have rows of that batch and of no other."""
     return f"{DATA}/{key.lane}/{key.id}/"
+
+
+def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Give files a plain path where Spark's has other signs. Idempotent.
+
+    :param folder: where they lie.
+    :return: for each file its path in the manifest, and the one below ``folder`` that it has now.
+    :raises SinkError: if one is missing, or is not as long as it was: somebody else was there.
+    """
+    for number, (file, size) in enumerate(sorted(manifest.files.items())):
+        now = file if _PLAIN.fullmatch(file) else f"part-{number:05}.parquet"
+        path = folder / now
+        if now != file and (folder / file).exists():
+            (folder / file).rename(path)
+        found = path.lstat().st_size if path.is_file() and not path.is_symlink() else None
+        if found != size:
+            what = "is gone" if found is None else f"has {found} bytes, not {size}"
+            raise SinkError(
+                f"{path} {what}: somebody removed or changed what batch {manifest.key} attempt {manifest.epoch} wrote "
+                "(a clean-up of the table that keeps less than a day?). It was not published; run the batch again."
+            )
+        yield file, now
+    # Also what an earlier try has renamed: the log must not outlive, in a power cut, a name that it has.
+    sync(folder)

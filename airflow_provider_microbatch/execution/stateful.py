@@ -1,0 +1,206 @@
+"""Batches that keep state: from which a batch goes on, and what of a checkpoint's state nobody needs any more."""
+
+from __future__ import annotations
+
+import logging
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
+from airflow_provider_microbatch.runtime.streaming_folder import remove_folder
+from airflow_provider_microbatch.runtime.streaming_job import Streaming
+from airflow_provider_microbatch.sinks import Manifest, OpenSink
+
+STATES_KEPT = 100
+"""Batches that may be gone back to where the logs keep all: Spark's own number."""
+
+log = logging.getLogger(__name__)
+
+STATE = "state"
+"""Folder of the checkpoint, where Spark looks for it: all attempts' files of state, by ids."""
+
+ATTEMPTS = "streaming"
+"""Folder of the checkpoint: for each attempt that runs, the checkpoint that Spark is shown."""
+
+_ID = re.compile(r"[0-9a-fA-F-]{36}")
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def streaming_of(
+    planned: PlannedBatch,
+    attempt: Attempt,
+    *,
+    pipeline: Pipeline,
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    sink: OpenSink,
+) -> Streaming:
+    """How an attempt runs a stateful batch.
+
+    :raises CheckpointError: if the checkpoint is where Spark's driver finds no folder, if the state of the batch before
+        is not known, or if a later batch has gone on from this one.
+    """
+    folder = local_folder(checkpoint)
+    check_is_newest(checkpoint, planned.key)
+    identity = checkpoint.identity()
+    assert identity is not None, "a batch is planned"
+    before = state_before(planned, checkpoint=checkpoint, sink=sink)
+    if before is not None:
+        _check_partitions(pipeline, before, checkpoint)
+    return Streaming(
+        folder=str(folder / ATTEMPTS / f"{attempt.key.id}-{attempt.epoch}"),
+        state=str(folder / STATE),
+        query_id=identity.query_id,
+        output_mode=pipeline.output_mode,
+        sources=sources.streams(planned.ranges),
+        before=before,
+    )
+
+
+def local_folder(checkpoint: Checkpoint) -> Path:
+    """The checkpoint's folder.
+
+    :raises CheckpointError: if it lies in no file system of this host.
+    """
+    address = checkpoint.for_spark
+    if address is None or not address.startswith("file:///"):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.location}: a stateful pipeline keeps its checkpoint in a file system that the "
+            "task and Spark share (attempts share state by a link, and other stores have none). Give it a path."
+        )
+    return Path(address.removeprefix("file://"))
+
+
+def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
+    """What an attempt told of its state; None if it kept none. Ids become names of files: they are checked.
+
+    :raises CheckpointError: if it is nothing that Spark tells.
+    """
+    state = result.get("state")
+    if state is None:
+        return None
+    good = (
+        isinstance(state, Mapping)
+        and isinstance(state.get("conf"), Mapping)
+        and type(state.get("nextWatermarkMs")) is int
+        and _are_ids(state.get("ids"))
+        and (state.get("base") is None or _are_ids(state["base"]))
+    )
+    if not good:
+        raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
+    found: Mapping[str, Any] = state
+    return found
+
+
+def _are_ids(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(operator.isdecimal() and all(map(_ID.fullmatch, flat(ids))) for operator, ids in value.items())
+
+
+def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSink) -> Mapping[str, Any] | None:
+    """From where a batch goes on: the state of the attempt whose output of the batch before is published. Asked of the
+    sink, which is what decides between two attempts, also of a replay that died before it was answered.
+
+    :raises CheckpointError: if nobody tells.
+    """
+    key = planned.key
+    if key.id == 0:
+        return None
+    before = load_batch(checkpoint, BatchKey(key.lane, key.id - 1))
+    published = sink.contains(expected(checkpoint, before.identity))
+    commit = checkpoint.lane(key.lane).commit_of(before.key.id)
+    result = published.result if published is not None else commit.progress if commit is not None else {}
+    state = state_of(result, where=f"batch {before.key} of {checkpoint.location}")
+    if state is None:
+        raise CheckpointError(
+            f"batch {before.key} of {checkpoint.location} has kept no state: it was made before the pipeline was "
+            "stateful. Give the stateful pipeline a checkpoint and a table of its own."
+        )
+    return state
+
+
+def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    wanted, kept = pipeline.conf.get(_PARTITIONS), before["conf"].get(_PARTITIONS)
+    if wanted is not None and wanted != kept:
+        raise CheckpointError(
+            f"pipeline {pipeline.name!r} asks for {_PARTITIONS}={wanted}, and the state in {checkpoint.location} lies "
+            f"in {kept} partitions: rows of a key would be looked for where they are not. Put {kept} back, or begin a "
+            "new checkpoint and table with the new number."
+        )
+
+
+def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
+    """:raises CheckpointError: if a later batch is planned, which has gone on, or goes on, from the batch's state."""
+    newest = checkpoint.lane(key.lane).offset_log.latest_id()
+    if newest is not None and newest > key.id:
+        raise CheckpointError(
+            f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
+            f"gone on: run again by itself it would contradict them. `microbatch rewind {checkpoint.location} "
+            f"--to {key.id - 1}` shows what it would undo, and the next runs make these batches again."
+        )
+
+
+def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
+    """:raises CheckpointError: if the batch with this result has kept state, and is not the newest."""
+    if result.get("state") is not None:
+        check_is_newest(checkpoint, key)
+
+
+def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
+    """The watermark of the batch after this one, milliseconds since the epoch: Spark's, if it kept state."""
+    state = state_of(manifest.result, where=f"batch {planned.key}")
+    return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])
+
+
+def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest, *, kept: int | None) -> None:
+    """What the commit of a batch that kept state makes superfluous is removed. Nothing of it fails the batch.
+
+    :param kept: so many batches the logs keep; None, all.
+    """
+    if manifest.result.get("state") is None:
+        return
+    try:
+        _drop_folders(checkpoint, key.id, manifest.epoch)
+        _drop_files(checkpoint, key, kept=kept)
+    except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        log.warning("Batch %s: of its state something could not be removed: %s", key, error)
+
+
+def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
+    """Remove what killed attempts left of the checkpoints that Spark was shown, up to the one that is committed. One
+    that still runs loses its batch with it, which is not published any more."""
+    folder = local_folder(checkpoint) / ATTEMPTS
+    for path in folder.iterdir() if folder.is_dir() else ():
+        batch, _, attempt = path.name.partition("-")
+        if batch.isdecimal() and attempt.isdecimal() and (int(batch), int(attempt)) <= (committed, epoch):
+            remove_folder(str(path))
+
+
+def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None) -> None:
+    commits, newest = checkpoint.lane(key.lane).commit_log, key.id
+    oldest = max(newest - (kept or STATES_KEPT) + 1, 0)
+    ids: dict[int, frozenset[str]] = {}
+    for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
+        entry = commits.get(number)
+        state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
+        if state is not None and state["base"] is not None:
+            ids[number - 1] = frozenset(flat(state["base"]))
+    # Whoever goes on from the newest batch, or replays it, has begun since the one before was committed.
+    before = commits.get(newest - 1) if newest > 0 else None
+    cut = 0 if before is None else (before.committed_ms or 0) - MARGIN_MS
+    remove_unneeded(
+        local_folder(checkpoint) / STATE, Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
+    )

@@ -1,0 +1,240 @@
+"""Runs one planned batch by Spark's own streaming engine, which keeps the state of its operators.
+
+Not for Spark Connect: the query's plan tells the order of its sources, and only the driver's own JVM shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.streaming_folder import read_commit, remove_folder, write_folder
+from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("microbatch")
+
+SOURCE = "microbatchsource"
+"""Option of a stream that names its source in the query's plan."""
+
+SNAPSHOT_EVERY = 10
+"""Batches between two whole uploads of RocksDB; those between upload what they changed."""
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STATE = "spark.sql.streaming.stateStore."
+_NEVER = "1000000000"
+_METADATA_CLASSES = (
+    "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
+    "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata",
+)
+
+
+def open_streams(
+    spark: SparkSession, streaming: Streaming, load: Callable[[str], Callable[..., Any]]
+) -> dict[str, Any]:
+    """A streaming frame for each source, by name.
+
+    :raises BatchFailure: with Spark Connect, or if a stream cannot be opened.
+    """
+    if "connect" in type(spark).__module__:
+        raise BatchFailure(
+            "runtime",
+            "a stateful pipeline runs by spark-submit: a Spark Connect server does not show in which order a query has "
+            "its sources. Give the operator a connection of type spark",
+        )
+    frames = {}
+    for name, stream in streaming.sources.items():
+        with failing_as("read", where=f"source {name!r}"):
+            frames[name] = load(stream.reader)(spark, {**stream.arguments, "tag": {SOURCE: name}})
+    return frames
+
+
+def run_query(
+    spark: SparkSession, job: Job, result: DataFrame, write: Callable[[DataFrame], None]
+) -> tuple[dict[str, Any], bool, dict[str, Any]]:
+    """Run the batch as one of a streaming query, which ends with it.
+
+    :param result: what the transform made of the streams.
+    :param write: called once, with the batch's rows.
+    :return: what the next batch goes on from; whether Spark asks for one without data; the query's progress.
+    :raises BatchFailure: as the transform or the write do.
+    """
+    streaming = job.streaming
+    assert streaming is not None
+    if not result.isStreaming:
+        raise BatchFailure(
+            "transform",
+            "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
+            "batch.sources, or leave out stateful=True",
+        )
+    before = streaming.before
+    with failing_as("runtime"):
+        _keep_state_by_ids(spark, job.batch_id)
+        conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        uses, names = _in_order(result, streaming.sources)
+        write_folder(
+            streaming,
+            [streaming.sources[name] for name in uses],
+            [streaming.sources[name] for name in names],
+            batch_id=job.batch_id,
+            watermark_ms=job.watermark_ms,
+            timestamp_ms=job.batch_timestamp_ms,
+            conf=conf,
+        )
+    try:
+        query = _run(streaming, job, result, write)
+        with failing_as("runtime"):
+            commit = read_commit(streaming.folder, job.batch_id)
+            another = _asks_for_another(query, commit, job)
+            progress = query.lastProgress
+    finally:
+        remove_folder(streaming.folder)
+    state = {
+        "ids": commit["stateUniqueIds"] or {},
+        "base": before["ids"] if before is not None else None,
+        "conf": conf,
+        "nextWatermarkMs": commit["nextBatchWatermarkMs"],
+    }
+    return state, another, _figures(progress, names)
+
+
+def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[DataFrame], None]) -> Any:
+    failures: list[BatchFailure] = []
+
+    def write_batch(frame: DataFrame, batch_id: int) -> None:
+        try:
+            if batch_id != job.batch_id:
+                raise BatchFailure(
+                    "runtime",
+                    f"Spark's streaming engine ran batch {batch_id}, and batch {job.batch_id} was planned. Nothing of "
+                    "it was written. Run the task again; if it comes again, report it with the attempt's log",
+                )
+            write(frame)
+        except BatchFailure as failure:
+            failures.append(failure)
+            raise
+
+    from pyspark.errors import PySparkException
+
+    with failing_as("transform"):
+        query = (
+            result.writeStream.outputMode(streaming.output_mode)
+            .option("checkpointLocation", "file://" + streaming.folder)
+            .trigger(once=True)
+            .foreachBatch(write_batch)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except PySparkException:
+            if failures:
+                raise failures[0] from None
+            raise
+    return query
+
+
+def _keep_state_by_ids(spark: SparkSession, batch_id: int) -> None:
+    settings = {
+        _STATE + "providerClass": _ROCKSDB,
+        # Files of state bear ids of their attempt: two attempts of one batch overwrite nothing of each other.
+        _STATE + "checkpointFormatVersion": "2",
+        # The upload of a whole snapshot is otherwise left to a thread that runs each minute: a driver of one
+        # batch would end before, and the changes to be read would grow with history.
+        _STATE + "rocksdb.changelogCheckpointing.enabled": str((batch_id + 1) % SNAPSHOT_EVERY != 0).lower(),
+        # That thread deletes what it takes for old, and what another attempt's commit names may look so.
+        "spark.sql.streaming.minBatchesToRetain": _NEVER,
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+
+
+def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
+    """What Spark itself would pin in its first entry: a key that an entry lacks falls to what was the default before
+    that key was there."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    for name in _METADATA_CLASSES:
+        try:
+            jvm.java.lang.Class.forName(name, False, jvm.Thread.currentThread().getContextClassLoader())
+        except Exception as error:
+            log.debug("no class %s here: %s", name, type(error).__name__)
+            continue
+        metadata: Any = jvm
+        for part in name.split("."):
+            metadata = getattr(metadata, part)
+        for conf in (session.conf(), session.sessionState().conf()):
+            try:
+                found = metadata.apply(0, 0, conf)
+            except Exception as error:
+                log.debug("%s.apply takes no %s: %s", name, conf, type(error).__name__)
+                continue
+            pinned: dict[str, str | None] = json.loads(found.json())["conf"]
+            # One that Spark keeps under another name in the query's session is none's there yet.
+            return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
+    raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
+
+
+def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:
+    """Names of sources by their position in the query, from left to right: each use, as an entry of the log has them;
+    and each relation once, by which Spark numbers the sources' own logs."""
+    leaves = result._jdf.queryExecution().analyzed().collectLeaves()
+    seen: list[Any] = []
+    uses, once = [], []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        kind = leaf.getClass().getSimpleName()
+        if not kind.startswith("StreamingRelation"):
+            continue
+        options = leaf.dataSource().options() if kind == "StreamingRelation" else leaf.extraOptions()
+        name = options.get(SOURCE)
+        if hasattr(name, "getOrElse"):  # of Scala's map
+            name = name.get() if name.isDefined() else None
+        if name not in streams:
+            raise BatchFailure(
+                "transform",
+                "the transform opened a stream of its own; a batch reads what was planned, so make the result of "
+                "batch.sources",
+            )
+        uses.append(name)
+        if not any(leaf.equals(other) for other in seen):
+            seen.append(leaf)
+            once.append(name)
+    return uses, once
+
+
+def _asks_for_another(query: Any, commit: Mapping[str, Any], job: Job) -> bool:
+    """Spark's own rule: an operator has rows to let go of, or a timeout, once the watermark is that of the commit."""
+    watermark = commit["nextBatchWatermarkMs"]
+    try:
+        last = query._jsq.streamingQuery().lastExecution()
+        metadata = last.offsetSeqMetadata()
+        newer = metadata.copy(watermark, metadata.batchTimestampMs(), metadata.conf())
+        return bool(last.shouldRunAnotherBatch(newer))
+    except Exception as error:
+        log.info(
+            "Spark does not say whether it wants a batch without data (%s): by its watermark", type(error).__name__
+        )
+        return bool(watermark > job.watermark_ms)
+
+
+def _figures(progress: Any, names: Sequence[str]) -> dict[str, Any]:
+    values: Mapping[str, Any] = progress if isinstance(progress, Mapping) else {}
+    operators = [
+        {key: one.get(key) for key in ("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsDroppedByWatermark")}
+        | {"memoryUsedBytes": one.get("memoryUsedBytes")}
+        for one in values.get("stateOperators", ())
+    ]
+    rows = dict.fromkeys(names, 0)
+    for name, one in zip(names, values.get("sources", ()), strict=False):
+        rows[name] = max(rows[name], one.get("numInputRows") or 0)  # one that is used twice is there twice
+    return {
+        "stateOperators": operators,
+        "numRowsDroppedByWatermark": sum(one["numRowsDroppedByWatermark"] or 0 for one in operators),
+        "numInputRows": rows,
+    }

@@ -1,0 +1,85 @@
+"""The checkpoint folder of one attempt, in Spark's bytes: it holds one planned batch and the commit before it, so that
+Spark's streaming engine runs exactly that. Formats: ``OffsetSeqLog`` v1, ``CommitLog`` v2, ``FileStreamSourceLog`` v1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+
+_VOID = "-"
+
+
+def write_folder(
+    streaming: Streaming,
+    uses: Sequence[Stream],
+    streams: Sequence[Stream],
+    *,
+    batch_id: int,
+    watermark_ms: int,
+    timestamp_ms: int,
+    conf: Mapping[str, str],
+) -> None:
+    """Make the folder. What is there of an earlier life of it is an error: an attempt runs once.
+
+    :param uses: in the order in which the query's plan has its sources; one that it uses twice is there twice.
+    :param streams: the same, each relation of the plan once: by that Spark numbers the sources' own logs.
+    :param conf: what the query's state was made with, or will be.
+    :raises FileExistsError: if the folder is there.
+    """
+    folder = Path(streaming.folder)
+    state = Path(streaming.state)
+    state.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+    (folder / "state").symlink_to(state, target_is_directory=True)
+    _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
+    line = json.dumps(metadata, separators=(",", ":"))
+    if batch_id > 0:
+        before: Mapping[str, Any] = streaming.before or {}
+        commit = {"nextBatchWatermarkMs": watermark_ms, "stateUniqueIds": before.get("ids", {})}
+        starts = [stream.start or _VOID for stream in uses]
+        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
+        _write(folder / "commits" / str(batch_id - 1), "v2\n" + json.dumps(commit, separators=(",", ":")))
+    for position, stream in enumerate(streams):
+        for name, text in stream.log.items():
+            _write(folder / "sources" / str(position) / name, text)
+    ends = [stream.end or _VOID for stream in uses]
+    # Last: with it the batch is planned, for Spark.
+    _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
+
+
+def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
+    """What Spark's commit of the batch says: ``nextBatchWatermarkMs`` and ``stateUniqueIds``.
+
+    :raises ValueError: if Spark wrote another version, which names no files of state.
+    """
+    path = Path(folder) / "commits" / str(batch_id)
+    version, _, text = path.read_text(encoding="utf-8").partition("\n")
+    if version != "v2":
+        raise ValueError(f"{path} is of version {version!r}, not v2: Spark did not keep state by ids")
+    found: dict[str, Any] = json.loads(text.splitlines()[0])
+    return found
+
+
+def remove_folder(folder: str) -> None:
+    """Remove it and not what its link leads to. What is not there is no error."""
+    link = Path(folder) / "state"
+    if link.is_symlink():
+        link.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,43 @@
+"""What lies in a table's folder, is shown to its readers, and is no batch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.key import is_lane
+from airflow_provider_microbatch.runtime.layout import MANIFEST
+
+_LANE, _BATCH = "lane=", "batch_id="
+
+
+def strays(root: Path) -> Iterator[str]:
+    """Each of them by its path, with what it lacks. Of the folders of batches only names are looked at.
+
+    :raises OSError: if the folder cannot be listed.
+    """
+    for path in _shown(root):
+        name = path.name.removeprefix(_LANE)
+        if path.name.startswith(_LANE) and is_lane(name) and path.is_dir():
+            yield from _of_lane(path)
+        else:
+            yield f"{path} is no lane's folder"
+
+
+def _of_lane(lane: Path) -> Iterator[str]:
+    for path in _shown(lane):
+        text = path.name.removeprefix(_BATCH)
+        is_batch = path.name.startswith(_BATCH) and text.isascii() and text.isdecimal() and str(int(text)) == text
+        if not is_batch or not path.is_dir():
+            yield f"{path} is no batch's folder"
+        elif not (path / MANIFEST).exists():
+            yield f"{path} has no manifest, so nobody here has published it"
+
+
+def _shown(folder: Path) -> Iterator[Path]:
+    """What readers see: names that begin otherwise are hidden from them."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith(("_", ".")):
+            yield path

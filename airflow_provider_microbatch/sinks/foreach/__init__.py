@@ -1,0 +1,162 @@
+"""A sink of the user's own, in plain Python: one function that brings a batch's rows to where they belong. Spark writes
+an attempt's rows into a folder; when the stage is whole, the task calls the function with it.
+
+::
+
+    <stages>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <stages>/lane=live/batch_id=7/_manifest                           the function has returned for batch 7
+    <stages>/_locks/…                                                 one calls the function for a batch at a time
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
+
+__all__ = ["ForeachBatch", "ForeachSink", "StagedRows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeachBatch:
+    """The batch that a function is called for.
+
+    :param key: its lane and id; text of both: ``str(key)``, such as ``live/7``.
+    :param checkpoint: id of the checkpoint whose batch it is. With ``key`` it names the batch for ever.
+    :param pipeline: name of the pipeline.
+    :param epoch: the attempt. Another attempt at the batch has the same rows.
+    :param is_replay: whether other rows of the batch, of an earlier attempt, may be there, which go.
+    """
+
+    key: BatchKey
+    checkpoint: str
+    pipeline: str
+    epoch: int
+    is_replay: bool
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows of a stage, in the files that Spark wrote.
+
+    :param files: in order; none of a batch without rows needfully.
+    :param format: ``parquet`` or ``json``.
+    """
+
+    files: tuple[Path, ...]
+    format: str
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Row by row, as dicts by column."""
+        import json
+
+        if self.format == "json":
+            for path in self.files:
+                with path.open(encoding="utf-8") as lines:
+                    yield from map(json.loads, lines)
+            return
+        for batch in self._batches():
+            yield from batch.to_pylist()
+
+    @cached_property
+    def frame(self) -> Any:
+        """All of them as a table of pyarrow, in memory; None of a batch that has no file.
+
+        :raises SinkError: if they are JSON: that has no types.
+        """
+        import pyarrow as pa
+
+        if self.format != "parquet":
+            raise SinkError('rows as JSON have no frame: say format="parquet" in the sink, or go through them.')
+        parts = list(self._batches())
+        return pa.Table.from_batches(parts) if parts else None
+
+    def _batches(self) -> Iterator[Any]:
+        from pyarrow import parquet
+
+        for path in self.files:
+            with parquet.ParquetFile(path) as file:
+                yield from file.iter_batches()
+
+
+@dataclass(frozen=True)
+class ForeachSink(Sink):
+    """Base of the user's class. ::
+
+        @dataclass(frozen=True)
+        class Warehouse(ForeachSink):
+            url: str
+
+            def write(self, batch, rows):
+                with connect(self.url) as transaction:
+                    transaction.execute("DELETE FROM orders WHERE batch = %s", [str(batch.key)])
+                    transaction.insert("orders", [{**row, "batch": str(batch.key)} for row in rows])
+
+    **What it must promise**: called again for a batch, ``write`` leaves what it leaves when it is called once, of
+    whichever attempt: a process may die after it, before anybody knows that it has returned. So it has to find the
+    batch's rows again, by ``batch.key`` or by a key of their own. And it is one transaction: readers see all of a batch
+    or none of it, and what it raises has changed nothing.
+
+    ``microbatch check-sink module:Warehouse --set stages=… --set url=…`` tries it. Fields stand in the checkpoint and
+    in Airflow's database: no secret belongs there.
+
+    :param stages: a folder of this sink alone that Spark and the tasks both see: an absolute path or ``file:`` URL.
+    :param format: of the files that Spark writes there: ``parquet``, for which tasks need pyarrow, or ``json``.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    stages: str
+    _: KW_ONLY
+    format: str = "parquet"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("parquet", "json"):
+            raise DefinitionError(f"{type(self).__name__}: format {self.format!r:.100} is none of parquet, json.")
+        _ = self.files
+
+    @abstractmethod
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        """Have the batch's rows there, and no others of that batch. What it raises fails the attempt."""
+
+    def take_out(self, batch: ForeachBatch) -> None:
+        """Have no row of the batch there. A class that has it can be rewound (``rewind --drop-output``)."""
+        raise SinkError(f"{type(self).__name__} has no take_out: batch {batch.key} has to be taken out by hand.")
+
+    def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
+        """The batch's rows that are there now, as they were given. Only ``check-sink`` asks: without it, it cannot see
+        what ``write`` has done."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Raise if nothing can be written there at all; asked before anything runs."""
+
+    @property
+    def files(self) -> FileSink:
+        """Where attempts write, and where it is on record what has been written."""
+        return FileSink(self.stages, format=self.format)
+
+    def open(self, context: SinkContext) -> OpenSink:
+        from airflow_provider_microbatch.sinks.foreach.opened import OpenForeach
+
+        return OpenForeach(self)
+
+    def location(self) -> str:
+        return f"{type(self).__name__}:{self.files.root}"
+
+    @property
+    def can_withdraw(self) -> bool:
+        return type(self).take_out is not ForeachSink.take_out
+
+    def is_same_place(self, other: Sink) -> bool:
+        return isinstance(other, ForeachSink) and self.files.is_same_place(other.files)
+
+    def would_show(self, location: str) -> bool:
+        return self.files.would_show(location)

@@ -1,0 +1,167 @@
+"""The user's function between a stage and the record that it has returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink
+from airflow_provider_microbatch.sinks.file.lock import locked
+from airflow_provider_microbatch.sinks.file.posix import check_no_link
+from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
+from airflow_provider_microbatch.sinks.file.report import check_files, data_files, reporting
+from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
+
+LOCK_SECONDS = 600.0
+"""How long who would call the function for a batch waits for who is at it."""
+
+
+class OpenForeach(OpenSink):
+    """A batch is in when the function has returned for it and its stage was renamed to its place. Between the two a
+    process may die: then the function is called again. One at a time calls it for a batch, and only for an attempt that
+    is newer than what is in: an old one that wakes up finds that, and calls nothing."""
+
+    def __init__(self, sink: ForeachSink) -> None:
+        self._sink = sink
+        self._files = sink.files
+
+    @property
+    def definition(self) -> ForeachSink:
+        return self._sink
+
+    def check(self) -> None:
+        self._files.check()
+        self._calling("look", self._sink.look)
+
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        self._files.make_ready(tables, is_there=is_there)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        return self._files.stage(batch, epoch)
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        return self._files.manifest(batch, epoch)
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return self._files.failure(batch, epoch)
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        return self._files.contains(batch)
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        found = self.contains(batch)
+        if found is not None:
+            return found
+        with self._locked(batch.key):
+            found = self.contains(batch)
+            if found is None:
+                self._write(batch, epoch, is_replay=False)
+                found = self._files.publish(batch, epoch)
+                self._drop_rows(batch.key)
+        return found
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        with self._locked(batch.key):
+            found = self.contains(batch)
+            if found is not None and found.epoch > epoch:
+                raise PublishConflictError(
+                    f"batch {batch.key}: attempt {found.epoch} is published, which is later than attempt {epoch}. "
+                    "Nothing was replaced."
+                )
+            if found is None or found.epoch < epoch:
+                self._write(batch, epoch, is_replay=True)
+            found = self._files.replace(batch, epoch)
+            self._drop_rows(batch.key)
+        return found
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        with self._locked(batch.key):
+            found = self.contains(batch)
+            if found is None:
+                return False
+            if found.epoch != epoch:
+                raise SinkError(
+                    f"batch {batch.key} of {self.location()} is attempt {found.epoch}'s, not {epoch}'s: replaced "
+                    "meanwhile. Nothing was taken out; run the command again."
+                )
+            self._calling("take_out", lambda: self._sink.take_out(_told(batch, epoch, is_replay=True)))
+            return self._files.withdraw(batch, epoch)
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        return self._files.drop_stage(batch, epoch)
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        self._files.fence(batch, epoch, by=by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        return self._files.stages(checkpoint)
+
+    def seems_away(self, tables: KnownTables) -> str | None:
+        return self._files.seems_away(tables)
+
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        return isinstance(before, ForeachSink) and self._files.is_table_of(before.files, tables)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return self._files.batches(lane, tables)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        return self._files.lanes(tables)
+
+    def _write(self, batch: ExpectedBatch, epoch: int, *, is_replay: bool) -> None:
+        own = self._files.manifest(batch.staged, epoch)
+        stage = Path(self._files.stage(batch.staged, epoch).report.removeprefix("file://"))
+        if own is None:
+            raise SinkError(f"batch {batch.key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
+        with reporting("read the stage of", batch.key):
+            batch.check_stage(own, where=str(stage))
+            check_files(stage, own)
+        rows = StagedRows(tuple(stage / name for name in sorted(own.files)), self._sink.format)
+        self._calling("write", lambda: self._sink.write(_told(batch, epoch, is_replay=is_replay), rows))
+
+    def _drop_rows(self, key: BatchKey) -> None:
+        """What was handed over is not needed twice; that it was is on record. Of who dies before it, the rows stay."""
+        root = self._files.root
+        folder = root / f"lane={key.lane}" / f"batch_id={key.id}"
+        with reporting("remove staged rows of", key):
+            for path in list(data_files(folder)):
+                with folder_of(root, path) as held:
+                    remove_in(held, path)
+
+    def _calling(self, name: str, call: Callable[[], None]) -> None:
+        """What the user's code raises, as an error of the sink that has it as its cause."""
+        try:
+            call()
+        except MicroBatchError:
+            raise
+        except Exception as error:
+            what = f"{type(self._sink).__name__}.{name}"
+            raise SinkError(f"{what} raised {type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def _locked(self, key: BatchKey) -> Iterator[None]:
+        path = self._files.root / "_locks" / f"lane={key.lane}.batch_id={key.id}.lock"
+        with reporting("lock", key):
+            check_no_link(self._files.root, path)
+            with locked(path, seconds=LOCK_SECONDS):
+                yield
+
+
+def _told(batch: ExpectedBatch, epoch: int, *, is_replay: bool) -> ForeachBatch:
+    whose = batch.identity
+    return ForeachBatch(
+        key=batch.key, checkpoint=whose.checkpoint, pipeline=whose.pipeline, epoch=epoch, is_replay=is_replay
+    )

@@ -1,0 +1,148 @@
+"""An Iceberg table on a local or shared POSIX file system, in whatever catalog pyiceberg knows. Publishing is one
+snapshot that the orchestrator commits; Spark writes plain Parquet, needs no jar of Iceberg's, and sees neither the
+catalog nor its credentials.
+
+::
+
+    <path>/metadata/…                                       the table: what readers look at
+    <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the snapshot that put it in
+    <path>/_microbatch/ledger/<digest>.json                 which batches are in: pages that the table's properties name
+    <path>/_microbatch/table_uuid                           the table that was made, or found, here
+
+(The rest of the folder: :mod:`airflow_provider_microbatch.sinks.placed`.)
+
+Snapshots expire, files are rewritten, rows deleted. What stays are the table's properties, which a commit changes
+together with its snapshot, or not at all: they say which batches are in (:mod:`.ledger`), and which snapshot was the
+last of this package, so that a branch that somebody has rolled back is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks.file.arguments import check_options, check_path, local_path
+from airflow_provider_microbatch.sinks.iceberg.partitions import Partition
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
+
+SCHEMA_POLICIES = ("fail", "add_columns")
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class IcebergSink(Sink):
+    """Publishes each batch as one snapshot of an Iceberg table.
+
+    The table gets two columns, ``lane`` and ``batch_id``, which say of each row whose it is, also after a compaction
+    has merged its file with others. It is made by the first publish, unless it is there.
+
+    :param conn_id: the Airflow connection of the catalog, of type ``iceberg``: see ``docs/iceberg.md``.
+    :param table: its name in the catalog, ``namespace.table``.
+    :param path: the table's folder, which is its location in the catalog too: an absolute local path or ``file:`` URL.
+    :param partition_by: the table's partition fields: columns, or ``year(column)``, ``month(…)``, ``day(…)`` and
+        ``hour(…)`` of a date or time, in UTC.
+    :param schema_policy: what becomes of columns that the table does not have: ``"fail"`` publishes only rows with
+        just the table's columns; ``"add_columns"`` adds what is missing on either side, as null. A type never changes.
+    :param branch: the branch that is published to; one other than ``main`` has to be there.
+    :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    conn_id: str
+    table: str
+    _: KW_ONLY
+    path: str
+    partition_by: tuple[str, ...] = ()
+    schema_policy: str = "fail"
+    branch: str = MAIN
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = f"IcebergSink({self.conn_id!r:.100}, {self.table!r:.100})"
+        if not isinstance(self.conn_id, str) or not self.conn_id:
+            raise DefinitionError(f"{where}: conn_id must be the id of a connection.")
+        names = self.table.split(".") if isinstance(self.table, str) else []
+        if len(names) < 2 or not all(name and name == name.strip() for name in names):
+            raise DefinitionError(f"{where}: table must be a name in the catalog, such as 'shop.orders'.")
+        check_path(self.path, where=where)
+        for sign in "%?#":
+            if sign in str(self.root):
+                raise DefinitionError(f"{where}: path must not have {sign!r}: readers take it for another address.")
+        given: object = self.partition_by
+        if isinstance(given, str) or not isinstance(given, (list, tuple)):
+            raise DefinitionError(f"{where}: partition_by must be a sequence of fields, not {given!r:.100}.")
+        object.__setattr__(self, "partition_by", tuple(given))
+        names = [partition.name for partition in self.partitions]
+        if len(set(names)) < len(names):
+            raise DefinitionError(f"{where}: partition_by names a field twice: {', '.join(names)}.")
+        if self.schema_policy not in SCHEMA_POLICIES:
+            raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
+        if not isinstance(self.branch, str) or not self.branch:
+            raise DefinitionError(f"{where}: branch must be the name of a branch.")
+        check_options(self.options, where=where)
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Its partition fields."""
+        where = f"IcebergSink({self.conn_id!r:.100}, {self.table!r:.100})"
+        return tuple(Partition.parse(text, where=where) for text in self.partition_by)
+
+    @property
+    def root(self) -> Path:
+        """The table's folder."""
+        return local_path(self.path, where=f"IcebergSink({self.conn_id!r:.100}, {self.table!r:.100})")
+
+    @property
+    def folder(self) -> TableFolder:
+        """The same, as one that may be away."""
+        return TableFolder(self.root)
+
+    def open(self, context: SinkContext) -> OpenSink:
+        for client in ("pyiceberg", "pyarrow"):
+            if find_spec(client) is None:
+                raise DefinitionError(
+                    f"IcebergSink({self.conn_id!r}, {self.table!r}) needs {client}, which is not installed here. Run: "
+                    "pip install 'airflow-provider-microbatch[iceberg]'"
+                )
+        from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+
+        return OpenIceberg(self, context)
+
+    def location(self) -> str:
+        branch = "" if self.branch == MAIN else f"@{self.branch}"
+        return f"iceberg:{self.conn_id}/{self.table}{branch}"
+
+    @property
+    def can_withdraw(self) -> bool:
+        return True
+
+    @property
+    def remembers_batches(self) -> bool:
+        return True
+
+    def is_same_place(self, other: Sink) -> bool:
+        return (
+            isinstance(other, IcebergSink)
+            and self.branch == other.branch
+            and (self.folder.is_same_place(other.folder) or self.location() == other.location())
+        )
+
+    def would_show(self, location: str) -> bool:
+        """Readers see nothing of it; a removal of orphan files would remove it."""
+        try:
+            below = local_path(location).relative_to(self.root).parts
+        except (DefinitionError, ValueError):
+            return False
+        return not any(name.startswith(("_", ".")) for name in below)
+
+    def unlike(self, before: Sink) -> str | None:
+        if isinstance(before, IcebergSink) and before.partition_by != self.partition_by:
+            return (
+                f"the Iceberg table {self.table} is partitioned by {list(before.partition_by)}, not by "
+                f"{list(self.partition_by)}."
+            )
+        return None

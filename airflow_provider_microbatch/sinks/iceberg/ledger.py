@@ -1,0 +1,140 @@
+"""Which batches of a branch are in, by the table's properties.
+
+A property for each lane has the newest batches, id → number of the manifest, and by its digest a small file for each
+page of older ones: so what a commit writes again and again stays small, however many batches there are. A page is never
+changed. Of a batch of long ago that is replaced, another page is written, which the commit names in place of the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
+from airflow_provider_microbatch.sinks.file.reading import read_regular
+
+PAGE = 128
+"""So many ids are in a page."""
+
+_PREFIX = "microbatch.batches"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9a-f]{16}")
+
+Page = dict[int, int]
+"""Id → number of its manifest."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """:param root: the table's folder.
+    :param folder: in it, for pages.
+    :param branch: the branch that is published to.
+    """
+
+    root: Path
+    folder: Path
+    branch: str
+
+    def name(self, lane: str) -> str:
+        """The lane's property."""
+        branch = quote(self.branch, safe="").replace(".", "%2E")
+        return f"{_PREFIX}.{branch}.{lane}"
+
+    def lanes(self, properties: Mapping[str, str]) -> list[str]:
+        """Lanes that have batches, ascending."""
+        prefix = self.name("")
+        names = {key.removeprefix(prefix) for key in properties if key.startswith(prefix)}
+        return sorted(name for name in names if self.ids(properties, name))
+
+    def number(self, properties: Mapping[str, str], lane: str, id: int) -> int | None:
+        """The number of the manifest of a batch that is in; None if it is not."""
+        pages = self._pages(properties, lane)
+        return self._page(pages.get(id // PAGE, {})).get(id)
+
+    def ids(self, properties: Mapping[str, str], lane: str) -> list[int]:
+        """Of all batches of the lane that are in, ascending."""
+        pages = self._pages(properties, lane)
+        return [id for _, page in sorted(pages.items()) for id in sorted(self._page(page))]
+
+    def change(self, properties: Mapping[str, str], lane: str, id: int, number: int | None) -> dict[str, str]:
+        """What a commit has to set so that the batch is in by that number, or out. Pages that it names are on disk."""
+        pages = self._pages(properties, lane)
+        page = dict(self._page(pages.get(id // PAGE, {})))
+        if number is None:
+            page.pop(id, None)
+        else:
+            page[id] = number
+        pages[id // PAGE] = page
+        newest = max(pages)
+        told = {str(at): found if isinstance(found, str) else _encoded(found) for at, found in sorted(pages.items())}
+        for at, one in told.items():
+            if int(at) != newest and not isinstance(one, str):
+                told[at] = self._put(json.dumps(one, sort_keys=True).encode())
+        return {self.name(lane): json.dumps(told, separators=(",", ":"))}
+
+    def _pages(self, properties: Mapping[str, str], lane: str) -> dict[int, Page | str]:
+        text = properties.get(self.name(lane))
+        if text is None:
+            return {}
+        try:
+            return {int(at): page if isinstance(page, str) else _decoded(page) for at, page in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise SinkError(
+                f"the property {self.name(lane)} of the table at {self.root} does not say which batches are in: "
+                f"{error}. Somebody changed it; set it to what it was (SHOW TBLPROPERTIES of an older backup)."
+            ) from error
+
+    def _page(self, page: Page | str) -> Page:
+        """:raises SinkError: if its file is gone, or not the one that was put."""
+        if not isinstance(page, str):
+            return page
+        path = self.folder / f"{page}.json"
+        try:
+            if not _DIGEST.fullmatch(page):
+                raise ValueError(f"{page:.80} names no page")
+            data = read_regular(path)
+            if hashlib.sha256(data).hexdigest() != page:
+                raise ValueError("somebody changed it")
+            return _decoded(json.loads(data))
+        except (ValueError, TypeError, AttributeError, RecursionError, FileNotFoundError) as error:
+            raise SinkError(
+                f"{path}, which tells which batches of the table at {self.root} are in, cannot be read: {error}. Bring "
+                "the folder _microbatch of the table back from its backup. Nothing was published."
+            ) from error
+
+    def _put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.folder / f"{digest}.json"
+        if path.exists():
+            return digest
+        check_no_link(self.root, self.folder)
+        make_folders(self.folder)
+        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        with hidden.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+        sync(self.folder)
+        return digest
+
+
+def _encoded(page: Page) -> dict[str, str]:
+    return {str(id): f"{number:016x}" for id, number in sorted(page.items())}
+
+
+def _decoded(page: Mapping[str, str]) -> Page:
+    found = {}
+    for id, number in page.items():
+        if not _NUMBER.fullmatch(number):
+            raise ValueError(f"{number!r:.40} is no number of a manifest")
+        found[int(id)] = int(number, 16)
+    return found

@@ -1,0 +1,310 @@
+"""The table as its catalog has it now, and one more snapshot.
+
+pyiceberg tries a commit again on top of what others have committed meanwhile: of two attempts at one batch both would
+append. Here a commit is for the branch as it was looked at, or it is none, and whoever lost looks again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.posix import make_folders, sync, write_mark
+from airflow_provider_microbatch.sinks.file.reading import read_regular
+from airflow_provider_microbatch.sinks.iceberg import MAIN
+from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, OpenCatalog
+from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
+from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.types import IcebergType
+
+PATIENCE_SECONDS = 60.0
+"""How long a commit is tried again, against others who commit."""
+
+_LONGEST_PAUSE = 0.5
+_NO_RETRY = "commit.retry.num-retries"
+
+
+class Look:
+    """The table at one moment.
+
+    :param table: as pyiceberg has loaded it.
+    :param branch: the branch that is published to.
+    """
+
+    def __init__(self, table: Table, branch: str) -> None:
+        self.table = table
+        self.branch = branch
+        self.head: Snapshot | None = table.metadata.snapshot_by_name(branch)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self.table.metadata.properties
+
+    @property
+    def mark(self) -> str:
+        """The property that has the last snapshot of this package on the branch: its id, and its sequence number."""
+        return f"microbatch.last.{quote(self.branch, safe='')}"
+
+    def chain(self) -> Iterator[Snapshot]:
+        """The branch's snapshots, newest first, as far back as they have not expired."""
+        at = self.head
+        while at is not None:
+            yield at
+            parent = at.parent_snapshot_id
+            at = None if parent is None else self.table.metadata.snapshot_by_id(parent)
+
+    def rolled_back(self) -> str | None:
+        """How the branch was set back behind the last snapshot of this package, in words; None if it was not."""
+        told = self.properties.get(self.mark)
+        if told is None:
+            return None
+        try:
+            id, sequence = map(int, told.split())
+        except ValueError as error:
+            raise SinkError(f"the property {self.mark}={told!r:.80} is no snapshot: somebody changed it.") from error
+        for snapshot in self.chain():
+            if snapshot.snapshot_id == id:
+                return None
+            if (snapshot.sequence_number or 0) < sequence:
+                return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
+        # All that is left of the branch is newer. Who expires snapshots may also cut the links to their parents.
+        is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
+        return None if is_expired else f"to a history without snapshot {id}"
+
+    def commits_after(self, snapshot_id: int | None) -> str:
+        """What others have committed since, newest first, in words."""
+        found = []
+        for snapshot in self.chain():
+            if snapshot.snapshot_id == snapshot_id:
+                break
+            summary = snapshot.summary
+            told = {} if summary is None else summary.additional_properties
+            who = told.get("engine-name") or told.get("spark.app.id") or "somebody"
+            what = "?" if summary is None else summary.operation.value
+            found.append(f"snapshot {snapshot.snapshot_id}: {what} by {who}")
+        return "; ".join(found)
+
+
+@dataclass(frozen=True)
+class IcebergLog:
+    """:param catalog: opened when it is asked.
+    :param root: the table's folder.
+    :param hidden: the folder in it that nobody reads.
+    """
+
+    catalog: OpenCatalog
+    root: Path
+    hidden: Path
+    branch: str
+
+    @property
+    def where(self) -> str:
+        """The table, for messages."""
+        return f"the Iceberg table {self.catalog.table}"
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which batches of the branch are in."""
+        return Ledger(self.root, self.hidden / "ledger", self.branch)
+
+    @property
+    def _known(self) -> Path:
+        return self.hidden / "table_uuid"
+
+    def look(self) -> Look | None:
+        """The table as it is now; None if there is none yet.
+
+        :raises SinkError: if it cannot be read, or is another one than was written here before.
+        """
+        table, known = self.catalog.load(), self._uuid()
+        if table is None:
+            if known is not None:
+                raise SinkError(
+                    f"the catalog has no table {self.catalog.table}, whose files are in {self.root}: it was dropped or "
+                    "renamed, or the connection leads to another catalog. Nothing was written. If it was dropped on "
+                    f"purpose, remove {self.hidden} too, and clear the tasks whose batches are to come back."
+                )
+            return None
+        if known is not None and known != str(table.metadata.table_uuid):
+            raise SinkError(
+                f"{self.where} is another table than the one that was written here before: it was dropped and made "
+                f"anew. Nothing was written. If that was on purpose, remove {self.hidden}, and clear the tasks whose "
+                "batches are to come back."
+            )
+        if self.branch not in table.metadata.refs and (self.branch != MAIN or table.metadata.refs.get(MAIN)):
+            raise SinkError(
+                f"{self.where} has no branch {self.branch!r}. Nothing was written. Make it: ALTER TABLE "
+                f"{self.catalog.table} CREATE BRANCH `{self.branch}`."
+            )
+        return Look(table, self.branch)
+
+    def check_not_rolled_back(self, look: Look) -> None:
+        """:raises SinkError: if somebody has taken published batches away together with their history."""
+        told = look.rolled_back()
+        if told is not None:
+            raise SinkError(
+                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which batches were published: they "
+                "count as published, and their rows are gone. Nothing was written. To have them back: CALL "
+                "system.set_current_snapshot, or a fast-forward of the branch. If the rollback is to stay: ALTER TABLE "
+                f"{self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose batches are to "
+                "come back."
+            )
+
+    def looks(self) -> Iterator[Look | None]:
+        """The table as it is now, again and again as long as commits are worth another try. An answer that was lost is
+        looked for in the table."""
+        end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
+        while True:
+            try:
+                look = self.look()
+            except CatalogBusyError:
+                if time.monotonic() > end:
+                    raise
+            else:
+                yield look
+            if time.monotonic() > end:
+                return
+            time.sleep(random.uniform(0, pause))  # who lost against each other should not meet again
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def create(self, schema: Schema, spec: PartitionSpec) -> None:
+        """Make the table, without a row, unless somebody else has."""
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        if self.branch != MAIN:
+            raise SinkError(
+                f"there is no {self.where}, and a branch {self.branch!r} needs one. Make the table and the branch."
+            )
+        with self.catalog.reporting("make"):
+            catalog = self.catalog.get()
+            catalog.create_namespace_if_not_exists(self.catalog.table.rpartition(".")[0])
+            try:
+                catalog.create_table(
+                    self.catalog.table,
+                    schema,
+                    location=f"file://{self.root}",
+                    partition_spec=spec,
+                    properties={
+                        "format-version": "2",
+                        # Whole names of lanes: by them files are known that have no other rows.
+                        "write.metadata.metrics.column.lane": "full",
+                        "write.metadata.metrics.column.batch_id": "full",
+                        # One manifest a batch makes a table slow to plan.
+                        "commit.manifest-merge.enabled": "true",
+                        "write.metadata.delete-after-commit.enabled": "true",
+                    },
+                )
+            except TableAlreadyExistsError:
+                return
+
+    def add_columns(self, look: Look, columns: Mapping[str, IcebergType]) -> bool:
+        """Add columns that may be null. :return: False if somebody else has changed the table."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        with self.catalog.reporting("add columns to"):
+            try:
+                with look.table.update_schema() as update:
+                    for name, kind in columns.items():
+                        update.add_column(name, kind)
+            except CommitFailedException:
+                return False
+        return True
+
+    def commit(
+        self,
+        before: Look,
+        *,
+        key: BatchKey,
+        number: int | None,
+        info: Mapping[str, str],
+        added: Sequence[DataFile] = (),
+        removed: Sequence[DataFile] = (),
+    ) -> bool:
+        """Commit a snapshot, and by its number whether a batch is in, on top of what was looked at.
+
+        :param number: of the batch's manifest; None: it is out.
+        :param info: for the snapshot's summary.
+        :return: False if somebody else has committed.
+        """
+        told = self.ledger.change(before.properties, key.lane, key.id, number)
+        return self._commit(before, told, info={"microbatch.batch": str(key), **info}, added=added, removed=removed)
+
+    def pass_by(self, before: Look) -> bool:
+        """Commit a snapshot that changes nothing, so that no commit which is still on its way, of a process that may be
+        dead, can come to be. :return: False if somebody else has committed: none can either."""
+        return self._commit(before, {}, info={"microbatch.batch": "none"})
+
+    def _commit(
+        self,
+        before: Look,
+        told: Mapping[str, str],
+        *,
+        info: Mapping[str, str],
+        added: Sequence[DataFile] = (),
+        removed: Sequence[DataFile] = (),
+    ) -> bool:
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
+
+        metadata = before.table.metadata
+        with self.catalog.reporting("commit to"):
+            transaction = _without_retry(before.table).transaction()
+            update = transaction.update_snapshot(snapshot_properties=dict(info), branch=self.branch)
+            try:
+                with update.overwrite() if removed else update.merge_append() as producer:
+                    for one in added:
+                        producer.append_data_file(one)
+                    for one in removed:
+                        producer.delete_data_file(one)
+                names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
+                # Not by a snapshot that is no batch's: behind it a rollback of before would not be noticed any more.
+                mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"} if told else {}
+                transaction.set_properties({**told, **names, **mark})
+                # What is known of the files' columns and partitions is known by ids of this schema and this spec.
+                transaction._apply(
+                    (),
+                    (
+                        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+                        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+                    ),
+                )
+                transaction.commit_transaction()
+            except CommitFailedException:
+                return False
+        return True
+
+    def remember(self, look: Look) -> None:
+        """From now on this table, and no other, is the one that is written here."""
+        if self._uuid() is None:
+            make_folders(self.hidden)
+            write_mark(self._known, f"{look.table.metadata.table_uuid}\n")
+            sync(self._known)
+            sync(self.hidden)
+
+    def _uuid(self) -> str | None:
+        try:
+            return read_regular(self._known).decode().strip() or None
+        except FileNotFoundError:
+            return None
+
+
+def _without_retry(table: Table) -> Table:
+    """The table as a transaction takes it that is tried once."""
+    properties = {**table.metadata.properties, _NO_RETRY: "0"}
+    metadata = table.metadata.model_copy(update={"properties": properties})
+    return type(table)(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)

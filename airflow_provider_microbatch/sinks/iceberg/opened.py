@@ -1,0 +1,274 @@
+"""What the orchestrator does with an Iceberg table."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
+from airflow_provider_microbatch.sinks.iceberg import IcebergSink, protocol
+from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
+from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, OpenCatalog
+from airflow_provider_microbatch.sinks.iceberg.columns import Columns
+from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
+from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published
+from airflow_provider_microbatch.sinks.placed.places import in_place
+
+log = logging.getLogger(__name__)
+
+
+class OpenIceberg(OpenPlaced):
+    """Each method looks at the table as it is then. A commit is for the branch as it was looked at, so of two who
+    publish one batch the later one finds it in; and what it looked at, it looks at again before its next try.
+
+    :param sink: its definition.
+    """
+
+    def __init__(self, sink: IcebergSink, context: SinkContext) -> None:
+        super().__init__(sink.folder, options=sink.options)
+        self._sink = sink
+        catalog = OpenCatalog(sink.conn_id, sink.table, connect=context.connect, at_end=context.at_end)
+        self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
+
+    @property
+    def definition(self) -> IcebergSink:
+        return self._sink
+
+    def check(self) -> None:
+        FileSink(str(self._root)).check()
+        with reporting("look at", self._root):
+            look = self._log.look()
+            if look is not None:
+                self._check(look)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        stage = super().stage(batch, epoch)
+        groups = {f"microbatch_group_{at}": [one.transform, one.column] for at, one in enumerate(self._sink.partitions)}
+        return Stage(
+            writer=stage.writer,
+            arguments={**stage.arguments, "groups": groups},
+            report=stage.report,
+            reserved_columns=(*stage.reserved_columns, *groups),
+            fence=stage.fence,
+        )
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        with reporting("look for", batch.key):
+            if not self._folder.is_here(batch.tables):
+                return None
+            look = self._log.look()
+            found = self._published(look, batch)
+            if look is None or found is None:
+                return None
+            self._log.check_not_rolled_back(look)
+            # A commit entry rests on this answer.
+            self._settle(found)
+        return found.own
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self.contains(batch) or self._put(batch, epoch, replaces=False)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        self.contains(batch)
+        return self._put(batch, epoch, replaces=True)
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        key, before = batch.key, None
+        if self.contains(batch) is None:
+            return False
+        with reporting("withdraw", key):
+            for look in self._log.looks():
+                found = self._published(look, batch)
+                if look is None or found is None:
+                    return before is not None
+                if found.own.epoch != epoch:
+                    raise SinkError(
+                        f"batch {key} of {self._log.where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
+                        "meanwhile. Nothing was taken out; run the command again."
+                    )
+                self._settle(found)
+                removal = self._removal(look, key, before)
+                before = before or (look, removal.rows)
+                if self._commit(look, batch, None, {"microbatch.withdrawn": str(epoch)}, removal):
+                    return True
+        raise self._outrun(key)
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        dropped = self._files.drop_stage(batch, epoch)
+        with reporting("drop a stage of", batch.key):
+            if not self._places.marked(batch, epoch):
+                return dropped
+            with self._places.locked(batch, epoch):
+                number = self._number_for_good(batch.key)
+                # Only now: whoever replaces an attempt forgets its mark first, and its files are still read.
+                for place in self._places.marked(batch, epoch):
+                    if place.number == number:
+                        self._places.forget(place)
+                    else:
+                        self._records.drop(batch.key, place.number)
+                        dropped |= self._places.remove(place)
+        return dropped
+
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        return isinstance(before, IcebergSink) and self._folder.is_table_of(before.folder, tables)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        with reporting("list", self._root):
+            look = self._log.look() if self._folder.is_here(tables) else None
+            return [] if look is None else self._log.ledger.ids(look.properties, lane)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self._root):
+            look = self._log.look() if self._folder.is_here(tables) else None
+            return [] if look is None else self._log.ledger.lanes(look.properties)
+
+    def _check(self, look: Look) -> None:
+        protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=self._log.where)
+        self._log.check_not_rolled_back(look)
+
+    def _number(self, look: Look | None, key: BatchKey) -> int | None:
+        return None if look is None else self._log.ledger.number(look.properties, key.lane, key.id)
+
+    def _number_for_good(self, key: BatchKey) -> int | None:
+        """The number of the batch that is in, which no commit can change that was begun before: a catalog may still be
+        at one whose process has died."""
+        for look in self._log.looks():
+            if look is None or self._log.pass_by(look):
+                return self._number(look, key)
+        raise self._outrun(key)
+
+    def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
+        """:raises ForeignBatchError: if something else is at the batch's place."""
+        number = self._number(look, batch.key)
+        if number is None:
+            return None
+        manifest = self._records.get(batch.key, number)
+        return Published(number, manifest, batch.check(manifest, where=self.location()))
+
+    def _settle(self, found: Published) -> None:
+        """Nobody needs to know of the attempt's place any more: the table names its files."""
+        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
+        self._places.forget(self._places.of(identity, found.manifest.epoch, found.number))
+
+    def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
+        """Have the attempt's files in the table, or find that some attempt's are."""
+        key, before = batch.key, None
+        with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
+            for look in self._log.looks():
+                found = self._published(look, batch)
+                if found is not None and (not replaces or found.own.epoch >= epoch):
+                    if replaces and found.own.epoch > epoch:
+                        raise PublishConflictError(
+                            f"batch {key}: attempt {found.own.epoch} is published, which is later than attempt "
+                            f"{epoch}. Nothing was replaced."
+                        )
+                    self._settle(found)
+                    return found.own
+                placed = self._place(batch, epoch)
+                columns = self._columns(placed)
+                if look is None:
+                    schema = columns.schema
+                    self._log.create(schema, spec_of(self._sink.partitions, schema))
+                    continue
+                if self._widen(look, columns):
+                    continue
+                removal = Removal(look.table)
+                if found is not None:
+                    self._settle(found)
+                    removal = self._removal(look, key, before)
+                    before = before or (look, removal.rows)
+                    self._warn_of_deleted(found, removal)
+                if self._commit_placed(look, batch, placed, removal):
+                    self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
+                    return placed.manifest
+        raise self._outrun(key)
+
+    def _columns(self, placed: Placed) -> Columns:
+        told = read_schema(self._root / placed.place.below)
+        return Columns.of_stage(told, partitions=self._sink.partitions, where=self._log.where)
+
+    def _widen(self, look: Look, columns: Columns) -> bool:
+        """See that the stage fits the table, and add columns to the table if that is allowed. Two who do so at once end
+        with the same columns.
+
+        :return: whether the table has changed, and has to be looked at again.
+        """
+        self._check(look)
+        self._log.remember(look)
+        where = self._log.where
+        missing = columns.missing(look.table.schema(), policy=self._sink.schema_policy, where=where)
+        if missing:
+            log.warning(
+                "%s gets the columns %s", where, ", ".join(f"{name} ({kind})" for name, kind in missing.items())
+            )
+            self._log.add_columns(look, missing)
+        return bool(missing)
+
+    def _removal(self, look: Look, key: BatchKey, before: tuple[Look, int] | None) -> Removal:
+        """What takes the batch out.
+
+        :param before: what an earlier try has looked at, and the batch's rows in it.
+        :raises SinkError: if somebody else has taken some of them away since.
+        """
+        where = self._log.where
+        self._check(look)
+        head = None if look.head is None else look.head.snapshot_id
+        removal = removal_of(look.table, head, key, where=where)
+        if before is not None and removal.rows < before[1]:
+            removal.undo()
+            since = None if before[0].head is None else before[0].head.snapshot_id
+            raise SinkError(
+                f"somebody else has deleted or overwritten rows of batch {key} of {where} while they were about to be "
+                f"replaced ({look.commits_after(since)}). Nothing was replaced. If the batch's rows are wanted, clear "
+                "its task once more."
+            )
+        return removal
+
+    def _warn_of_deleted(self, found: Published, removal: Removal) -> None:
+        wrote = found.manifest.result.get("numOutputRows")
+        if isinstance(wrote, int) and removal.rows < wrote:
+            log.warning(
+                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
+                "The replay brings them back.", found.manifest.key, self._log.where, wrote, removal.rows,
+            )  # fmt: skip
+
+    def _commit_placed(self, look: Look, batch: ExpectedBatch, placed: Placed, removal: Removal) -> bool:
+        folder, manifest = self._root / placed.place.below, placed.manifest
+        files = [data_file_of(look.table.metadata, folder / now) for _, now in in_place(folder, manifest)]
+        removal.added += [file for file in files if file is not None]
+        identity = manifest.identity
+        info = {
+            "microbatch.epoch": str(manifest.epoch),
+            "microbatch.manifest": f"{placed.place.number:016x}",
+            "microbatch.identity": json.dumps(identity.to_dict() if identity else None),
+        }
+        return self._commit(look, batch, placed.place.number, info, removal)
+
+    def _commit(
+        self, look: Look, batch: ExpectedBatch, number: int | None, info: Mapping[str, str], removal: Removal
+    ) -> bool:
+        try:
+            # What was written anew for a commit that failed stays, for a removal of orphan files: it may have come to
+            # be all the same.
+            return self._log.commit(
+                look, key=batch.key, number=number, info=info, added=removal.added, removed=removal.removed
+            )
+        except CatalogBusyError as error:
+            log.warning("%s. It is looked for in the table.", error)
+            return False
+
+    def _outrun(self, key: BatchKey) -> SinkError:
+        return SinkError(
+            f"batch {key} could not be committed to {self._log.where} within {PATIENCE_SECONDS:.0f} s: others commit "
+            "all the time, or its catalog does not take it. If it came to be all the same, the next try finds it."
+        )

@@ -1,0 +1,104 @@
+"""What a table asks of who writes to it, and files that Spark wrote as plain Parquet do not honour. A table that asks
+for any of it is refused by name, before anything runs: https://iceberg.apache.org/spec/
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg.partitions import Partition, told_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.name_mapping import NameMapping
+
+NAMES = "schema.name-mapping.default"
+"""Spark's plain Parquet has names of columns, and none of Iceberg's ids: this property says which is which."""
+
+
+def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: str) -> None:
+    """See that files can be added to the table as it is.
+
+    :param partitions: what the sink says of its partition fields.
+    :param root: the folder that the sink says the table is in.
+    :raises SinkError: naming what cannot be written, and the way on.
+    """
+    metadata = table.metadata
+    place = plain_path(metadata.location)
+    if place != str(root):
+        raise SinkError(f"{where} is at {metadata.location}: IcebergSink(…, path={place!r}). Nothing was written.")
+    found = list(_unwritable(metadata))
+    if found:
+        raise SinkError(
+            f"{where} cannot be written: it has {', '.join(found)}, which files that Spark has written as plain "
+            "Parquet do not honour. Change the table (ALTER TABLE …), or give the pipeline another one. Nothing was "
+            "written."
+        )
+    told = told_of(metadata.spec(), metadata.schema())
+    if told != [str(one) for one in partitions]:
+        raise SinkError(
+            f"{where} is partitioned by {told}, and the sink says {[str(one) for one in partitions]}: "
+            f"IcebergSink(…, partition_by={told}). Nothing was written."
+        )
+
+
+def plain_path(location: str) -> str:
+    """The path of a folder of this machine, in whatever spelling Iceberg's writers have for it; another address as it
+    is."""
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    return location.rstrip("/")
+
+
+def _unwritable(metadata: TableMetadata) -> Iterator[str]:
+    if metadata.format_version != 2:
+        yield f"the format version {metadata.format_version} (written is 2)"
+    if "encryption.key-id" in metadata.properties:
+        yield "encryption"
+    schema = metadata.schema()
+    for name in sorted(_columns(schema)):
+        if schema.find_field(name).required and not name.endswith(".key"):
+            yield f"the column {name} that is NOT NULL"
+    for one in metadata.spec().fields:
+        if str(one.transform) not in ("identity", "year", "month", "day", "hour"):
+            yield f"a partition by {one.transform} of {schema.find_column_name(one.source_id)}"
+        elif "." in (schema.find_column_name(one.source_id) or ""):
+            yield f"a partition by a part of a column, {schema.find_column_name(one.source_id)}"
+    yield from _ambiguous(metadata)
+
+
+def _ambiguous(metadata: TableMetadata) -> Iterator[str]:
+    """Names that files without ids would have mean one column, and later another."""
+    mapping = metadata.name_mapping()
+    schema, ids = metadata.schema(), defaultdict[str, set[int]](set)
+    for each in metadata.schemas:
+        for name, id in _columns(each).items():
+            ids[name].add(id)
+    for name, id in sorted(_columns(schema).items()):
+        if len(ids[name]) > 1:
+            yield f"the column {name} that was once another one's name (renamed, or dropped and added again)"
+        elif mapping is not None and _mapped(mapping, name) != id:
+            yield f"the column {name} that the property {NAMES} does not name"
+
+
+def _mapped(mapping: NameMapping, name: str) -> int | None:
+    """The id by which files without ids have that column."""
+    id, fields = None, list(mapping)
+    for part in name.split("."):
+        found = next((one for one in fields if part in one.names), None)
+        if found is None:
+            return None
+        id, fields = found.field_id, found.fields
+    return id
+
+
+def _columns(schema: Schema) -> dict[str, int]:
+    """All columns, and what is in them, by their full names."""
+    return {schema.find_column_name(id) or "": id for id in schema.field_ids}

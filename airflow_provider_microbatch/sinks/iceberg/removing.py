@@ -1,0 +1,143 @@
+"""Which files of a branch have rows of a batch, and what is left of them without these.
+
+By the columns ``lane`` and ``batch_id``: whoever compacts a table merges files of several batches. A file that has rows
+of others too is written again without the batch's; rows that somebody has deleted stay deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask, Table
+
+
+@dataclass
+class Removal:
+    """What takes a batch out of the branch.
+
+    :param rows: so many of its rows are in now.
+    :param removed: files that go.
+    :param added: what is left of files that had rows of others too, written for this.
+    """
+
+    table: Table
+    rows: int = 0
+    removed: list[DataFile] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """No snapshot names what was written for it."""
+        for one in self.added:
+            with contextlib.suppress(OSError):
+                self.table.io.delete(one.file_path)
+
+
+def removal_of(table: Table, snapshot_id: int | None, key: BatchKey, *, where: str) -> Removal:
+    """What takes a batch out of the table as it is in that snapshot.
+
+    :raises SinkError: if a file cannot be read.
+    """
+    found = Removal(table)
+    names = {one.name for one in table.schema().fields}
+    if snapshot_id is None or not set(RESERVED_COLUMNS) <= names:
+        return found
+    try:
+        for task in table.scan(row_filter=_is_of(key), snapshot_id=snapshot_id).plan_files():
+            _take_out(found, task, key)
+    except (ValueError, NotImplementedError) as error:
+        found.undo()
+        raise SinkError(
+            f"{where} has files with rows of batch {key} that cannot be read here: {error}. Compact the table "
+            "(CALL system.rewrite_data_files), and run the batch again. Nothing was changed."
+        ) from error
+    except BaseException:
+        found.undo()
+        raise
+    return found
+
+
+def _take_out(found: Removal, task: FileScanTask, key: BatchKey) -> None:
+    table = found.table
+    if not task.delete_files and _is_wholly(table, task.file, key):
+        found.rows += task.file.record_count
+        found.removed.append(task.file)
+        return
+    rows = sum(part.num_rows for part in _read(table, task, _is_of(key), RESERVED_COLUMNS))
+    if rows == 0:
+        return
+    found.rows += rows
+    found.removed.append(task.file)
+    found.added += _written(table, _read(table, task, _is_of_others(key)))
+
+
+def _is_of(key: BatchKey) -> BooleanExpression:
+    from pyiceberg.expressions import And, EqualTo, Reference
+    from pyiceberg.expressions.literals import literal
+
+    lane, number = RESERVED_COLUMNS
+    return And(
+        EqualTo(term=Reference(lane), value=literal(key.lane)), EqualTo(term=Reference(number), value=literal(key.id))
+    )
+
+
+def _is_of_others(key: BatchKey) -> BooleanExpression:
+    """Not just the negation: of a row that nobody published by a batch, and whose columns are null, neither is true."""
+    from pyiceberg.expressions import IsNull, NotEqualTo, Or, Reference
+    from pyiceberg.expressions.literals import literal
+
+    lane, number = map(Reference, RESERVED_COLUMNS)
+    return Or(
+        Or(IsNull(term=lane), IsNull(term=number)),
+        Or(NotEqualTo(term=lane, value=literal(key.lane)), NotEqualTo(term=number, value=literal(key.id))),
+    )
+
+
+def _is_wholly(table: Table, file: DataFile, key: BatchKey) -> bool:
+    """Whether all rows of a file are the batch's, by what its snapshot says of them."""
+    from pyiceberg.conversions import to_bytes
+    from pyiceberg.types import PrimitiveType
+
+    values: tuple[str | int, ...] = (key.lane, key.id)
+    for name, value in zip(RESERVED_COLUMNS, values, strict=True):
+        column = table.schema().find_field(name)
+        if not isinstance(column.field_type, PrimitiveType):
+            return False
+        bound = to_bytes(column.field_type, value)
+        nulls = (file.null_value_counts or {}).get(column.field_id)
+        bounds = {(side or {}).get(column.field_id) for side in (file.lower_bounds, file.upper_bounds)}
+        if bounds != {bound} or nulls != 0:
+            return False
+    return True
+
+
+def _read(
+    table: Table, task: FileScanTask, rows: BooleanExpression, columns: tuple[str, ...] | None = None
+) -> Iterator[Any]:
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    schema = table.schema() if columns is None else table.schema().select(*columns)
+    yield from ArrowScan(table.metadata, table.io, schema, rows).to_record_batches([task])
+
+
+def _written(table: Table, rest: Iterator[Any]) -> Iterator[DataFile]:
+    """Files with these rows, as pyiceberg writes them when it deletes rows itself."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+    parts = [part for part in rest if part.num_rows]
+    if parts:
+        yield from _dataframe_to_data_files(
+            table.metadata, pa.Table.from_batches(parts), table.io, write_uuid=uuid.uuid4(), counter=count()
+        )

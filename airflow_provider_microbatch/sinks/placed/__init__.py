@@ -1,0 +1,144 @@
+"""Tables whose readers know files by a log: of Delta, of Iceberg. What an attempt has written lies in the table's
+folder before the log names it, so that publishing is one commit that names it.
+
+::
+
+    <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
+    <path>/_table_id/<id>                                   a file: by it the table is known again
+    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
+    <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
+    <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
+    <path>/_microbatch/_locks/…                             who publishes an attempt, and who removes it, are never two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.settings import make_private_folder
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.sinks.file import STAGING, FileSink
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
+from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, reporting
+from airflow_provider_microbatch.sinks.placed.places import Place, Places
+from airflow_provider_microbatch.sinks.placed.records import Records, encode, number_of
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
+
+HIDDEN = "_microbatch"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the log says is in.
+
+    :param number: of its manifest.
+    :param manifest: as it was written.
+    :param own: as what it counts for who asks.
+    """
+
+    number: int
+    manifest: Manifest
+    own: Manifest
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What an attempt has written, where the log can name it."""
+
+    manifest: Manifest
+    place: Place
+
+
+class OpenPlaced(OpenSink):
+    """What such sinks share: all but the log.
+
+    :param folder: the table's.
+    :param partition_by: columns by whose values Spark puts files into folders, and leaves them out of the files.
+    :param options: of Spark's Parquet writer.
+    """
+
+    def __init__(
+        self, folder: TableFolder, *, partition_by: tuple[str, ...] = (), options: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder = folder
+        self._root = folder.root
+        hidden = folder.root / HIDDEN
+        self._files = FileSink(str(hidden), format="parquet", partition_by=partition_by, options=options or {})
+        self._records = Records(hidden / "batches")
+        self._places = Places(folder.root, hidden)
+
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        with reporting("make ready", self._root):
+            self._folder.make_known(tables, is_there=is_there)
+            for folder in (self._root / HIDDEN, self._files.root / STAGING):
+                check_no_link(self._root, folder)
+                make_folders(folder.parent)
+                make_private_folder(folder)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        stage = self._files.stage(batch, epoch)
+        constants = dict(zip(RESERVED_COLUMNS, (batch.key.lane, batch.key.id), strict=True))
+        return replace(
+            stage,
+            writer="airflow_provider_microbatch.runtime.write:write_marked",
+            arguments={**stage.arguments, "constants": constants},
+        )
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        staged = self._files.manifest(batch, epoch)
+        if staged is not None:
+            return staged
+        with reporting("read the stage of", batch.key):
+            return next((found for _, found in self._marked(batch, epoch)), None)
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return self._files.failure(batch, epoch)
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        self._files.fence(batch, epoch, by=by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        with reporting("list the stages of", self._root):
+            return sorted({*self._files.stages(checkpoint), *self._places.stages(checkpoint)})
+
+    def seems_away(self, tables: KnownTables) -> str | None:
+        return self._folder.seems_away(tables)
+
+    def _marked(self, batch: BatchIdentity, epoch: int) -> Iterator[tuple[Place, Manifest]]:
+        """What the attempt has in place, and nobody knows to be published."""
+        for place in self._places.marked(batch, epoch):
+            found = read_manifest(self._root / place.below, batch.key)
+            if found is not None and number_of(encode(found)) == place.number:
+                yield place, found
+
+    def _place(self, batch: ExpectedBatch, epoch: int) -> Placed:
+        """Bring a stage that is whole, of this plan and on disk to where the log can name its files.
+
+        :raises SinkError: if there is none.
+        """
+        staged, key = batch.staged, batch.key
+        own = self._files.manifest(staged, epoch)
+        stage = Path(self._files.stage(staged, epoch).report.removeprefix("file://"))
+        if own is not None:
+            batch.check_stage(own, where=str(stage))
+            check_files(stage, own)
+            sync_tree(stage)
+            place = self._places.of(staged, epoch, self._records.put(own))
+            if self._places.take(stage, place):
+                return Placed(own, place)
+        for place, found in self._marked(staged, epoch):
+            return Placed(batch.check_stage(found, where=str(self._root / place.below)), place)
+        raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")

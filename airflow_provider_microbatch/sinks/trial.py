@@ -1,0 +1,268 @@
+"""Tries a sink of the user's own against what every such sink promises, where it really writes: neither Spark nor a
+checkpoint, but the target that its fields name. For ``microbatch check-sink``; what is tried is in :data:`CASES`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
+from airflow_provider_microbatch.runtime.layout import MANIFEST
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK, Broken, NotTried, Verdict
+
+LANE = "check-sink"
+"""Batches that are written here are of this lane, which no pipeline has."""
+
+Row = Mapping[str, Any]
+
+
+class _CutOff(Exception):
+    """What the trial has a stage raise half way."""
+
+
+@dataclass(frozen=True)
+class _CutOffRows(StagedRows):
+    """Rows of which only the first can be read."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield next(super().__iter__())
+        raise _CutOff
+
+    @property
+    def frame(self) -> Any:
+        """None: who takes a frame takes all of it."""
+        raise _CutOff
+
+
+class Trial:
+    """A sink under trial.
+
+    :param sink: the sink.
+    :param rows: such as it can take, two at least.
+    """
+
+    def __init__(self, sink: ForeachSink, *, rows: Sequence[Row]) -> None:
+        self.sink = sink
+        self.rows = rows
+        self.checkpoint = str(uuid.uuid4())
+        self._next = 0
+        self._written: list[ForeachBatch] = []
+
+    def open(self) -> OpenSink:
+        """The sink as another process finds it."""
+        return self.sink.open(SinkContext())
+
+    def batch(self) -> ExpectedBatch:
+        """A batch that nothing is there of."""
+        key = BatchKey(LANE, self._next)
+        self._next += 1
+        whose = BatchIdentity(
+            checkpoint=self.checkpoint, pipeline="check_sink", key=key, digest="d", location="check-sink"
+        )
+        # Of a checkpoint that has no id of a table on record.
+        return ExpectedBatch(identity=whose, tables=KnownTables(PosixStore(str(self.sink.files.root / "_none"))))
+
+    def told(self, batch: ExpectedBatch, epoch: int, *, is_replay: bool = False) -> ForeachBatch:
+        """As the sink's function is told of it."""
+        found = ForeachBatch(
+            key=batch.key, checkpoint=self.checkpoint, pipeline="check_sink", epoch=epoch, is_replay=is_replay
+        )
+        self._written.append(found)
+        return found
+
+    def stage(self, batch: ExpectedBatch, epoch: int, rows: Sequence[Row]) -> StagedRows:
+        """A stage as Spark leaves it."""
+        path = Path(self.open().stage(batch.identity, epoch).arguments["path"].removeprefix("file://"))
+        path.mkdir(parents=True)
+        files = []
+        for number, part in enumerate((rows[:1], rows[1:])):
+            if part:
+                files.append(path / f"part-{number:05}.{self.sink.format}")
+                _write(files[-1], part, like=rows, format=self.sink.format)
+        result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": len(rows)}
+        lines: list[dict[str, Any]] = [{"result": {**result, "identity": batch.identity.to_dict()}}]
+        lines += [{"file": file.name, "bytes": file.stat().st_size} for file in files]
+        (path / MANIFEST).mkdir()
+        (path / MANIFEST / "part-00000.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.told(batch, epoch)
+        return StagedRows(tuple(files), self.sink.format)
+
+    def published(self, rows: Sequence[Row]) -> ExpectedBatch:
+        """A batch with these rows, written by its first attempt."""
+        batch = self.batch()
+        self.stage(batch, 1, rows)
+        self.open().publish(batch, 1)
+        return batch
+
+    def check(self, batch: ExpectedBatch, rows: Sequence[Row], when: str) -> None:
+        """:raises Broken: if the target has other rows of the batch."""
+        found, wanted = _counted(self._held(batch)), _counted(rows)
+        if found != wanted:
+            parts = [
+                f"{word}: {left.total()} row(s), such as {next(iter(left))}"
+                for word, left in (("missing", wanted - found), ("too many", found - wanted))
+                if left
+            ]
+            raise Broken(f"{when}, held gives {found.total()} rows of batch {batch.key}: {'; '.join(parts)}")
+
+    def tidy_up(self) -> None:
+        """Take out what can be taken out of the target, and all stages."""
+        if self.sink.can_withdraw:
+            for batch in {one.key: one for one in self._written}.values():
+                self.sink.take_out(batch)
+        for folder in (self.sink.files.root / f"lane={LANE}", self.sink.files.root / "_staging" / self.checkpoint):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _held(self, batch: ExpectedBatch) -> list[Row]:
+        try:
+            return self.sink.held(self.told(batch, 1))
+        except NotImplementedError:
+            raise NotTried("without a method held(batch) nobody sees what write has done") from None
+
+
+def the_definition_travels_as_json(trial: Trial) -> None:
+    plain = trial.sink.to_dict()
+    try:
+        text = json.dumps(plain)
+    except TypeError as error:
+        raise Broken(f"its fields are no JSON values: {error}") from error
+    back = Definition.from_dict(json.loads(text), known=trial.sink.classes(), any_server=True)
+    if back != trial.sink:
+        raise Broken(f"made again of its own JSON it is {back!r}, and not {trial.sink!r}: write tuples as lists")
+
+
+def it_can_be_used(trial: Trial) -> None:
+    trial.open().check()
+
+
+def rows_are_there_as_they_were_given(trial: Trial) -> None:
+    trial.check(trial.published(trial.rows), trial.rows, "after a publish")
+
+
+def a_batch_without_rows_is_taken(trial: Trial) -> None:
+    trial.check(trial.published([]), [], "after a publish of no row")
+
+
+def batches_do_not_meet(trial: Trial) -> None:
+    one, other = trial.published(trial.rows), trial.published(trial.rows[:1])
+    trial.check(one, trial.rows, "after another batch was published")
+    trial.check(other, trial.rows[:1], "beside another batch")
+
+
+def a_write_that_nobody_heard_of_is_said_again_and_changes_nothing(trial: Trial) -> None:
+    batch = trial.batch()
+    trial.sink.write(trial.told(batch, 1), trial.stage(batch, 1, trial.rows))
+    trial.sink.write(trial.told(batch, 2), trial.stage(batch, 2, trial.rows))
+    trial.check(batch, trial.rows, "after two attempts have written the same rows")
+
+
+def a_write_that_was_cut_off_is_made_good_by_the_next(trial: Trial) -> None:
+    batch, rows = trial.batch(), trial.stage(trial.batch(), 1, trial.rows)
+    try:
+        trial.sink.write(trial.told(batch, 1), _CutOffRows(rows.files, rows.format))
+    except _CutOff:
+        pass
+    except Exception as error:
+        if not _is_caused_by_cut(error):
+            raise
+    else:
+        raise Broken("write returned although the rows could not be read to their end: the batch would count as in")
+    half = Counter[str]()
+    try:
+        half = _counted(trial._held(batch))
+    finally:
+        trial.sink.write(trial.told(batch, 2), trial.stage(batch, 2, trial.rows))
+    trial.check(batch, trial.rows, "after an attempt was cut off half way, and the next one has written")
+    if half:
+        raise Broken(f"readers see {half.total()} of {len(trial.rows)} rows of an attempt that was cut off half way")
+
+
+def a_replay_leaves_only_its_own_rows(trial: Trial) -> None:
+    batch = trial.published(trial.rows)
+    trial.stage(batch, 2, trial.rows[:1])
+    trial.open().replace(batch, 2)
+    trial.check(batch, trial.rows[:1], "after a replay with fewer rows")
+
+
+def a_batch_can_be_taken_out_and_come_back(trial: Trial) -> None:
+    if not trial.sink.can_withdraw:
+        raise NotTried("it has no method take_out(batch): rewind --drop-output is refused")
+    batch = trial.published(trial.rows)
+    trial.open().withdraw(batch, 1)
+    trial.check(batch, [], "after it was taken out")
+    trial.sink.take_out(trial.told(batch, 1, is_replay=True))
+    trial.stage(batch, 2, trial.rows)
+    trial.open().publish(batch, 2)
+    trial.check(batch, trial.rows, "after it came back")
+
+
+CASES: Sequence[Callable[[Trial], None]] = (
+    the_definition_travels_as_json,
+    it_can_be_used,
+    rows_are_there_as_they_were_given,
+    a_batch_without_rows_is_taken,
+    batches_do_not_meet,
+    a_write_that_nobody_heard_of_is_said_again_and_changes_nothing,
+    a_write_that_was_cut_off_is_made_good_by_the_next,
+    a_replay_leaves_only_its_own_rows,
+    a_batch_can_be_taken_out_and_come_back,
+)
+
+
+def verdicts(trial: Trial) -> Iterator[Verdict]:
+    """Try each case, in order; what can be taken out of the target is, at the end."""
+    try:
+        for case in CASES:
+            sentence = case.__name__.replace("_", " ")
+            try:
+                case(trial)
+            except NotTried as reason:
+                yield Verdict(case=sentence, state=NOT_TRIED, message=str(reason))
+            except (Broken, MicroBatchError) as error:
+                yield Verdict(case=sentence, state=FAILED, message=str(error))
+            except Exception as error:  # the user's code
+                yield Verdict(case=sentence, state=FAILED, message=f"{type(error).__name__}: {error}")
+            else:
+                yield Verdict(case=sentence, state=OK)
+    finally:
+        trial.tidy_up()
+
+
+def _is_caused_by_cut(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, _CutOff):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _counted(rows: Sequence[Row]) -> Counter[str]:
+    return Counter(json.dumps(dict(row), sort_keys=True, default=repr, ensure_ascii=False) for row in rows)
+
+
+def _write(path: Path, rows: Sequence[Row], *, like: Sequence[Row], format: str) -> None:
+    """:param like: rows by which a column has its type, also where it is null in all of these."""
+    if format == "json":
+        path.write_text("".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        return
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SinkError(f"files of parquet need pyarrow, which is not installed here ({error}).") from error
+    schema = pa.Table.from_pylist([dict(row) for row in like]).schema
+    parquet.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), path)

@@ -1,0 +1,398 @@
+"""A source of channels beside its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime import channel_ends
+from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import (
+    LATE,
+    UNLIMITED,
+    Figures,
+    Late,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+)
+from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
+from airflow_provider_microbatch.sources.channels.begin import Beginning
+from airflow_provider_microbatch.sources.channels.graph import (
+    NEW,
+    Position,
+    compare,
+    eligible,
+    forgettable,
+    is_position,
+    merged,
+    moved,
+    parse,
+    render,
+    rows_between,
+    unfinished,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READER = "airflow_provider_microbatch.runtime.channels:read"
+_ENDS = "ends"
+_ATTEMPT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LITTER_SECONDS = 30 * 86_400.0
+
+
+class OpenChannels(OpenSource):
+    """Offsets are positions in channels (:mod:`airflow_provider_microbatch.sources.channels.graph`).
+
+    A batch is planned without an end. What it may read follows from its start, which is committed, and from what the
+    server lists; where it came to in each channel is what its attempt tells, and the first to tell decides. There is no
+    identifier to be made for the plan: its offset entry's digest is one, and under it the end is put on record.
+    """
+
+    def __init__(self, source: ChannelSource, context: SourceContext) -> None:
+        self._source = source
+        self._context = context
+        self._name = context.name
+        self._beginning = Beginning(context.state)
+
+    @cached_property
+    def _server(self) -> Server:
+        return self._source.server(self._context)
+
+    @property
+    def splits(self) -> str:
+        return self._server.splits
+
+    def check(self) -> None:
+        """Is it there, does this user see it, and is there a folder for ends?"""
+        self._named(self._listed)
+        if self._ends_folder() is None:
+            raise self._error(
+                f"Spark's executors cannot write where attempts come to into {self._context.state.location}. Give the "
+                "source ends_dir, a folder that the driver and all executors see as a file system."
+            )
+        self._named(self._server.secrets)
+
+    def initial_offset(self) -> Offset | None:
+        """Where the first batch begins, as it is on record."""
+        return self._beginning.get()
+
+    def has_new(self, position: Offset | None) -> bool:
+        """A look at each channel that a batch could read, until one has something."""
+        return self._named(lambda: self._has_new(position))
+
+    def _has_new(self, position: Offset | None) -> bool:
+        start = self._start(position)
+        if start is None:
+            listed = self._listed()
+            # To begin elsewhere than at the first row takes a plan, after which it is known where.
+            if self._server.beginning(listed) is not None:
+                return bool(listed)
+            start = {}
+        listed, expired = self._listed_for(start)
+        candidates = eligible(start, listed)
+        return (
+            bool(expired)
+            or self._is_to_be_renewed(start, candidates)
+            or any(self._server.look(channel, at).is_new for channel, at in candidates.items())
+        )
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
+        """Writes down where the first batch begins."""
+        return self._named(lambda: self._latest_offset(start))
+
+    def _latest_offset(self, start: Offset | None) -> Offset | Late | None:
+        position = self._beginning.get() if start is None else start
+        if position is None:
+            listed = self._listed()
+            begins = self._server.beginning(listed)
+            if begins is None and not self._has_new(None):
+                return None
+            position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
+        return LATE if self._has_new(position) else position
+
+    def read_late(self, start: Offset | None) -> Read:
+        """All channels that may be read from there, each up to where it comes."""
+        return self._named(lambda: self._read_late(self._start(start) or {}))
+
+    def _read_late(self, start: Position) -> Read:
+        listed, expired = self._listed_for(start)
+        # By the time that the store's owner has: of what is forgotten nothing has been there for long.
+        before_ms = self._context.clock_ms() - self._server.keeps_ms
+        return self._read(
+            [{"channel": channel, "at": at} for channel, at in sorted(eligible(start, listed).items())],
+            expired=expired,
+            forgotten=forgettable(start, listed, before_ms=before_ms),
+            ends=True,
+        )
+
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """The rows between the two, as many as there were."""
+        first, last = self._start(start) or {}, self._start(end) or {}
+        counts = rows_between(first, last)
+        if any(count < 0 for count in counts.values()):
+            raise self._error(f"{end} lies before {start} in {min(counts, key=lambda one: counts[one])}.")
+        pieces = [
+            {"channel": channel, "at": first.get(channel, NEW), "end": last[channel]} for channel in sorted(counts)
+        ]
+        settled = {channel: at for channel, at in last.items() if channel not in counts and first.get(channel) != at}
+        # What is missing once more has to be told; else the plan tells all, and two who ask are told the same.
+        ends = self._source.on_data_loss == RECORD_GAP
+        return self._named(
+            lambda: self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
+        )
+
+    def _read(self, pieces: list[dict[str, Any]], *, ends: bool, **known: Any) -> Read:
+        count = min(len(pieces), self._source.max_partitions or len(pieces))
+        client, arguments = self._server.client()
+        return Read(
+            reader=READER,
+            arguments={
+                "name": self._name,
+                "schema": self._source.schema,
+                "client": client,
+                **arguments,
+                "secrets": sorted(self._server.secrets()),
+                "groups": [pieces[number::count] for number in range(count)],
+                "max_records": self._source.max_records,
+                "idle_seconds": self._source.idle_seconds,
+                "on_data_loss": self._source.on_data_loss,
+                "ends": self._ends() if ends else None,
+                "settled": {},
+                "expired": [],
+                **known,
+            },
+        )
+
+    def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
+        """Where an attempt has come to in all channels; ``start`` if it is nowhere farther."""
+        begin = self._start(start) or {}
+        ends: Any
+        expired: Any
+        forgotten: Any
+        ends, expired, forgotten = (told.get(name) for name in ("ends", "expired", "forgotten"))
+        if not is_position(ends) or not _are_names(expired) or not _are_names(forgotten):
+            raise self._error("the reader did not tell how far it came.")
+        self._check_places(ends)
+        end = merged(begin, ends, expired=expired, forgotten=forgotten)
+        back = [one for one, count in rows_between(begin, end).items() if count < 0]
+        if back:
+            raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
+        renewed = any(
+            # Not the same as asks for the batch: the clocks of two hosts need not agree.
+            at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms // 2
+            for channel, at in end.items()
+            if "after" in begin.get(channel, NEW)
+        )
+        if not renewed and not set(moved(begin, end)) - {*forgotten}:
+            return start
+        return render(end)
+
+    @property
+    def _renewed_after_ms(self) -> int:
+        """A channel in which nothing comes for half of what the server keeps gets a batch without rows. Later, when the
+        last row that was read is gone too, it tells that nothing has come and gone since."""
+        return self._server.retention_ms() // 2
+
+    def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
+        before_ms = self._context.clock_ms() - self._renewed_after_ms
+        return any(
+            "after" in position.get(channel, NEW) and at.get("seen", before_ms) < before_ms
+            for channel, at in candidates.items()
+        )
+
+    def secrets(self) -> Mapping[str, str]:
+        """What the server is asked with."""
+        return self._named(self._server.secrets)
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """Has Spark read up to the end? And say what it lacked."""
+        if told is None or start == end:
+            return
+        if self.resolve(start, told) != end:
+            raise SourceChangedError(
+                f"source {self._name!r}: what was read is not what was planned. Run the batch again."
+            )
+        if gaps := told.get("gaps"):
+            log.warning(
+                "source %s: rows of %s were gone before they were read, and are left out: %s",
+                self._name,
+                self._source.location(),
+                ", ".join(map(str, gaps)),
+            )
+
+    def commit(self, end: Offset) -> None:
+        """Where the server keeps how far its reader is, it keeps this, and shows it to people. Nothing is read from
+        there once the first batch has begun."""
+        if self._context.lane == LIVE:
+            self._named(lambda: self._push(self._parsed(end)))
+        self._sweep()
+
+    def _push(self, position: Position) -> None:
+        self._server.push(position)
+        kept = self._server.pushed()
+        if kept is None:
+            return
+        lost = [one for one, at in position.items() if one in kept and "after" in at and kept[one] != at["after"]]
+        if lost:
+            raise self._error(f"the server was told how far {', '.join(lost[:5])} is read, and does not show it.")
+
+    def _sweep(self) -> None:
+        """What attempts have left that died long ago."""
+        folder, before = self._ends_folder(), time.time() - _LITTER_SECONDS
+        for path in Path(folder).iterdir() if folder is not None and Path(folder).is_dir() else ():
+            # A checkpoint may name the folder: nothing goes but what has the name of an attempt's own.
+            if _ATTEMPT.fullmatch(path.name) and path.lstat().st_mtime < before:
+                channel_ends.remove(str(path))
+
+    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Rows that are gone."""
+        if self._source.on_data_loss == RECORD_GAP:
+            return None
+        first, last = self._start(start) or {}, self._start(end) or {}
+
+        def why() -> str | None:
+            listed = self._listed()
+            for channel in rows_between(first, last):
+                gone = "it is gone" if channel not in listed else self._server.why_gone(channel, last[channel])
+                if gone is not None:
+                    return f"source {self._name!r}, {channel}: {gone}"
+            return None
+
+        return self._named(why)
+
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on without. What
+        goes goes from the front: is the first row there that was read, so are all. Where nobody told which that was,
+        the last one has to be enough."""
+        if self._source.on_data_loss == FAIL:
+            return None
+        counts = rows_between(self._start(start) or {}, self._start(end) or {})
+        last, firsts = self._start(end) or {}, (told or {}).get("firsts")
+        places = {channel: last[channel]["after"] for channel in counts}
+        if isinstance(firsts, Mapping):
+            places |= {channel: at for channel, at in firsts.items() if channel in counts and isinstance(at, str)}
+        self._check_places({channel: {"after": place} for channel, place in places.items()})
+
+        def look() -> list[str]:
+            listed = self._listed()
+            return [
+                channel
+                for channel, place in places.items()
+                if channel not in listed or self._server.why_gone(channel, {"after": place}) is not None
+            ]
+
+        gone = self._named(look)
+        return f"gone since they were read: rows of {', '.join(gone)}" if gone else None
+
+    def check_offset(self, offset: Offset) -> None:
+        """A position names channels that are there, or have ended, and places that can be."""
+        try:
+            position = self._parsed(offset)
+        except CorruptEntryError as error:
+            raise SourceError(str(error)) from error
+        unknown = unfinished(position) - self._named(self._listed).keys()
+        if unknown:
+            raise self._error(f"{offset} names {sorted(unknown)[0]}, which {self._source.location()} does not have.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        """Whether it is farther in a channel, and in none less far; None if it is in one and not in another."""
+        if offset is None or other is None:
+            return offset is not None
+        return compare(self._parsed(offset), self._parsed(other))
+
+    def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
+        """Milliseconds by channel, of those that the next batch may read: how old what it would read first is."""
+        start = self._start(position) or {}
+
+        def look() -> Mapping[str, int]:
+            found = {
+                channel: self._server.look(channel, at).behind_ms
+                for channel, at in eligible(start, self._listed()).items()
+            }
+            return {channel: behind for channel, behind in found.items() if behind is not None}
+
+        return self._named(look)
+
+    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
+        """Rows, which are counted when they are read, and channels that had some."""
+        counts = rows_between(self._start(start) or {}, self._start(end) or {})
+        return Figures(rows=sum(counts.values()), splits=len(counts))
+
+    def _start(self, position: Offset | None) -> dict[str, At] | None:
+        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        text = self._beginning.get() if position is None else position
+        return None if text is None else self._parsed(text)
+
+    def _parsed(self, offset: Offset) -> dict[str, At]:
+        position = parse(offset, where=f"source {self._name!r}")
+        self._check_places(position)
+        return position
+
+    def _check_places(self, position: Position) -> None:
+        """Whoever can write the checkpoint says nothing to the server but places."""
+        for channel, at in position.items():
+            why = self._server.why_no_place(at)
+            if why is not None:
+                raise self._error(f"{channel} is at no place that there can be: {why}.")
+
+    def _listed(self) -> Mapping[str, Channel]:
+        return self._server.channels(max_age=self._source.discover_seconds)
+
+    def _listed_for(self, position: Position) -> tuple[Mapping[str, Channel], list[str]]:
+        """What the server lists, and channels of the position that it does not, though they had not ended. They are
+        looked for in a listing that is newer than the position."""
+        listed = self._listed()
+        expired = unfinished(position) - listed.keys()
+        if expired:
+            listed = self._server.channels(max_age=0)
+            expired = unfinished(position) - listed.keys()
+        if expired and self._source.on_data_loss == FAIL:
+            raise SourceChangedError(
+                f"source {self._name!r}: {', '.join(sorted(expired)[:5])} of {self._source.location()} went before "
+                "they were read to their end: retention has removed them. on_data_loss='record_gap' goes on without "
+                "them, and the batch says so; or set the position behind them: `microbatch set-offset`."
+            )
+        return listed, sorted(expired)
+
+    def _ends(self) -> str | None:
+        """A folder of the attempt's own, which nobody has made yet. Each job has another, also of one attempt."""
+        folder = self._ends_folder()
+        return None if folder is None else f"{folder}/{uuid.uuid4()}"
+
+    def _ends_folder(self) -> str | None:
+        """None where executors could not write into the checkpoint: a command looks through a draft of it, too."""
+        if self._source.ends_dir is not None:
+            return f"{self._source.ends_dir}/{_ENDS}"
+        folder = self._context.state.for_spark
+        return None if folder is None else f"{folder.removeprefix('file://')}/{_ENDS}"
+
+    def _named(self, question: Callable[[], T]) -> T:
+        """Its answer; of an error, which source has it."""
+        try:
+            return question()
+        except SourceError as error:
+            if repr(self._name) in str(error):
+                raise
+            raise type(error)(f"source {self._name!r}: {error}") from error
+
+    def _error(self, text: str) -> SourceError:
+        return SourceError(f"source {self._name!r}: {text}")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)

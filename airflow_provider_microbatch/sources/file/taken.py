@@ -1,0 +1,114 @@
+"""What ``clean_source`` has taken, noted beside the files that it took them from.
+
+The record in the checkpoint goes back with the checkpoint when that is restored from a backup. Table and logs then
+agree, and nothing in them tells that files of later batches were archived or deleted: these would be read by no batch,
+and be in no table. So who takes files says so first in ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a file or
+an object of a hidden name that no listing shows, where a checkpoint that knows less finds it. A folder that is restored
+with the checkpoint has its files again, and the note of then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, decode_cleaning, encode_cleaning
+from airflow_provider_microbatch.sources.file.place import Place
+
+
+class Taken:
+    """The note of one source of one checkpoint.
+
+    :param place: where the files lie, and the note with them.
+    :param base: the source's base.
+    :param name: of the source.
+    :param checkpoint: asked for the checkpoint's id; None while it is nobody's, and has taken nothing.
+    """
+
+    def __init__(self, place: Place, *, base: str, name: str, checkpoint: Callable[[], str | None]) -> None:
+        self._place = place
+        self._base = base
+        self._name = name
+        self._checkpoint = checkpoint
+
+    def read(self) -> Cleaning:
+        """What is noted; nothing if there is no note. One file is opened, or one object asked for.
+
+        :raises SourceError: if it cannot be read.
+        """
+        where = self._where()
+        if where is None:
+            return Cleaning()
+        try:
+            return decode_cleaning(self._place.read_note(where), where=where)
+        except FileNotFoundError:
+            return Cleaning()
+        except (OSError, SourceError, CorruptEntryError) as error:
+            raise SourceError(
+                f"{where}, which says what clean_source has taken, cannot be read: {_said(error)}. Give this user the "
+                "right to it, or, if it was damaged and the checkpoint is no restored backup, remove it."
+            ) from error
+
+    def note(self, cleaning: Cleaning) -> None:
+        """Say what is about to be taken, with all that was, durable on return.
+
+        :param cleaning: the checkpoint's own record.
+        :raises SourceError: if it cannot be written; nothing may be taken then.
+        """
+        where = self._where()
+        if where is None:
+            return
+        before = self.read()
+        others = tuple(one for one in before.archives if one not in cleaning.archives)
+        told = Cleaning(done=before.done.with_(cleaning.done), archives=(*cleaning.archives, *others))
+        if told == before:
+            return
+        try:
+            self._place.write_note(where, encode_cleaning(told))
+        except (OSError, SourceError) as error:
+            raise SourceError(
+                f"{where}, which is to say what clean_source takes, cannot be written: {_said(error)}. Nothing was "
+                "taken. Give this user the right to write there."
+            ) from error
+
+    def unknown_to(self, latest: int, *, log: str) -> str | None:
+        """What was taken for batches that the checkpoint knows nothing of, in words, with the ways on; None if there
+        is nothing of the kind.
+
+        :param latest: where the source log ends.
+        :param log: its address.
+        """
+        noted = self.read()
+        unknown = [number for number in noted.done if number > latest]
+        if not unknown:
+            return None
+        archives = [archive for base, archive in noted.archives if base == self._base]
+        back = f"They are in {archives[0]!r}, or were deleted" if archives else "They were deleted"
+        there = f"ends at {latest}" if latest >= 0 else "is empty"
+        return (
+            f"clean_source has taken the files of entries {unknown[0]} to {unknown[-1]} of the source log {log}, which "
+            f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
+            f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
+            f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
+            f"remove {self._where()!r}, which says so."
+        )
+
+    def _where(self) -> str | None:
+        checkpoint = self._checkpoint()
+        if checkpoint is None:
+            return None
+        if not is_checkpoint_id(checkpoint):
+            raise SourceError(f"{checkpoint!r} is no id of a checkpoint.")
+        return self._place.note_path(self._base, f"{checkpoint}.{self._name}")
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).rstrip(".")
+
+
+def with_noted(own: Cleaning, noted: Cleaning) -> Cleaning:
+    """The checkpoint's own record, and what is noted beside it: a restored one may have forgotten an archive."""
+    others = tuple(one for one in noted.archives if one not in own.archives)
+    return replace(own, done=own.done.with_(noted.done), archives=(*own.archives, *others))

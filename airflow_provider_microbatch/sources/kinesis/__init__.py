@@ -1,0 +1,98 @@
+"""A stream of Kinesis, as a source: its shards are channels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from airflow_provider_microbatch.runtime.kinesis import SCHEMA
+from airflow_provider_microbatch.sources import Source, SourceContext
+from airflow_provider_microbatch.sources.channels import ChannelSource, Server
+
+TRIM_HORIZON, LATEST = "trim_horizon", "latest"
+
+_STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}", re.ASCII)
+_REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class KinesisSource(ChannelSource):
+    """Records of a stream; each is read once, and a shard's records after those of the shards it came from.
+
+    Frames have the columns ``partitionKey``, ``data`` (binary), ``stream``, ``shardId``, ``sequenceNumber`` and
+    ``approximateArrivalTimestamp``. Records that the Kinesis Producer Library has put together are one record.
+
+    :param stream: its name.
+    :param conn_id: Airflow connection of type ``aws``: access key and secret as login and password, or in its extra;
+        ``aws_session_token``, ``region_name`` and ``endpoint_url`` in its extra. None: credentials are looked for as
+        boto3 does, also where Spark's executors run.
+    :param region: name of the region, if the connection or the surroundings do not say it.
+    :param start: where the first batch begins: ``trim_horizon``, the oldest record that is there; ``latest``, as of the
+        first plan; or a moment, as ISO 8601 text with its offset from UTC or as milliseconds since the epoch. What
+        comes to the stream by a shard of later begins at that shard's first record.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    stream: str
+    _: KW_ONLY
+    conn_id: str | None = None
+    region: str | None = None
+    start: str | int = TRIM_HORIZON
+
+    schema: ClassVar[str] = SCHEMA
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.stream, str) or not _STREAM.fullmatch(self.stream):
+            raise self._wrong(f"{self.stream!r} is no name of a stream: letters, digits, '_', '.' and '-', at most 128")
+        if self.conn_id is not None and (not isinstance(self.conn_id, str) or not self.conn_id.strip()):
+            raise self._wrong(f"conn_id must be a text that is not empty, or None; not {self.conn_id!r}")
+        if self.region is not None and (not isinstance(self.region, str) or not _REGION.fullmatch(self.region)):
+            raise self._wrong(f"region must be the name of one, such as 'eu-central-1'; not {self.region!r}")
+        self._check_start()
+
+    def server(self, context: SourceContext) -> Server:
+        """The stream."""
+        from airflow_provider_microbatch.sources.kinesis.stream import Stream
+
+        return Stream(self, connect=context.connect, clock_ms=context.clock_ms)
+
+    def reads_as(self) -> Mapping[str, str | None]:
+        """What of records that are gone there is."""
+        return {"on_data_loss": self.on_data_loss}
+
+    def shares_with(self, other: Source) -> bool:
+        """Whether both read one stream, as far as their definitions tell."""
+        return isinstance(other, KinesisSource) and (self.stream, self.conn_id, self.region) == (
+            other.stream,
+            other.conn_id,
+            other.region,
+        )
+
+    def location(self) -> str:
+        """Region and stream."""
+        return f"kinesis://{self.region or self.conn_id or ''}/{self.stream}"
+
+    @property
+    def begins_ms(self) -> int | None:
+        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        if isinstance(self.start, str) and self.start not in (TRIM_HORIZON, LATEST):
+            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
+        return self.start if isinstance(self.start, int) else None
+
+    def _check_start(self) -> None:
+        start = self.start
+        try:
+            good = start in (TRIM_HORIZON, LATEST) or (type(start) is int and start >= 0)
+            if not good and isinstance(start, str):
+                good = datetime.fromisoformat(start).tzinfo is not None
+        except ValueError:
+            good = False
+        if not good:
+            raise self._wrong(
+                f"start must be {TRIM_HORIZON!r}, {LATEST!r}, or a moment with its offset from UTC "
+                f"('2026-11-21T00:00:00Z', or milliseconds since the epoch); not {start!r}"
+            )

@@ -1,0 +1,212 @@
+"""A stream as a server of channels, asked by boto3 and without a JVM."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow_provider_microbatch.connections import Connect
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import Close, shared
+from airflow_provider_microbatch.runtime.channels import At
+from airflow_provider_microbatch.runtime.kinesis import client, code_of, iterator_of, patiently
+from airflow_provider_microbatch.sources.channels import Channel, Look
+from airflow_provider_microbatch.sources.channels.graph import Position
+from airflow_provider_microbatch.sources.kinesis import LATEST, KinesisSource
+from airflow_provider_microbatch.sources.kinesis.access import Access
+
+T = TypeVar("T")
+
+_HOUR_MS = 3_600_000
+_KEEPS_HOURS = 8_760  # no stream keeps a record longer
+_LOOKS = 10  # requests that find nothing and are not at the tip, before a batch shall look
+
+
+class Stream:
+    """Kinesis keeps no progress of its readers: the logs here are the record.
+
+    :param source: its definition.
+    :param connect: finds its connection.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    splits = "shards"
+    keeps_ms = _KEEPS_HOURS * _HOUR_MS
+
+    def __init__(self, source: KinesisSource, *, connect: Connect, clock_ms: Callable[[], int]) -> None:
+        self._source = source
+        self._connect = connect
+        self._clock_ms = clock_ms
+
+    def retention_ms(self) -> int:
+        """As the stream is set; asked once as long as a client lives."""
+        if self._held.retention_ms is None:
+            found = self._ask(lambda kinesis: kinesis.describe_stream_summary(StreamName=self._source.stream))
+            hours: int = found["StreamDescriptionSummary"]["RetentionPeriodHours"]
+            self._held.retention_ms = hours * _HOUR_MS
+        return self._held.retention_ms
+
+    def channels(self, *, max_age: float) -> Mapping[str, Channel]:
+        """All shards that the stream lists, those that have ended too."""
+        listed = self._held.listed
+        if listed is None or time.monotonic() - listed[0] > max_age:
+            asked = time.monotonic()
+            self._held.listed = listed = (asked, self._ask(self._list))
+        return listed[1]
+
+    def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
+        """By the definition's ``start``. A shard that was closed before the first plan has nothing that is later."""
+        begins_ms, now_ms = self._source.begins_ms, self._clock_ms()
+        if self._source.start == LATEST:
+            return {
+                one.id: {"rows": 0, "finished": True, "seen": now_ms} if one.closed else {"rows": 0, "begin": now_ms}
+                for one in channels.values()
+            }
+        return None if begins_ms is None else {shard: {"rows": 0, "begin": begins_ms} for shard in channels}
+
+    def look(self, channel: str, at: At) -> Look:
+        """One request, by an iterator that is kept from look to look. Of a shard that has little, several."""
+        return self._ask(lambda kinesis: self._look(kinesis, channel, at))
+
+    def why_gone(self, channel: str, end: At) -> str | None:
+        """The last record of a range goes last."""
+        if "after" not in end:
+            return None
+
+        def first(kinesis: Any) -> Any:
+            iterator = iterator_of(kinesis, self._source.stream, channel, end, inclusive=True)
+            return kinesis.get_records(ShardIterator=iterator, Limit=1)["Records"]
+
+        try:
+            found = self._ask(first)
+        except _RefusedError:
+            found = []
+        is_there = any(one["SequenceNumber"] == end["after"] for one in found)
+        return None if is_there else f"record {end['after']} is gone: retention has removed it"
+
+    def why_no_place(self, at: At) -> str | None:
+        """Sequence numbers are digits."""
+        after = at.get("after", "0")
+        return None if after.isdecimal() and after.isascii() and len(after) <= 128 else f"{after!r:.100} is no number"
+
+    def client(self) -> tuple[str, Mapping[str, Any]]:
+        """Whatever anybody may see."""
+        return "airflow_provider_microbatch.runtime.kinesis:Shards", {
+            **self._arguments,
+            "stream": self._source.stream,
+            "retention_ms": self.retention_ms(),
+        }
+
+    def secrets(self) -> Mapping[str, str]:
+        """Those of the connection."""
+        return self._access.secrets
+
+    def push(self, position: Position) -> None:
+        """There is nowhere to push it."""
+
+    def pushed(self) -> None:
+        """Kinesis keeps nothing."""
+
+    def _list(self, kinesis: Any) -> Mapping[str, Channel]:
+        found: dict[str, Channel] = {}
+        asked: dict[str, Any] = {"StreamName": self._source.stream}
+        while True:
+            answer = kinesis.list_shards(**asked)
+            for shard in answer["Shards"]:
+                parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+                found[shard["ShardId"]] = Channel(
+                    id=shard["ShardId"],
+                    parents=tuple(parent for parent in parents if parent is not None),
+                    closed="EndingSequenceNumber" in shard["SequenceNumberRange"],
+                )
+            if answer.get("NextToken") is None:
+                return found
+            asked = {"NextToken": answer["NextToken"]}
+
+    def _look(self, kinesis: Any, channel: str, at: At) -> Look:
+        from botocore.exceptions import ClientError
+
+        kept, place = self._held.iterators, (at.get("after"), at.get("begin"))
+        before, iterator = kept.pop(channel, (place, None))
+        iterator = iterator if before == place else None
+        for _ in range(_LOOKS):
+            try:
+                if iterator is None:
+                    iterator = iterator_of(kinesis, self._source.stream, channel, at, inclusive=False)
+                answer = kinesis.get_records(ShardIterator=iterator, Limit=1)
+            except ClientError as error:
+                if code_of(error) != "ExpiredIteratorException":
+                    raise
+                iterator = None
+                continue
+            behind = answer.get("MillisBehindLatest", 0)
+            if answer["Records"] or answer.get("NextShardIterator") is None:
+                arrived = [one["ApproximateArrivalTimestamp"].timestamp() for one in answer["Records"]]
+                since = max(0, self._clock_ms() - round(arrived[0] * 1000)) if arrived else 0
+                return Look(is_new=True, behind_ms=max(behind, since))
+            iterator = answer["NextShardIterator"]
+            if behind == 0:
+                kept[channel] = (place, iterator)
+                return Look(is_new=False, behind_ms=0)
+        # Not at the tip, and nothing yet: whoever reads finds out.
+        return Look(is_new=True, behind_ms=behind)
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """:raises SourceError: if Kinesis does not answer as it should."""
+        # Before its errors are looked for: without boto3 there are none.
+        held = self._held
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            with held.lock:
+                return patiently(lambda: question(held.client), timeout=self._source.timeout)
+        except ClientError as error:
+            kind = _RefusedError if code_of(error) == "InvalidArgumentException" else SourceError
+            raise kind(f"{self._source.location()}: Kinesis refuses: {error}") from error
+        except BotoCoreError as error:
+            raise SourceError(f"{self._source.location()}: Kinesis did not answer as it should: {error}") from error
+
+    @cached_property
+    def _access(self) -> Access:
+        conn_id = self._source.conn_id
+        return Access() if conn_id is None else Access.of_connection(self._connect(conn_id))
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "region": self._source.region or self._access.region,
+            "endpoint": self._access.endpoint,
+            "timeout": self._source.timeout,
+        }
+
+    @cached_property
+    def _held(self) -> _Held:
+        arguments, secrets = self._arguments, self._access.secrets
+        key = (__name__, self._source.stream, *arguments.values(), *sorted(secrets.items()))
+        return shared(key, lambda: _opened(arguments, secrets))
+
+
+class _RefusedError(SourceError):
+    """Kinesis knows no such place."""
+
+
+class _Held:
+    """A client, and what is known of one stream by it. One thread at a time asks."""
+
+    def __init__(self, kinesis: Any) -> None:
+        self.client = kinesis
+        self.lock = threading.RLock()
+        self.listed: tuple[float, Mapping[str, Channel]] | None = None
+        self.retention_ms: int | None = None
+        self.iterators: dict[str, tuple[tuple[Any, ...], str | None]] = {}
+
+
+def _opened(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[_Held, Close]:
+    try:
+        kinesis = client(arguments, secrets)
+    except Exception as error:  # of boto3, which may not be there, or has no region
+        raise SourceError(f"no client for Kinesis can be made: {error}") from error
+    return _Held(kinesis), kinesis.close

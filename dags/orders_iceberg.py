@@ -1,0 +1,43 @@
+"""Orders into an Iceberg table: every ten minutes what has landed since is one snapshot of it.
+
+The connection ``lake``, of type ``iceberg``, says where the table's catalog is (``docs/iceberg.md``). Folders are below
+the environment variable ``MICROBATCH_HOME``.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_provider_microbatch import FileSource, IcebergSink, Pipeline
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+
+HOME = os.environ.get("MICROBATCH_HOME", "/opt/microbatch")
+
+orders = Pipeline(
+    "orders_iceberg",
+    checkpoint=f"{HOME}/checkpoints/orders_iceberg",
+    sources={
+        "orders": FileSource(
+            f"{HOME}/landing/orders",
+            format="json",
+            schema="id long, customer string, amount double, ts timestamp",
+        )
+    },
+    transform="jobs/orders.py:transform",
+    sink=IcebergSink("lake", "shop.orders", path=f"{HOME}/lake/orders_iceberg", partition_by=["day(ts)"]),
+)
+
+with DAG(
+    "orders_iceberg",
+    schedule="*/10 * * * *",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=30)},
+    tags=["microbatch"],
+    doc_md=__doc__,
+):
+    MicroBatchOperator(task_id="micro_batch", pipeline=orders, conn_id="spark_default")

@@ -1,0 +1,166 @@
+"""A checkpoint and its table that were restored together from an older backup: nothing in them tells of the batches
+that came after, and ``clean_source`` has taken what these had read."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.place import NOTES
+from airflow_provider_microbatch.upkeep.source_check import check_sources
+from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+
+@pytest.fixture(params=["delete", "archive"])
+def how(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def world(tmp_path: Path, how: str) -> World:
+    world = World(tmp_path)
+    archive = str(tmp_path / "archive") if how == "archive" else None
+    source = FileSource(
+        str(world.landing()), format="json", schema="id long", clean_source=how, archive_dir=archive
+    )  # fmt: skip
+    world.sources = {"orders": source}
+    return world
+
+
+def backed_up(world: World) -> None:
+    for folder in ("checkpoint", "lake"):
+        shutil.copytree(world.root / folder, world.root / "backup" / folder)
+
+
+def restored(world: World) -> None:
+    for folder in ("checkpoint", "lake"):
+        shutil.rmtree(world.root / folder)
+        shutil.copytree(world.root / "backup" / folder, world.root / folder)
+
+
+def restored_from_before(world: World) -> World:
+    """Batch 0 is in the backup; batches 1 and 2, which read files 2 and 3, came after it. File 4 has landed since."""
+    world.land(1)
+    world.run(0)
+    backed_up(world)
+    for number in (1, 2):
+        world.land(number + 1)
+        world.run(number)
+    restored(world)
+    world.land(4)
+    return world
+
+
+def note(world: World) -> Path:
+    return world.landing() / NOTES / f"{world.checkpoint_id}.orders"
+
+
+def test_files_of_batches_that_a_restored_checkpoint_has_forgotten_stop_its_plan(world: World, how: str) -> None:
+    restored_from_before(world)
+    logs = {path: path.read_bytes() for path in (world.root / "checkpoint" / "sources").rglob("*") if path.is_file()}
+    with pytest.raises(
+        SourceError, match=r"files of entries 1 to 2 of the source log .* ends at 0.*older backup"
+    ) as told:
+        world.run(3)
+    assert str(note(world)) in str(told.value)
+    assert (str(world.root / "archive") in str(told.value)) == (how == "archive")
+    with pytest.raises(SourceError, match="restored from an older backup"):
+        _ = world.execution.should_fire()
+    assert world.checkpoint.offset_log.ids() == [0], "nothing is planned"
+    assert logs == {path: path.read_bytes() for path in logs}
+    (finding,) = check_sources(world.checkpoint)
+    assert "restored from an older backup" in finding.message
+
+
+def test_they_are_read_again_once_they_were_put_back(world: World, how: str) -> None:
+    if how == "delete":
+        pytest.skip("what is deleted comes back from nowhere")
+    restored_from_before(world)
+    for number in (2, 3):
+        (world.root / "archive" / f"{number:06d}.json").rename(world.landing() / f"{number:06d}.json")
+    note(world).unlink()
+    world.run(3)
+    assert sorted(row for rows in world.table().values() for row in rows) == [1, 2, 3, 4]
+    assert check_sources(world.checkpoint) == []
+
+
+def test_who_does_not_miss_them_goes_on_by_removing_the_note(world: World) -> None:
+    restored_from_before(world)
+    note(world).unlink()
+    world.run(3)
+    assert world.table() == {0: [1], 1: [4]}
+
+
+def test_a_landing_folder_that_was_restored_too_has_the_note_of_then(world: World) -> None:
+    world.land(1)
+    world.run(0)
+    backed_up(world)
+    shutil.copytree(world.landing(), world.root / "landing of then")
+    world.land(2)
+    world.run(1)
+    restored(world)
+    shutil.rmtree(world.landing())
+    (world.root / "landing of then").rename(world.landing())
+    world.land(2)
+    world.run(2)
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_what_was_planned_when_the_backup_was_made_is_not_skipped_as_vanished(world: World, how: str) -> None:
+    """The source log has the entry, and the record of the cleaner is of before it."""
+    world.sources["orders"] = replace(world.sources["orders"], on_missing="skip")
+    world.land(1)
+    world.land(2)
+    world.execution.plan(run_identity(0))
+    (world.root / "lake").mkdir(exist_ok=True)
+    backed_up(world)
+    world.run(0)
+    restored(world)
+    if how == "archive":
+        world.run(1)
+        assert world.table() == {0: [1, 2]}, "the note knows the archive, too"
+    else:
+        with pytest.raises(SourceChangedError, match="were archived or deleted by clean_source"):
+            world.run(1)
+
+
+def test_no_file_is_taken_that_could_not_be_noted(world: World) -> None:
+    landed = world.land(1)
+    execution = world.execution
+    manifest = execution.publish(world.staged(0))
+    (world.landing() / NOTES).write_text("in the way")
+    execution.commit(key=manifest.key, manifest=manifest, run=run_identity(0))
+    assert landed.exists()
+    (world.landing() / NOTES).unlink()
+    world.land(2)
+    world.run(1)
+    assert sorted(path.name for path in world.landing().iterdir()) == [NOTES]
+
+
+def test_a_note_by_a_link_is_neither_read_nor_followed(world: World) -> None:
+    elsewhere = world.root / "elsewhere"
+    elsewhere.mkdir()
+    (world.landing() / NOTES).symlink_to(elsewhere)
+    world.land(1)
+    with pytest.raises(SourceError, match="cannot be read"):
+        world.run(0)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_another_checkpoint_reads_what_is_there(world: World) -> None:
+    world.land(1)
+    world.run(0)
+    new = World(world.root, checkpoint=str(world.root / "new"), sink=world.pipeline.sink)
+    new.lake = world.root / "new lake"
+    new.options["sink"] = replace(world.pipeline.sink, path=str(new.lake))
+    new.sources = dict(world.sources)
+    new.land(2)
+    new.run(0, InlineEngine())
+    assert new.table() == {0: [2]}

@@ -1,0 +1,177 @@
+"""Sinks of the user's own: when their function is called, and what ``microbatch check-sink`` says of those that keep
+their promises, and of those that break one. (tests/contract/test_sink.py has what they share with every sink.)"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.foreach import ForeachBatch, StagedRows
+from airflow_provider_microbatch.sinks.trial import CASES, Trial, verdicts
+from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK
+from tests.sinks.stages import EXPECTED, KEY, write_stage
+from tests.support import foreach_sinks
+from tests.support.foreach_sinks import RowsInSqlite
+
+ROWS: list[Mapping[str, Any]] = [{"id": 1, "note": "ü"}, {"id": 2, "note": None}]
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Told(RowsInSqlite):
+    """Keeps what it was called with."""
+
+    calls: ClassVar[list[ForeachBatch]] = []
+
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        self.calls.append(batch)
+        super().write(batch, rows)
+
+
+@dataclass(frozen=True)
+class DiesAfterwards(RowsInSqlite):
+    """The process ends before anybody hears that the rows are in."""
+
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        super().write(batch, rows)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Raises(RowsInSqlite):
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        raise ValueError("no room")
+
+
+def made(cls: type[RowsInSqlite], folder: Path, **given: Any) -> Any:
+    return cls(str(folder / "stages"), str(folder / "rows.db"), **{"format": "json", **given})
+
+
+def held(folder: Path) -> list[Mapping[str, Any]]:
+    whose = ForeachBatch(key=KEY, checkpoint="any", pipeline="orders", epoch=0, is_replay=False)
+    found: list[Mapping[str, Any]] = made(RowsInSqlite, folder).held(whose)
+    return found
+
+
+def test_the_function_is_called_once_for_a_batch_and_again_for_its_replay(tmp_path: Path) -> None:
+    Told.calls.clear()
+    sink = made(Told, tmp_path).open(SinkContext())
+    for epoch in (1, 2, 3):
+        write_stage(sink, epoch, rows=epoch)
+    for _ in range(2):
+        sink.publish(EXPECTED, 1)
+    assert [(call.epoch, call.is_replay) for call in Told.calls] == [(1, False)]
+    assert sink.publish(EXPECTED, 2).epoch == 1
+    for _ in range(2):
+        sink.replace(EXPECTED, 3)
+    with pytest.raises(PublishConflictError):
+        sink.replace(EXPECTED, 2)
+    assert [(call.epoch, call.is_replay) for call in Told.calls] == [(1, False), (3, True)]
+    assert Told.calls[0].key == KEY
+    assert [row["epoch"] for row in held(tmp_path)] == [3, 3, 3]
+    assert not list((tmp_path / "stages").glob("lane=*/batch_id=*/part-*")), "rows lie there twice"
+
+
+def test_who_dies_before_it_is_known_that_rows_are_in_is_followed_by_who_writes_them_again(tmp_path: Path) -> None:
+    sink = made(DiesAfterwards, tmp_path).open(SinkContext())
+    write_stage(sink, 1)
+    process = FORK.Process(target=sink.publish, args=(EXPECTED, 1))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -9
+    assert len(held(tmp_path)) == 3
+    after = made(Told, tmp_path).open(SinkContext())
+    assert after.contains(EXPECTED) is None
+    write_stage(after, 2)
+    assert after.publish(EXPECTED, 2).epoch == 2
+    assert [row["epoch"] for row in held(tmp_path)] == [2, 2, 2]
+
+
+def test_what_the_function_raises_is_the_attempts_error_and_nothing_is_in(tmp_path: Path) -> None:
+    sink = made(Raises, tmp_path).open(SinkContext())
+    write_stage(sink, 1)
+    with pytest.raises(SinkError, match=r"Raises\.write raised ValueError: no room") as error:
+        sink.publish(EXPECTED, 1)
+    assert isinstance(error.value.__cause__, ValueError)
+    assert sink.contains(EXPECTED) is None
+
+
+def test_rows_of_parquet_come_as_rows_and_as_a_frame(tmp_path: Path) -> None:
+    trial = Trial(made(RowsInSqlite, tmp_path, format="parquet"), rows=ROWS)
+    staged = trial.stage(trial.batch(), 1, ROWS)
+    assert list(staged) == ROWS
+    assert staged.frame.to_pylist() == ROWS
+    with pytest.raises(SinkError, match='format="parquet"'):
+        _ = StagedRows((), "json").frame
+
+
+def test_a_format_that_tasks_cannot_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="none of parquet, json"):
+        made(RowsInSqlite, tmp_path, format="orc")
+
+
+def tried(cls: type[RowsInSqlite], folder: Path, **given: Any) -> dict[str, str]:
+    return {one.case: one.state for one in verdicts(Trial(made(cls, folder, **given), rows=ROWS))}
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_a_sink_that_keeps_all_promises_passes_and_leaves_nothing(tmp_path: Path, format: str) -> None:
+    found = tried(RowsInSqlite, tmp_path, format=format)
+    assert found == {case.__name__.replace("_", " "): OK for case in CASES}
+    sink = made(RowsInSqlite, tmp_path)
+    with sink._transaction() as database:
+        assert database.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+    assert not list((tmp_path / "stages").glob("lane=*"))
+
+
+BREAKS = {
+    "Appends": {
+        "a write that nobody heard of is said again and changes nothing",
+        "a replay leaves only its own rows",
+        "a batch can be taken out and come back",
+    },
+    "WritesBitByBit": {"a write that was cut off is made good by the next"},
+    "SwallowsErrors": {"a write that was cut off is made good by the next"},
+    "ForgetsRows": {
+        "rows are there as they were given",
+        "batches do not meet",
+        "a write that nobody heard of is said again and changes nothing",
+        "a write that was cut off is made good by the next",
+        "a replay leaves only its own rows",
+        "a batch can be taken out and come back",
+    },
+    "TakesNothingOut": {"a batch can be taken out and come back"},
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_promise_is_found(tmp_path: Path, name: str) -> None:
+    found = tried(getattr(foreach_sinks, name), tmp_path)
+    assert {case for case, state in found.items() if state == FAILED} == BREAKS[name]
+    assert NOT_TRIED not in found.values()
+
+
+def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"id": 1}\n{"id": 2}\n')
+    fields = ["--set", f"stages={tmp_path / 'stages'}", "--set", f"database={tmp_path / 'rows.db'}"]
+    fields += ["--rows", str(rows)]
+    module = foreach_sinks.__name__
+    assert main(["check-sink", f"{module}:RowsInSqlite", *fields]) == 0
+    assert f"{module}:RowsInSqlite: {len(CASES)} ok, 0 FAILED, 0 not tried" in capsys.readouterr().out
+    assert main(["check-sink", f"{module}:Appends", *fields, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (message,) = [one["message"] for one in told if one["case"].startswith("a replay")]
+    assert "too many" in message
+    assert main(["check-sink", "json:JSONDecoder"]) == 2

@@ -1,0 +1,252 @@
+"""Channels that are split and merged: each row is read once, and parents before their children."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime import channel_ends
+from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRead, Page, read_here
+from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
+from airflow_provider_microbatch.sources.channels import Channel
+from airflow_provider_microbatch.sources.channels.graph import compare, eligible, forgettable, merged, parse, render
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, TunnelSource
+
+
+class World:
+    """A tunnel, a checkpoint, and what batches have read."""
+
+    def __init__(self, root: Path, *, max_records: int = 2) -> None:
+        self.tunnel = Tunnel()
+        self.max_records = max_records
+        self.store = PosixStore(root)
+        self.committed: str | None = None
+        self.batches: list[dict[str, list[int]]] = []
+
+    def open(self, **arguments: object) -> OpenSource:
+        """A fresh process's view."""
+        source = TunnelSource(max_records=self.max_records, idle_seconds=0, **arguments)  # type: ignore[arg-type]
+        context = SourceContext(
+            name="orders", log=self.store.scoped("log"), state=self.store.scoped("state"), clock_ms=lambda: NOW_MS
+        )
+        return source.open(context)
+
+    def batch(self, *, crashes: bool = False) -> bool:
+        """The next one; False if there is none.
+
+        :param crashes: its first attempt has read, and told nobody.
+        """
+        if self.open().latest_offset(self.committed) is not LATE:
+            return False
+        start = self.open().initial_offset() if self.committed is None else self.committed
+        if crashes:
+            read_here(self.open().read_late(start).arguments, {})
+            self.tunnel.put(random.Random(0))
+        rows, told = read_here(self.open().read_late(start).arguments, {})
+        end = self.open().resolve(start, told)
+        if end == start:
+            return False
+        again, told_again = read_here(self.open().read(start, end).arguments, {})
+        assert again == rows
+        assert self.open().resolve(start, told_again) == end, "an attempt that reads up to the end comes to it"
+        self.open().commit(end or "")
+        before = parse(start or "{}", where="start")
+        self.batches.append(
+            {
+                channel: self.tunnel.rows[channel][before.get(channel, {"rows": 0})["rows"] : at["rows"]]
+                for channel, at in parse(end or "{}", where="end").items()
+            }
+        )
+        assert sorted(row[0] for row in rows) == sorted(row for some in self.batches[-1].values() for row in some)
+        self.committed = end
+        return True
+
+
+def listed(**parents: tuple[str, ...]) -> dict[str, Channel]:
+    return {name: Channel(id=name, parents=of) for name, of in parents.items()}
+
+
+def test_a_child_waits_for_all_parents_and_for_those_that_nobody_has_begun() -> None:
+    """Two were merged and the result was split since the position: it knows neither what came of them nor of that."""
+    there = listed(a=(), b=(), c=("a", "b"), d=("c",), e=("c",))
+    assert eligible({"a": {"rows": 1}, "b": {"rows": 0}}, there).keys() == {"a", "b"}
+    done = {"rows": 1, "finished": True}
+    assert eligible({"a": done, "b": {"rows": 0}}, there).keys() == {"b"}
+    assert eligible({"a": done, "b": done}, there).keys() == {"c"}
+    assert eligible({"a": done, "b": done, "c": done}, there).keys() == {"d", "e"}
+    assert eligible({}, listed(c=("a", "b"), d=("c",))).keys() == {"c"}, (
+        "parents that are gone are waited for by nobody"
+    )
+
+
+def test_the_record_wins_and_what_has_ended_does_not_return() -> None:
+    start = {"a": {"rows": 3, "after": "2", "finished": True}, "b": {"rows": 1, "after": "0"}}
+    end = merged(start, {"a": {"rows": 9, "after": "8"}, "b": {"rows": 2, "after": "1"}})
+    assert end == {"a": start["a"], "b": {"rows": 2, "after": "1"}}
+    assert eligible(end, listed(a=(), b=())).keys() == {"b"}
+
+
+def test_a_channel_is_forgotten_only_when_no_listing_can_name_it() -> None:
+    old, new = ({"rows": 1, "finished": True, "seen": seen} for seen in (1_000, 9_000))
+    position = {"old": old, "new": new, "listed": old, "read": {"rows": 1, "seen": 1_000}}
+    assert forgettable(position, listed(listed=()), before_ms=5_000) == ["old"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"a": 1}', '{"a":{}}', '{"a":{"rows":-1}}', '{"a":{"rows":true}}', '{"a":{"rows":1,"to":"b"}}'],
+)
+def test_what_is_no_position_is_named(text: str) -> None:
+    with pytest.raises(CorruptEntryError, match="orders"):
+        parse(text, where="orders")
+
+
+def test_a_position_is_behind_another_if_it_is_in_no_channel_before_it() -> None:
+    one, two = {"a": {"rows": 2}, "b": {"rows": 1}}, {"a": {"rows": 1}, "b": {"rows": 1}}
+    assert compare(one, two) is True
+    assert compare(two, one) is False
+    assert compare({"a": {"rows": 2}}, {"b": {"rows": 1}}) is None
+    assert parse(render(one), where="here") == one
+
+
+def test_a_channel_that_went_before_it_was_read_stops_the_plan_or_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    world.tunnel.gone.add("c1")
+    with pytest.raises(SourceChangedError, match=r"orders.*c1.*record_gap"):
+        world.open().latest_offset(world.committed)
+    source = world.open(on_data_loss="record_gap")
+    assert source.latest_offset(world.committed) is LATE
+    _, told = read_here(source.read_late(world.committed).arguments, {})
+    assert told["gaps"] == ["c1"]
+    end = source.resolve(world.committed, told)
+    assert parse(end or "", where="here")["c1"]["finished"]
+    assert source.latest_offset(end) == end
+
+
+def test_a_channel_that_is_missing_in_an_old_listing_is_not_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    old = world.tunnel.listing()
+    world.tunnel.split(random.Random(2))
+    world.tunnel.put(random.Random(2))
+    while world.batch():
+        pass
+    world.tunnel.stale = old
+    assert world.open().latest_offset(world.committed) == world.committed
+
+
+def test_what_the_server_was_told_is_read_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    assert {after for after in world.tunnel.kept.values() if after is not None} == {"0"}
+    world.tunnel.put(random.Random(1))
+    world.tunnel.loses_pushes = True
+    with pytest.raises(SourceError, match=r"orders.*does not show it"):
+        world.batch()
+
+
+def test_a_range_that_has_fewer_rows_than_it_had_is_not_read_as_if_it_were_whole(tmp_path: Path) -> None:
+    world = World(tmp_path, max_records=9)
+    for _ in range(4):
+        world.tunnel.put(random.Random(1))
+    assert world.batch()
+    (channel,) = (name for name, rows in world.tunnel.rows.items() if rows)
+    whole = world.open().read(world.open().initial_offset(), world.committed)
+    world.tunnel.rows[channel].pop()
+    with pytest.raises(ChannelError, match=r"of 4 records up to 3 there are 3"):
+        read_here(whole.arguments, {})
+
+
+class Trickle(TunnelChannels):
+    """A row comes between any two requests."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def pages(self, channel: str, at: object, *, most: Callable[[], int]) -> object:  # type: ignore[override]
+        while True:
+            self.asked += 1
+            yield Page(rows=[(str(self.asked), (self.asked,))], seen=NOW_MS, at_tip=True)
+
+
+def test_reading_ends_at_so_many_rows_though_more_come() -> None:
+    channels = Trickle()
+    arguments = {"name": "orders", "max_records": 3, "idle_seconds": 60, "on_data_loss": "fail"}
+    one = ChannelRead(channels, {"channel": "a", "at": {"rows": 5}}, arguments)
+    assert sum(len(page) for page in one.pages()) == 3
+    assert one.end == {"rows": 8, "first": "1", "after": "3", "seen": NOW_MS}
+
+
+def test_the_first_to_say_where_a_channel_ends_decides(tmp_path: Path) -> None:
+    folder = str(tmp_path / "ends")
+    assert channel_ends.get(folder, "a/../b") is None
+    assert channel_ends.choose(folder, "a/../b", {"rows": 1}) == {"rows": 1}
+    assert channel_ends.choose(folder, "a/../b", {"rows": 2}) == {"rows": 1}
+    assert channel_ends.all_of(folder) == {"a/../b": {"rows": 1}}
+    assert [path.parent for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "ends"]
+    channel_ends.remove(folder)
+    assert channel_ends.all_of(folder) == {}
+
+
+def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path) -> None:
+    """Else nobody could tell later whether rows have come and gone unread."""
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    position = parse(world.committed or "", where="here")
+    old = render({channel: {**at, "seen": NOW_MS - DAY_MS * 3 // 4} for channel, at in position.items()})
+    assert world.open().latest_offset(world.committed) == world.committed
+    assert world.open().latest_offset(old) is LATE
+    _, told = read_here(world.open().read_late(old).arguments, {})
+    assert world.open().resolve(old, told) == world.committed
+
+
+ACTS: dict[str, Callable[[World, random.Random], object]] = {
+    "row": lambda world, choice: world.tunnel.put(choice),
+    "rows": lambda world, choice: [world.tunnel.put(choice) for _ in range(5)],
+    "split": lambda world, choice: world.tunnel.split(choice),
+    "merge": lambda world, choice: world.tunnel.merge(choice),
+    "merge, then split": lambda world, choice: (world.tunnel.merge(choice), world.tunnel.split(choice)),
+    "batch": lambda world, choice: world.batch(),
+    "batch that crashes": lambda world, choice: world.batch(crashes=True),
+    "a listing that is kept": lambda world, choice: setattr(world.tunnel, "stale", world.tunnel.listing()),
+    "a new listing": lambda world, choice: setattr(world.tunnel, "stale", None),
+    "what was read expires": lambda world, choice: world.tunnel.expire(parse(world.committed or "{}", where="here")),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(acts=st.lists(st.sampled_from(sorted(ACTS)), max_size=25), seed=st.integers(0, 2**16))
+def test_each_row_is_read_once_and_parents_before_their_children(acts: list[str], seed: int) -> None:
+    choice = random.Random(seed)
+    with TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        for act in acts:
+            ACTS[act](world, choice)
+        world.tunnel.stale = None
+        while world.batch():
+            pass
+        read = [row for batch in world.batches for rows in batch.values() for row in rows]
+        assert sorted(read) == list(range(world.tunnel.count))
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for number, batch in enumerate(world.batches):
+            for channel, rows in batch.items():
+                if rows:
+                    first.setdefault(channel, number)
+                    last[channel] = number
+        for child, parents in world.tunnel.parents.items():
+            for parent in parents:
+                assert last.get(parent, -1) < first.get(child, len(world.batches)), f"{child} came before {parent}"
+        for channel, rows in world.tunnel.rows.items():
+            assert [row for batch in world.batches for row in batch.get(channel, [])] == rows

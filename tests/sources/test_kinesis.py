@@ -1,0 +1,315 @@
+"""Shards of a server that speaks Kinesis' protocol, read by boto3: what ends, splits, goes, expires and is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.runtime import channel_ends
+from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, read_here, told
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.kinesis import Shards
+from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
+from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.support import kinesis
+
+DAY_MS = 86_400_000
+A, B, C, D, E = (f"shardId-{number:012}" for number in range(5))
+
+
+class World:
+    """A stream, a checkpoint, and what batches have read.
+
+    :param arguments: of the source.
+    """
+
+    def __init__(self, root: Path, *, shards: int = 1, **arguments: Any) -> None:
+        self.stream = kinesis.Stream(shards=shards)
+        self.arguments = {"idle_seconds": 0, "discover_seconds": 0, "timeout": 30, **arguments}
+        self.store = PosixStore(root / "checkpoint")
+        self.committed: str | None = None
+        self.told: Mapping[str, Any] = {}
+
+    def open(self, **arguments: Any) -> OpenSource:
+        """The source, by the client of the task."""
+        context = SourceContext(
+            name="orders",
+            log=self.store.scoped("log"),
+            state=self.store.scoped("state"),
+            clock_ms=now_ms,
+            connect=kinesis.connection,
+        )
+        return KinesisSource(self.stream.name, conn_id="kinesis", **{**self.arguments, **arguments}).open(context)
+
+    def read(self, start: str | None, end: str | None = None, **arguments: Any) -> list[str]:
+        """What an attempt reads, up to an end or to where it comes."""
+        source = self.open(**arguments)
+        read = source.read_late(start) if end is None else source.read(start, end)
+        rows, self.told = read_here(read.arguments, source.secrets())
+        return [row[1].decode() for row in rows]
+
+    def batch(self, **arguments: Any) -> list[str] | None:
+        """The next batch; None if there is none."""
+        source = self.open(**arguments)
+        if source.latest_offset(self.committed) is not LATE:
+            return None
+        start = source.initial_offset() if self.committed is None else self.committed
+        found = self.read(start, **arguments)
+        self.committed = source.resolve(start, self.told)
+        return found
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where batches are."""
+        found: dict[str, Any] = json.loads(self.committed or "{}")
+        return found
+
+    def backdate(self, ms: int) -> None:
+        """The last batch was so long ago."""
+        position = {shard: {**at, "seen": at["seen"] - ms} for shard, at in self.position.items()}
+        self.committed = json.dumps(position, separators=(",", ":"), sort_keys=True)
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[None]:
+    with lifetime():
+        yield
+
+
+def test_children_are_read_when_their_parent_has_ended_and_that_is_committed(tmp_path: Path) -> None:
+    world = World(tmp_path, max_records=2)
+    world.stream.send(["1", "2", "3"])
+    world.stream.split(A)
+    world.stream.send(["4"])
+    world.stream.send(["5"], at=0.9)
+    assert world.batch() == ["1", "2"]
+    assert world.batch() == ["3"]
+    assert world.position[A]["finished"]
+    assert world.batch() == ["4", "5"]
+    assert world.batch() is None
+
+
+def test_a_child_of_two_waits_for_both(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2, max_records=1)
+    world.stream.send(["1"])
+    world.stream.send(["2", "3", "4"], at=0.9)
+    world.stream.merge(A, B)
+    world.stream.send(["5"])
+    assert [world.batch() for _ in range(4)] == [["1", "2"], ["3"], ["4"], ["5"]]
+
+
+def test_what_was_merged_and_split_since_the_position_comes_in_its_order(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.merge(A, B)
+    world.stream.send(["2"])
+    world.stream.split(C)
+    world.stream.send(["3"])
+    world.stream.send(["4"], at=0.9)
+    assert world.batch() == []
+    assert world.batch() == ["2"]
+    assert world.batch() == ["3", "4"]
+    assert world.position.keys() == {A, B, C, D, E}
+
+
+def test_parents_that_retention_took_unread_stop_the_plan_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.merge(A, B)
+    world.stream.send(["2"])
+    for shard in (A, B):
+        world.stream.arrange("expire", shard)
+    with pytest.raises(SourceError, match=rf"orders.*{A}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["2"]
+    assert world.told["gaps"] == [A, B]
+
+
+def test_records_that_went_unread_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.send(["2", "3"])
+    world.backdate(2 * DAY_MS)
+    world.stream.arrange("trim", A, 2)
+    with pytest.raises(ChannelError, match=rf"orders.*{A}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [A]
+
+
+def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.arrange("trim", A, 1)
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    assert world.told["gaps"] == []
+
+
+def test_a_range_is_read_again_exactly_or_not_at_all(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1", "2", "3"])
+    world.batch()
+    begins, end = world.open().initial_offset(), world.committed
+    world.stream.send(["4"])
+    assert world.read(begins, end) == ["1", "2", "3"]
+    assert world.open().not_replayable(begins, end) is None
+    world.stream.arrange("trim", A, 1)
+    with pytest.raises(ChannelError, match=r"of 3 records up to \d+ there are 2"):
+        world.read(begins, end)
+    assert world.read(begins, end, on_data_loss="record_gap") == ["2", "3"]
+    assert world.told["gaps"] == [A]
+    world.stream.arrange("trim", A, 2)
+    assert "gone" in (world.open().not_replayable(begins, end) or "")
+
+
+def test_a_replay_that_would_lack_what_was_read_is_told_of(tmp_path: Path) -> None:
+    world = World(tmp_path, on_data_loss="record_gap")
+    world.stream.send(["1", "2"])
+    world.batch()
+    begins, end, before = world.open().initial_offset(), world.committed, world.told
+    assert world.open().left_out(begins, end, told=before) is None
+    world.stream.arrange("trim", A, 1)
+    assert A in (world.open().left_out(begins, end, told=before) or "")
+    world.stream.arrange("trim", A, 1)
+    assert A in (world.open().left_out(begins, end) or "")
+
+
+def executor(world: World, read: Read) -> Iterator[list[str]]:
+    """What a task of Spark's reads, batch by batch."""
+    import pyarrow as pa
+
+    numbers = [pa.record_batch({"id": list(range(len(read.arguments["groups"])))})]
+    for batch in _read_groups(read.arguments, world.open().secrets(), iter(numbers)):
+        yield [value.decode() for value in batch.column("data").to_pylist()]
+
+
+def test_a_task_that_runs_again_reads_what_the_first_one_read_though_more_has_come(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    read = world.open().read_late(None)
+    assert [*executor(world, read)] == [["1"]]
+    world.stream.send(["2"])
+    assert [*executor(world, read)] == [["1"]]
+    other_attempt = world.open().read_late(None)
+    assert [*executor(world, other_attempt)] == [["1", "2"]]
+    assert told(read.arguments, ends=channel_ends.all_of(read.arguments["ends"]))["ends"][A]["rows"] == 1
+
+
+def test_of_two_tasks_that_read_at_once_the_one_that_comes_to_another_end_fails(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    read = world.open().read_late(None)
+    slow = executor(world, read)
+    assert next(slow) == ["1"]
+    assert [*executor(world, read)] == [["1"]]
+    world.stream.send(["2"])
+    with pytest.raises(ChannelError, match=r"orders.*by two tasks at once"):
+        next(slow), next(slow)
+    assert [*executor(world, read)] == [["1"]]
+
+
+@pytest.mark.parametrize("what", ["refusals", "sparse"])
+def test_a_stream_that_is_busy_or_thin_is_read_to_its_end(tmp_path: Path, what: str) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1", "2"])
+    world.stream.set(what, 2)
+    assert world.batch() == ["1", "2"]
+    assert world.batch() is None
+
+
+def test_an_iterator_that_has_expired_is_taken_anew_where_it_was(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1", "2", "3"])
+    source = world.open()
+    source.latest_offset(None)
+    arguments = source.read_late(source.initial_offset()).arguments
+    pages = Shards(arguments, source.secrets()).pages(A, {"rows": 0}, most=lambda: 1)
+    found = [next(pages).rows[0][1][1]]
+    world.stream.set("iterators", 1)
+    while len(found) < 3:
+        found += [row[1] for _, row in next(pages).rows]
+    assert found == [b"1", b"2", b"3"]
+    assert world.open().has_new(None)
+
+
+def test_a_sensor_costs_one_request_a_shard_and_an_expired_iterator_is_no_news(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2, discover_seconds=60)
+    world.stream.send(["1"])
+    world.batch()
+    assert not world.open().has_new(world.committed)
+    before = world.stream.requests()
+    for _ in range(3):
+        assert not world.open().has_new(world.committed)
+    asked = {name: count - before[name] for name, count in world.stream.requests().items()}
+    assert {name: count for name, count in asked.items() if count} == {"GetRecords": 6}
+    world.stream.set("iterators", 1)
+    assert not world.open().has_new(world.committed)
+    world.stream.send(["2"])
+    assert world.open().has_new(world.committed)
+
+
+@pytest.mark.parametrize("start", ["latest", "a moment"])
+def test_a_source_that_begins_later_begins_where_that_was_at_its_first_plan(tmp_path: Path, start: str) -> None:
+    world = World(tmp_path, start="latest" if start == "latest" else now_ms() - 60_000)
+    world.stream.send(["1"])
+    world.stream.split(A)
+    world.stream.arrange("age", 2 * 3_600_000)
+    source = world.open()
+    assert source.has_new(None), "it takes a plan to know where it begins"
+    world.committed = source.latest_offset(None) if start == "latest" else None  # type: ignore[assignment]
+    world.stream.send(["2"], at=0.9)
+    read = []
+    while (found := world.batch()) is not None:
+        read += found
+    assert read == ["2"]
+
+
+def test_lag_is_how_old_what_comes_next_is(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.send(["2"], at=0.9)
+    world.stream.arrange("age", 3_600_000)
+    lag = world.open().lag_by_split(world.committed)
+    assert lag[A] == 0
+    assert lag[B] >= 3_600_000
+
+
+@pytest.mark.parametrize(
+    "position", ['{"orders":{"0":1}}', '{"x":{"rows":0}}', f'{{"{A}":{{"rows":1,"after":"1\' OR"}}}}']
+)
+def test_what_is_no_position_of_the_stream_is_refused(tmp_path: Path, position: str) -> None:
+    with pytest.raises(SourceError, match="orders"):
+        World(tmp_path).open().check_offset(position)
+
+
+def test_a_stream_that_is_away_is_an_error_that_names_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.remove()
+    for ask in (lambda: world.open().check(), lambda: world.open().has_new(None)):
+        with pytest.raises(SourceError, match=rf"orders.*{world.stream.name}.*not found"):
+            ask()
+
+
+def test_no_secret_is_in_what_is_stored(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    source = world.open()
+    for stored in (repr(source.read(None, world.committed)), repr(source.read_late(None)), world.committed or ""):
+        assert kinesis.SECRET not in stored
+    assert kinesis.SECRET in source.secrets().values()
+    assert kinesis.SECRET not in repr(source._server._access)  # type: ignore[attr-defined]

@@ -1,0 +1,92 @@
+"""The driver is killed at named points; the next attempt makes the batch, and the table is that of an uninterrupted
+run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import EngineError
+from tests.execution.world import Killed
+from tests.state.stateful import StatefulWorld
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+POINTS = ["before the query", "before the stage", "before the state's commit", "after the state's commit"]
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from airflow_provider_microbatch.runtime import app, streaming
+
+ROOT = Path({root!r})
+
+def die(point, batch):
+    flag = ROOT / f"killed-{{batch}}"
+    if POINTS[batch % len(POINTS)] == point and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+POINTS = {points!r}
+
+def transform(batch):
+    die("before the query", batch.id)
+    run_query, read_commit = streaming.run_query, streaming.read_commit
+    def killed_query(spark, job, result, write):
+        def killed_write(frame):
+            die("before the stage", batch.id)
+            write(frame)
+            die("before the state's commit", batch.id)
+        return run_query(spark, job, result, killed_write)
+    def killed_read(folder, batch_id):
+        die("after the state's commit", batch.id)
+        return read_commit(folder, batch_id)
+    app.run_query, streaming.read_commit = killed_query, killed_read
+    return batch.sources["orders"].groupBy("id").count()
+"""
+
+
+def test_a_driver_that_is_killed_anywhere_leaves_the_table_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    world = StatefulWorld(tmp_path, KILLED.format(root=str(tmp_path), points=POINTS))
+    counts: Counter[int] = Counter()
+    wanted: dict[int, list[Any]] = {}
+    for number, _ in enumerate(POINTS):
+        rows = [1, 1, number + 2]
+        counts.update(rows)
+        wanted[number] = [{"id": id, "count": counts[id]} for id in (1, number + 2)]
+        world.land(f"{number}", *rows)
+        with pytest.raises(EngineError):
+            world.run(number)
+        world.run(number, try_number=2)
+
+    assert world.table() == wanted
+    assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
+
+
+COUNTS_OF_A_BUNDLE = """
+def transform(batch):
+    return batch.sources["orders"].groupBy("id").count()
+"""
+
+
+def test_a_task_that_dies_between_publish_and_commit_goes_on_from_what_it_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = StatefulWorld(tmp_path, COUNTS_OF_A_BUNDLE)
+    world.land("a", 1)
+
+    def killed(*args: object, **kwargs: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_provider_microbatch.execution.execution.add_commit", killed)
+        with pytest.raises(Killed):
+            world.run(0)
+    world.run(0, try_number=2)
+    world.land("b", 1)
+    world.run(1)
+
+    assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}

@@ -1,0 +1,136 @@
+"""What of a pipeline with stateful=True is refused when its DAG is parsed, and what of its files is kept."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded
+from airflow_provider_microbatch.execution.stateful import state_of
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.job import Job, Stage
+from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+
+WINNER, LOSER, NEXT = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
+
+
+def stateful(tmp_path: Path, **changes: Any) -> Pipeline:
+    values: dict[str, Any] = {
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "sources": {"orders": FileSource(str(tmp_path / "landing"), format="json", schema="id long")},
+        "sink": FileSink(str(tmp_path / "lake"), format="json"),
+        "transform": "orders_job.py:transform",
+        "stateful": True,
+    }
+    return Pipeline("orders", **(values | changes))
+
+
+def test_it_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path) -> None:
+    pipeline = stateful(tmp_path, output_mode="update")
+
+    assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
+
+
+def test_a_source_that_is_no_stream_is_refused_by_its_name(tmp_path: Path) -> None:
+    source = JdbcSource("orders", "crm")
+
+    with pytest.raises(DefinitionError, match=r"source 'customers'.*cannot be: it has no form that Spark's streaming"):
+        stateful(tmp_path, sources={"customers": source})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [({}, "Give it schema="), ({"schema": "id long", "clean_source": "delete"}, "Leave clean_source out")],
+)
+def test_files_that_are_no_stream_are_refused_with_the_way_on(
+    tmp_path: Path, source: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        stateful(tmp_path, sources={"orders": FileSource(str(tmp_path / "landing"), format="json", **source)})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": "interval"},
+        {"split_wise": True},
+        {"on_failure": "set_aside"},
+        {"output_mode": "complete"},
+        {"stateful": "yes"},
+    ],
+)
+def test_what_does_not_go_with_state_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match=next(iter(changes))):
+        stateful(tmp_path, **changes)
+
+
+def test_a_job_says_of_streams_only_what_a_stateful_one_has() -> None:
+    stage = Stage(writer="m:f", arguments={}, report="file:///stage")
+    plain = Job(
+        pipeline="p", lane="live", batch_id=1, epoch=1, batch_timestamp_ms=1, watermark_ms=0, sources={},
+        stages={"": stage},
+    )  # fmt: skip
+    stream = Stream(reader="m:f", arguments={"path": "/a"}, start=None, end='{"logOffset":0}', log={"0": "v1"})
+    streaming = Streaming(
+        folder="/c/streaming/1-1", state="/c/state", query_id="q", output_mode="append", sources={"orders": stream}
+    )
+
+    assert "streaming" not in json.loads(plain.to_json())
+    assert Job.from_json(plain.to_json()) == plain
+    kept = Job.from_json(Job(**{**vars(plain), "streaming": streaming}).to_json())
+    assert kept.streaming == streaming
+
+
+@pytest.mark.parametrize("id", ["../../etc/passwd", "", "1", 7, {"a": 1}])
+def test_ids_that_are_none_of_sparks_are_no_names_of_files(id: object) -> None:
+    told = {"state": {"conf": {}, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[id]]}}}
+
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        state_of(told, where="batch 0")
+
+
+def partition(tmp_path: Path, *names: str) -> Path:
+    folder = tmp_path / "state" / "0" / "0"
+    (folder / "SSTs").mkdir(parents=True)
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_of_losers_go_once_a_later_batch_has_gone_on_from_the_winner(tmp_path: Path) -> None:
+    folder = partition(
+        tmp_path, f"2_{WINNER}.changelog", f"2_{LOSER}.changelog", f".2_{LOSER}.changelog.crc", f"3_{NEXT}.changelog"
+    )
+    at_newest = Needed(newest=1, oldest=0, ids={}, parts_before_ms=0)
+    later = Needed(newest=2, oldest=0, ids={1: frozenset({WINNER})}, parts_before_ms=0)
+
+    assert remove_unneeded(tmp_path / "state", at_newest) == 0  # a replay of it may be on its way
+    assert remove_unneeded(tmp_path / "state", later) == 2
+    assert left(folder) == {f"2_{WINNER}.changelog", f"3_{NEXT}.changelog"}
+
+
+def test_what_is_older_than_the_snapshot_that_counts_goes_with_its_parts(tmp_path: Path) -> None:
+    folder = partition(
+        tmp_path, f"9_{WINNER}.changelog", f"10_{WINNER}.zip", f"11_{WINNER}.changelog", "SSTs/a.sst", "SSTs/b.sst"
+    )
+    with zipfile.ZipFile(folder / f"10_{WINNER}.zip", "w") as archive:
+        parts = {"sstFiles": [{"localFileName": "1.sst", "dfsSstFileName": "a.sst", "sizeBytes": 0}], "numKeys": 1}
+        archive.writestr("metadata", "v1\n" + json.dumps(parts))
+    needed = Needed(newest=11, oldest=10, ids={}, parts_before_ms=2**60)
+
+    remove_unneeded(tmp_path / "state", needed)
+
+    assert left(folder) == {f"10_{WINNER}.zip", f"11_{WINNER}.changelog", "a.sst"}

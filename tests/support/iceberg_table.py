@@ -1,0 +1,67 @@
+"""Iceberg tables of the tests' own, in a catalog of SQLite, and what a reader of one finds, looked at by a process of
+its own: ``python -m tests.support.iceberg_table <folder>``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.iceberg import IcebergSink
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+
+TOP = Path(__file__).resolve().parents[2]
+CONN_ID = "iceberg_of_tests"
+NAMESPACE = "shop"
+
+
+def catalog_file(folder: Path) -> Path:
+    """Of the catalog that tables in a folder are in; beside it, for it is no part of what a sink may touch there."""
+    return folder.with_name(f"{folder.name}-catalog.db")
+
+
+def connection_of(folder: Path) -> Connection:
+    """Of that catalog."""
+    extra = {"type": "sql", "uri": f"sqlite:///{catalog_file(folder)}", "catalog_name": "tests"}
+    return Connection(conn_id=CONN_ID, conn_type="iceberg", extra=extra)
+
+
+def sink_in(folder: Path, name: str = "orders", **given: Any) -> IcebergSink:
+    """Of a table in a folder."""
+    return IcebergSink(CONN_ID, f"{NAMESPACE}.{name}", path=str(folder / name), **given)
+
+
+def opened_in(folder: Path, name: str = "orders", **given: Any) -> OpenIceberg:
+    """The same, opened."""
+    return OpenIceberg(sink_in(folder, name, **given), SinkContext(connect=lambda _: connection_of(folder)))
+
+
+def batches_of(folder: Path) -> dict[BatchKey, list[dict[str, Any]]]:
+    """Rows of the table by batch; also batches that are in without a row."""
+    if not catalog_file(folder).exists():
+        return {}
+    command = [sys.executable, "-m", "tests.support.iceberg_table", str(folder)]
+    told = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
+    return {BatchKey.parse(key): rows for key, rows in json.loads(told).items()}
+
+
+def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    log = opened_in(folder)._log
+    look = log.look()
+    if look is None:
+        return {}
+    found: dict[str, list[dict[str, Any]]] = {
+        f"{lane}/{id}": [] for lane in log.ledger.lanes(look.properties) for id in log.ledger.ids(look.properties, lane)
+    }
+    for row in look.table.scan().to_arrow().to_pylist():
+        found.setdefault(f"{row.pop('lane')}/{row.pop('batch_id')}", []).append(row)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(_look(Path(sys.argv[1]))))
