@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.drain",
                     f"{_PACKAGE}.operators.janitor",
                     f"{_PACKAGE}.operators.job",
+                    f"{_PACKAGE}.operators.job_status",
                     f"{_PACKAGE}.operators.micro_batch",
                     f"{_PACKAGE}.operators.steps",
                     f"{_PACKAGE}.operators.tables",

@@ -26,6 +26,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "shop_job",
         "orders_delta",
         "orders_iceberg",
+        "orders_once",
         "orders_polled",
     }
     assert list(tmp_path.iterdir()) == []

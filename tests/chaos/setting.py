@@ -17,7 +17,8 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.stores.location import open_store
 from tests.support.hooks import Diary
 from tests.support.served_systems import SYSTEMS, Job
-from tests.support.systems import DEFAULT, System
+from tests.support.system import System
+from tests.support.systems import DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)

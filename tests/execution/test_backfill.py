@@ -387,9 +387,9 @@ def test_each_lane_cleans_up_its_own_files(tmp_path: Path) -> None:
     world.land_at(2.5, 3)
     world.run(3)
     # The live commit is past the lane's entry; its file stays until the lane has read it.
-    assert [path.name for path in landing.iterdir()] == ["000002.json"]
+    assert [path.name for path in landing.glob("[!.]*")] == ["000002.json"]
     world.backfill(hour(1), 2)
-    assert list(landing.iterdir()) == []
+    assert list(landing.glob("[!.]*")) == []
     assert len(list(archive.iterdir())) == 3
     world.backfill(hour(1), backfill_run(2, clear_number=1))
     assert world.ids() == [1, 2, 3]

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
-from tests.support.systems import FilesIntoDatabase
+from tests.support.table_systems import FilesIntoDatabase
 
 SPLITS = 10
 

@@ -60,12 +60,14 @@ def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> N
     declared = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}  # type: ignore[index]
     extras = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" in need}  # type: ignore[index]
     # Parts of what they are, in versions that they choose; kubernetes is that of the extra cncf-kubernetes.
-    brought = {"asgiref", "grpc", "kubernetes", "numpy", "py4j", "sqlalchemy", "zstandard"}
-    owners = packages_distributions()
+    brought = {"asgiref", "botocore", "grpc", "kubernetes", "numpy", "py4j", "requests", "sqlalchemy", "zstandard"}
+    owners, provided = packages_distributions(), metadata.get_all("Provides-Extra", [])
     package = ROOT / "airflow_provider_microbatch"
     for path in package.rglob("*.py"):
-        # A system's folder alone imports what its extra brings: nobody else may need it.
-        is_system = len(path.relative_to(package).parts) > 2 and path.relative_to(package).parts[0] in SYSTEMS
+        # A system's folder, its half in the runtime, and who tries systems of others, alone import what extras bring.
+        below = path.relative_to(package).parts
+        is_system = below[0] in SYSTEMS and (len(below) > 2 or path.stem == "trial")
+        is_system = is_system or (below[0] == "runtime" and path.stem in provided)
         allowed = declared | extras if is_system else declared
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -21,7 +21,7 @@ from tests.simulator.expected import most, note_jumps, wanted
 from tests.simulator.hooks import Told
 from tests.simulator.subject import HOOKS, Subject
 from tests.simulator.world import Broken
-from tests.support.systems import Row
+from tests.support.system import Row
 from tests.support.whose import stages_of
 
 if TYPE_CHECKING:

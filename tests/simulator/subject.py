@@ -15,7 +15,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.disk import DiskStore, Entry
 from tests.simulator.hooks import Told
-from tests.support.systems import Row
+from tests.support.system import Row
 
 if TYPE_CHECKING:
     from tests.simulator.world import World

@@ -16,7 +16,8 @@ from tests.simulator.disk import Disk, DiskStore
 from tests.simulator.engine import Cluster
 from tests.simulator.processes import Process, Processes
 from tests.simulator.subject import Options, Subject
-from tests.support.systems import SYSTEMS, System
+from tests.support.system import System
+from tests.support.systems import SYSTEMS
 
 BEGINS_MS = 4_000_000_000_000
 """Later than any time that the real file system gives what the sink renames: to the janitor, all of it is old."""

@@ -1,67 +1,33 @@
-"""The Delta sink on tables of delta-rs: what of a batch is known when the log forgets, what a replay touches, what is
-refused, and who wins when several commit. (tests/contract/test_sink.py has what it shares with every sink.)"""
+"""The Delta sink on tables of delta-rs: what of a batch is known when the log forgets, what a replay touches, and
+who wins when several commit. (tests/contract/test_sink.py has what it shares with every sink.)"""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
 import multiprocessing
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import Table as ArrowTable
 from pyarrow import compute
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
-from airflow_provider_microbatch.sinks import OpenSink, SinkContext
-from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.placed import places
 from tests.sinks.delta_stages import write_delta_stage, write_rows
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
+from tests.sinks.delta_world import opened, optimize_and_vacuum, publish, rows, table
+from tests.sinks.delta_world import root as root
+from tests.sinks.delta_world import sink as sink
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, batch_of, expect
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-def opened(root: Path, **given: Any) -> OpenSink:
-    return DeltaSink(str(root), **given).open(SinkContext())
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "my orders"
-
-
-@pytest.fixture
-def sink(root: Path) -> OpenSink:
-    return opened(root)
-
-
-def publish(sink: OpenSink, number: int, *, rows: int = 3, epoch: int = 1) -> None:
-    write_delta_stage(sink, epoch, batch=batch_of(BatchKey("live", number)), rows=rows)
-    sink.publish(expect(BatchKey("live", number)), epoch)
-
-
-def table(root: Path) -> DeltaTable:
-    return DeltaTable(root.as_uri())
-
-
-def rows(root: Path) -> Counter[tuple[int, int]]:
-    """How many rows there are of each batch and attempt."""
-    found = table(root).to_pyarrow_table(columns=["batch_id", "epoch"]).to_pylist()
-    return Counter((row["batch_id"], row["epoch"]) for row in found)
-
-
-def optimize_and_vacuum(root: Path) -> None:
-    table(root).optimize.compact()
-    table(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
 
 
 def test_a_batch_is_one_commit_and_says_whose_it_is(sink: OpenSink, root: Path) -> None:
@@ -415,174 +381,3 @@ def test_a_batch_of_which_no_source_had_a_frame_is_in_and_the_first_frame_makes_
     assert sink.contains(EXPECTED) is not None
     publish(sink, 8)
     assert rows(root) == {(8, 1): 3}
-
-
-SCHEMA = Schema([Field("id", "long"), Field("epoch", "long"), Field("lane", "string"), Field("batch_id", "long")])
-
-
-@pytest.mark.parametrize(
-    ("configuration", "named"),
-    [
-        ({"delta.enableDeletionVectors": "true"}, "deletionVectors"),
-        ({"delta.columnMapping.mode": "name"}, "column mapping"),
-        ({"delta.checkpointPolicy": "v2"}, "v2 checkpoints"),
-        ({"delta.setTransactionRetentionDuration": "interval 7 days"}, "forgets application transactions"),
-    ],
-)
-def test_a_table_that_asks_for_what_we_do_not_do_is_refused_by_name(
-    sink: OpenSink, root: Path, configuration: dict[str, str | None], named: str
-) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA, configuration=configuration)
-    with pytest.raises(SinkError, match=named):
-        sink.check()
-    write_delta_stage(sink, 1)
-    with pytest.raises(SinkError, match=named):
-        sink.publish(EXPECTED, 1)
-    assert table(root).version() == 0
-
-
-@pytest.mark.parametrize("feature", ["rowTracking", "inCommitTimestamp", "icebergCompatV1", "clustering", "a_new_one"])
-def test_a_feature_that_nobody_here_knows_is_refused_by_name(sink: OpenSink, root: Path, feature: str) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA)
-    entry = root / "_delta_log" / f"{1:020}.json"
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature, "domainMetadata"]}
-    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
-    with pytest.raises(SinkError, match=feature):
-        sink.check()
-
-
-def test_nothing_is_taken_out_of_a_table_that_has_got_deletion_vectors(sink: OpenSink, root: Path) -> None:
-    """A file is known by its path and its vector: a removal by the path alone would leave its rows in."""
-    write_delta_stage(sink, 1)
-    sink.publish(EXPECTED, 1)
-    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
-    entry = root / "_delta_log" / f"{table(root).version() + 1:020}.json"
-    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
-    with pytest.raises(SinkError, match="deletionVectors"):
-        sink.withdraw(EXPECTED, 1)
-    assert sink.contains(EXPECTED) is not None
-
-
-def test_columns_and_constraints_with_rules_are_refused_by_name(sink: OpenSink, root: Path) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA).alter.add_constraint({"positive": "id >= 0"})
-    with pytest.raises(SinkError, match="the constraint positive"):
-        sink.check()
-    shutil.rmtree(root)
-    metadata: dict[str, Any] = {"delta.generationExpression": "id + 1"}
-    fields = [Field("id", "long", nullable=False), Field("more", "long", metadata=metadata)]
-    DeltaTable.create(root.as_uri(), Schema([*SCHEMA.fields[1:], *fields]))
-    with pytest.raises(SinkError, match=r"the column id that is.*NOT NULL, the column more with a generated value"):
-        sink.check()
-
-
-def test_a_table_of_other_partitions_is_refused_with_what_to_say(sink: OpenSink, root: Path) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])
-    with pytest.raises(SinkError, match=r"partition_by=\['epoch'\]"):
-        sink.check()
-
-
-def test_an_append_only_table_takes_batches_and_gives_none_back(sink: OpenSink, root: Path) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA, configuration={"delta.appendOnly": "true"})
-    publish(sink, 7)
-    write_delta_stage(sink, 2)
-    for asked in (lambda: sink.replace(EXPECTED, 2), lambda: sink.withdraw(EXPECTED, 1)):
-        with pytest.raises(SinkError, match="append-only"):
-            asked()
-    assert rows(root) == {(7, 1): 3}
-
-
-def test_rows_of_others_do_not_come_twice_to_who_follows_the_changes(sink: OpenSink, root: Path) -> None:
-    DeltaTable.create(root.as_uri(), SCHEMA, configuration={"delta.enableChangeDataFeed": "true"})
-    for number in (7, 8):
-        publish(sink, number)
-    write_delta_stage(sink, 2)
-    sink.replace(EXPECTED, 2)
-    table(root).optimize.compact()
-    write_delta_stage(sink, 3)
-    with pytest.raises(SinkError, match="enableChangeDataFeed"):
-        sink.replace(EXPECTED, 3)
-    assert rows(root) == {(7, 2): 3, (8, 1): 3}
-
-
-def test_a_table_of_others_gets_our_columns_where_that_is_said(root: Path) -> None:
-    write_deltalake(root.as_uri(), ArrowTable.from_pylist([{"id": 1, "epoch": 0}]))
-    with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
-        publish(opened(root), 7)
-    publish(opened(root, schema_policy="add_columns"), 7)
-    assert rows(root) == {(7, 1): 3, (None, 0): 1}
-
-
-def test_a_version_that_somebody_else_has_given_a_batch_is_no_batch(sink: OpenSink, root: Path) -> None:
-    publish(sink, 6)
-    schema = table(root).schema()
-    properties = CommitProperties(app_transactions=[Transaction("microbatch/live/7", 7)])
-    table(root).create_write_transaction([], "append", schema, commit_properties=properties)
-    with pytest.raises(SinkError, match=r"live.7\..*is gone"):
-        sink.contains(EXPECTED)
-
-
-def test_a_mark_that_is_none_of_ours_keeps_no_stage_from_being_dropped(sink: OpenSink, root: Path) -> None:
-    write_delta_stage(sink, 1)
-    marks = root / "_microbatch" / "_placed" / CHECKPOINT / "lane=live" / "batch_id=7"
-    marks.mkdir(parents=True)
-    (marks / "attempt=1.somebody").touch()
-    assert sink.drop_stage(BATCH, 1)
-    assert sink.stages(CHECKPOINT) == []
-
-
-def test_a_record_that_was_changed_is_not_believed(sink: OpenSink, root: Path) -> None:
-    publish(sink, 7)
-    (record,) = (root / "_microbatch" / "batches" / "lane=live").iterdir()
-    record.write_text(record.read_text().replace('"epoch": 1', '"epoch": 9'))
-    with pytest.raises(SinkError, match="somebody changed it"):
-        sink.contains(EXPECTED)
-
-
-def test_a_file_that_was_vacuumed_before_its_commit_is_missed(
-    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(*args: Any, **kwargs: Any) -> bool:
-        raise KeyboardInterrupt
-
-    publish(sink, 6)
-    write_delta_stage(sink, 1)
-    monkeypatch.setattr(DeltaLog, "commit", dies)
-    with pytest.raises(KeyboardInterrupt):
-        sink.publish(EXPECTED, 1)
-    monkeypatch.undo()
-    optimize_and_vacuum(root)
-    with pytest.raises(SinkError, match=r"is gone: somebody removed|no complete stage"):
-        sink.publish(EXPECTED, 1)
-    assert sink.contains(EXPECTED) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"path": "s3://bucket/orders"}, "only local paths"),
-        ({"path": "/lake/50%"}, "'%'"),
-        ({"path": "/lake", "schema_policy": "ignore"}, "schema_policy"),
-        ({"path": "/lake", "partition_by": "country"}, "partition_by"),
-        ({"path": "/lake", "partition_by": ["batch_id"]}, "batch_id"),
-    ],
-)
-def test_a_definition_that_cannot_be_is_refused_where_it_is_made(given: dict[str, Any], named: str) -> None:
-    with pytest.raises(DefinitionError, match=named):
-        DeltaSink(**given)
-
-
-def test_a_missing_client_is_named_with_the_command(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_microbatch.sinks.delta.find_spec", lambda name: None)
-    with pytest.raises(DefinitionError, match=r"pip install 'airflow-provider-microbatch\[delta\]'"):
-        opened(root)
-
-
-def test_the_key_of_a_lane_is_its_own(sink: OpenSink, root: Path) -> None:
-    lane = batch_of(BatchKey("interval-20260101T000000Z-20260102T000000Z", KEY.id))
-    for batch in (BATCH, lane):
-        write_delta_stage(sink, 1, batch=batch)
-        sink.publish(expect(batch.key), 1)
-    optimize_and_vacuum(root)
-    assert sink.withdraw(expect(lane.key), 1)
-    assert rows(root) == {(7, 1): 3}

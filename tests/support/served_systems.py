@@ -19,8 +19,9 @@ from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from tests.support import kinesis
 from tests.support.kafka import running
+from tests.support.system import FilesOnPosix, System
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
-from tests.support.systems import FilesOnPosix, SplitWiseFiles, System
+from tests.support.systems import SplitWiseFiles
 
 
 class KafkaTopics(FilesOnPosix):

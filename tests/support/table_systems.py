@@ -1,0 +1,174 @@
+"""Systems whose pipelines write into something else than a table of files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.sinks import OpenSink, Sink
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.placed.places import Places
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
+from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from tests.support import iceberg_table
+from tests.support.delta_table import batches_of
+from tests.support.system import FilesOnPosix, Row, batches_in
+
+
+class FilesIntoDatabase(FilesOnPosix):
+    """The same into a table of a database, by a sink that another package brings, found by a connection."""
+
+    def sink(self) -> Sink:
+        connections.find_by(_database_at)
+        return DatabaseSink(str(self._root / "table.db"), stages=str(self._root / "lake"))
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        file = self._root / "table.db"
+        if not file.exists():
+            return [{}]
+        with closing(sqlite3.connect(file)) as database:
+            batches = database.execute("SELECT lane, id FROM batches").fetchall()
+            rows = database.execute("SELECT lane, id, row FROM rows").fetchall()
+        found: dict[BatchKey, list[Row]] = {BatchKey(lane, number): [] for lane, number in batches}
+        for lane, number, row in rows:
+            found[BatchKey(lane, number)].append(json.loads(row))
+        return [found]
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenDatabase, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+def _database_at(conn_id: str) -> Connection:
+    return Connection(conn_id=conn_id, conn_type="acme", host=conn_id)
+
+
+class FilesIntoDelta(FilesOnPosix):
+    """The same into a Delta table."""
+
+    def sink(self) -> Sink:
+        return DeltaSink(str(self._root / "lake"))
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        lake = self._away if self._away.exists() else self._root / "lake"
+        return [batches_of(lake)]
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Places, "take", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class FilesIntoIceberg(FilesOnPosix):
+    """The same into an Iceberg table."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        # Before tasks are forked from this process: imported in each, it would cost ten times what the task is to do.
+        importlib.import_module("pyiceberg.catalog.sql")
+        importlib.import_module("pyiceberg.io.pyarrow")
+
+    def sink(self) -> Sink:
+        connections.find_by(lambda _: iceberg_table.connection_of(self._root))
+        return iceberg_table.sink_in(self._root)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [iceberg_table.batches_of(self._root)]
+
+    def take_away(self) -> bool:
+        return False  # whoever looks finds that the catalog's table has no files
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Places, "take", "rename"), (IcebergLog, "commit", "exchange"), (IcebergLog, "create", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class FilesIntoPostgres(FilesOnPosix):
+    """The same into a table of PostgreSQL. The stage's lines are for COPY."""
+
+    merge: ClassVar[Merge | None] = None
+
+    def sink(self) -> Sink:
+        from tests.postgres import database
+
+        connections.find_by(database.connection_of)
+        table = database.table_in(self._root)
+        return PostgresSink(database.CONN_ID, table, stages=str(self._root / "stages"), merge=self.merge)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        from tests.postgres import database
+
+        sink = self.sink()
+        assert isinstance(sink, PostgresSink)
+        found: dict[BatchKey, list[Row]] = {}
+        with database.connect() as connection:
+            # A reader's snapshot: of two statements each has its own, unless one says otherwise.
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            if connection.execute("SELECT to_regclass(%s)", [sink.name.text]).fetchone() == (None,):
+                return [{}]
+            batches = sink.name.sibling("microbatch_batches").text
+            for lane, id in connection.execute(f"SELECT lane, id FROM {batches}".encode()):
+                found[BatchKey(lane, id)] = []
+            # Of changes, readers see the newest; which batch brought it the table beside says.
+            rows = sink.name.text if self.merge is None else sink.name.changes().text
+            for lane, id, row, version in connection.execute(
+                f"SELECT _batch_lane, _batch_id, id, version FROM {rows}".encode()
+            ):
+                found[BatchKey(lane, id)].append({"id": row, "version": version})
+            shown = connection.execute(f"SELECT id, version FROM {sink.name.text}".encode()).fetchall()
+        told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
+        assert sorted(shown) == told, f"the table shows {sorted(shown)}, and has {told} on record"
+        return [found]
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenPostgres, "sink"), (OpenSource, OpenFileSource, "source"))
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        from airflow_provider_microbatch.sinks.postgres import open as opened
+        from airflow_provider_microbatch.sinks.postgres.records import Records
+
+        return ((opened, "load", "rename"), (Records, "change", "exchange"))
+
+
+class FilesIntoTwoTables(FilesOnPosix):
+    """The same into two tables, each of which gets all rows."""
+
+    def sink(self) -> Sink:
+        copies = FileSink(str(self._root / "copies"), format="json")
+        return Sinks({"orders": FileSink(str(self._root / "lake"), format="json"), "copies": copies})
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [*super().published(), batches_in(self._root / "copies")]
+
+
+class ChangesIntoPostgres(FilesIntoPostgres):
+    """The same, merged by id: what each batch brought is kept beside the table."""
+
+    merge = Merge(keys=("id",), sequence_by=("version",))
