@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +25,8 @@ from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
-from tests.support import kafka, object_store
+from tests.support import kafka
+from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
 
@@ -74,36 +74,6 @@ class Files:
     def rows(self, read: Read) -> list[int]:
         paths = [path for group in read.arguments["groups"] for path in group["paths"]]
         return [json.loads(Path(path).read_text())["id"] for path in paths]
-
-
-class Objects:
-    """Small JSON objects in a bucket of their own, at most two a batch."""
-
-    keeps_a_log = True
-    counts = True
-
-    def __init__(self, root: Path, stack: ExitStack, *, ordered: bool = False) -> None:
-        object_store.endpoint()
-        self._s3 = object_store.client()
-        self._bucket = f"landing-{uuid.uuid4().hex}"
-        self._s3.create_bucket(Bucket=self._bucket)
-        self._number = itertools.count()
-        self.source: Source = FileSource(
-            f"s3://{self._bucket}/landing", schema="id long", max_files=2, ordered=ordered, packages=[]
-        )
-
-    def arrive(self) -> None:
-        number = next(self._number)
-        self._s3.put_object(Bucket=self._bucket, Key=f"landing/{number:04}.json", Body=f'{{"id": {number}}}\n'.encode())
-
-    def break_it(self) -> None:
-        for one in self._s3.list_objects_v2(Bucket=self._bucket).get("Contents", []):
-            self._s3.delete_object(Bucket=self._bucket, Key=one["Key"])
-        self._s3.delete_bucket(Bucket=self._bucket)
-
-    def rows(self, read: Read) -> list[int]:
-        keys = [path.partition("://")[2].partition("/")[2] for g in read.arguments["groups"] for path in g["paths"]]
-        return [json.loads(self._s3.get_object(Bucket=self._bucket, Key=key)["Body"].read())["id"] for key in keys]
 
 
 class Counter:
