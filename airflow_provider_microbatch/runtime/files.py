@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.secrets import secret
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -68,8 +70,9 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     :param spark: the session.
     :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
-        and ``base_path``, one set of partition columns a group) ``left_out`` (planned files that were gone) and
-        ``as_found`` (path, size and mtime of those that have changed since).
+        and ``base_path``, one set of partition columns a group), names of Hadoop's settings that are ``secrets``,
+        ``left_out`` (planned files that were gone) and ``as_found`` (those that have changed since, as
+        they were found: path, size, mtime and, of an object, ETag).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
         or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
         an inferred one without a column of the files' own would take all columns from every later batch.
@@ -199,8 +202,16 @@ def _read_group(
     if group["base_path"] is None:
         reader = reader.option("recursiveFileLookup", "true")
     else:
-        reader = reader.option("basePath", "file://" + group["base_path"])
-    return reader.load(["file://" + _literally(path) for path in group["paths"]])
+        reader = reader.option("basePath", _url(group["base_path"]))
+    for setting in arguments.get("secrets", ()):
+        # As an option of this reader alone it reaches Hadoop's file system, and no setting of the session shows it.
+        reader = reader.option(setting, secret(f"{arguments['name']}/{setting}"))
+    return reader.load([_url(_literally(path)) for path in group["paths"]])
+
+
+def _url(path: str) -> str:
+    """A path as Spark is given it: a local one is not looked for on the session's own file system."""
+    return path if "://" in path else "file://" + path
 
 
 def _literally(path: str) -> str:

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support import kafka
+from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
 
@@ -166,6 +167,8 @@ class Kafka:
 SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "file": Files,
     "file, ordered": partial(Files, ordered=True),
+    "s3": Objects,
+    "s3, ordered": partial(Objects, ordered=True),
     "acme's counter": Counter,
     "acme's counter, in blocks": partial(Counter, block=1),
     "polling": Api,

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file.taken import FOLDER
+from airflow_provider_microbatch.sources.file.place import NOTES
 from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -59,7 +59,7 @@ def restored_from_before(world: World) -> World:
 
 
 def note(world: World) -> Path:
-    return world.landing() / FOLDER / f"{world.checkpoint_id}.orders"
+    return world.landing() / NOTES / f"{world.checkpoint_id}.orders"
 
 
 def test_files_of_batches_that_a_restored_checkpoint_has_forgotten_stop_its_plan(world: World, how: str) -> None:
@@ -135,19 +135,19 @@ def test_no_file_is_taken_that_could_not_be_noted(world: World) -> None:
     landed = world.land(1)
     execution = world.execution
     manifest = execution.publish(world.staged(0))
-    (world.landing() / FOLDER).write_text("in the way")
+    (world.landing() / NOTES).write_text("in the way")
     execution.commit(key=manifest.key, manifest=manifest, run=run_identity(0))
     assert landed.exists()
-    (world.landing() / FOLDER).unlink()
+    (world.landing() / NOTES).unlink()
     world.land(2)
     world.run(1)
-    assert sorted(path.name for path in world.landing().iterdir()) == [FOLDER]
+    assert sorted(path.name for path in world.landing().iterdir()) == [NOTES]
 
 
 def test_a_note_by_a_link_is_neither_read_nor_followed(world: World) -> None:
     elsewhere = world.root / "elsewhere"
     elsewhere.mkdir()
-    (world.landing() / FOLDER).symlink_to(elsewhere)
+    (world.landing() / NOTES).symlink_to(elsewhere)
     world.land(1)
     with pytest.raises(SourceError, match="cannot be read"):
         world.run(0)

@@ -110,7 +110,7 @@ MUTATIONS = [
         name="a source that is away counts as cleaned",
         why="its files are there again after the mount, and are never cleaned",
         file="sources/file/clean.py",
-        old="                if is_away(self._base) and not",
+        old="                if self._place.is_away(self._base) and not",
         new="                if False and not",
         tests=("tests/execution/test_clean_source.py",),
     ),

@@ -352,7 +352,7 @@ MUTATIONS = [
     Mutation(
         name="clean_source deletes by a path that it has looked at",
         why="who can write the landing folder has any file deleted, by a link that they put there meanwhile",
-        file="sources/file/clean.py",
+        file="sources/file/posix.py",
         old="os.unlink(name, dir_fd=folder)",
         new="os.unlink(file.path)",
         tests=(CLEAN_RUNS,),
@@ -360,9 +360,9 @@ MUTATIONS = [
     Mutation(
         name="clean_source archives by a path that it has looked at",
         why="who can write the landing folder has any file moved away, by a link that they put there meanwhile",
-        file="sources/file/clean.py",
-        old="os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)",
-        new="os.rename(path, new, dst_dir_fd=into)",
+        file="sources/file/posix.py",
+        old="_move(archived_path(file.path, base=base, archive=archive), archive, name, folder)",
+        new="os.renames(file.path, archived_path(file.path, base=base, archive=archive))",
         tests=(CLEAN_RUNS,),
     ),
     Mutation(

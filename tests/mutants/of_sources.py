@@ -70,8 +70,8 @@ MUTATIONS = [
         name="a file that is archived already is missed",
         why="after a rewind each commit warns that the source is not mounted",
         file="sources/file/clean.py",
-        old="if is_away(self._base) and not self._is_archived(file):",
-        new="if is_away(self._base):",
+        old="if self._place.is_away(self._base) and not self._is_archived(file):",
+        new="if self._place.is_away(self._base):",
         tests=(CLEAN,),
     ),
     Mutation(
@@ -325,9 +325,9 @@ MUTATIONS = [
     Mutation(
         name="a file that came back while its batch was read counts as read",
         why="its rows are in no batch",
-        file="sources/file/open.py",
-        old='        if back or told["files"] < len(files):\n',
-        new="        if False:\n",
+        file="sources/file/present.py",
+        old='    if back or told["files"] < len(files):\n',
+        new="    if False:\n",
         tests=("tests/sources/test_file_changes.py",),
     ),
     Mutation(
@@ -365,17 +365,17 @@ MUTATIONS = [
     Mutation(
         name="a landing folder that is not mounted is skipped",
         why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file/present.py",
-        old="        if empty and nothing_found:\n",
-        new="        if False:\n",
+        file="sources/file/posix.py",
+        old="            if empty and nothing_found:\n",
+        new="            if False:\n",
         tests=(CHANGES,),
     ),
     Mutation(
         name="a landing folder that does not exist is skipped",
         why="the batch is committed without its rows, which are there again a moment later",
-        file="sources/file/present.py",
-        old="        except (FileNotFoundError, NotADirectoryError):\n            return (\n",
-        new="        except (FileNotFoundError, NotADirectoryError):\n            continue\n            return (\n",
+        file="sources/file/posix.py",
+        old="NotADirectoryError):\n                return (\n",
+        new="NotADirectoryError):\n                continue\n                return (\n",
         tests=(CHANGES,),
     ),
     Mutation(

@@ -9,7 +9,6 @@ LIMIT = 500
 NOT_YET_SPLIT = {
     "tests/checkpoint/test_sql.py": 612,
     "tests/engines/test_connect.py": 501,
-    "airflow_provider_microbatch/sources/file/open.py": 508,
     "tests/execution/model.py": 572,
 }
 """Modules that are longer, and how long they are: they get shorter, and leave this list."""

@@ -25,6 +25,7 @@ class World:
     root: Path
     now_ms: int = NOW_MS
     checkpoint: str = "checkpoint"
+    checkpoint_id: str | None = None
     being_read: list[HeldRange] = field(default_factory=list)
     committed: list[CommittedRange] | None = None
     """Of the live lane, the newest first; None: all that is in the source log, of all lanes."""
@@ -59,6 +60,7 @@ class World:
             log=self.log,
             state=self.state,
             clock_ms=lambda: self.now_ms,
+            checkpoint_id=lambda: self.checkpoint_id,
             lane=lane,
             being_read=lambda: self.being_read,
             committed=self._committed,

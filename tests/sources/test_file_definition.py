@@ -18,7 +18,7 @@ from airflow_provider_microbatch.sources.file import FileSource
         ({"path": ""}, "path"),
         ({"path": None}, "path"),
         ({"path": "landing/orders"}, "relative"),
-        ({"path": "s3://landing/orders"}, "'s3' is not supported"),
+        ({"path": "hdfs://landing/orders"}, "'hdfs' is not supported"),
         ({"path": "file://host/landing"}, "host"),
         ({"path": "/landing/{a,b"}, "not closed"),
         ({"path": "/landing/[ab"}, "not closed"),

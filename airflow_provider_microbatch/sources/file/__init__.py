@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -13,7 +13,17 @@ from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.overlap import archive_alike, list_alike, lists_below
-from airflow_provider_microbatch.sources.file.path import component_regex, expand_braces, local_path
+from airflow_provider_microbatch.sources.file.path import (
+    absolute_path,
+    component_regex,
+    connection_of,
+    expand_braces,
+    is_object,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.connections import Connect
+    from airflow_provider_microbatch.sources.file.place import Place
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
 
@@ -44,9 +54,9 @@ class FileSource(Source):
     (written elsewhere and renamed into place, or under a hidden name: ``.x``, ``_x``, ``x._COPYING_``); where the
     writer cannot do that, ``min_file_age`` keeps files back until they have been quiet for a while.
 
-    :param path: absolute local path or ``file:`` URL of a folder, a file, or a Hadoop glob over these; taken as it is,
-        not percent-decoded. Below a folder, files and ``key=value`` folders are read; the latter become columns,
-        counted from the part of the path that holds no glob.
+    :param path: absolute local path or ``file:`` URL of a folder, a file, or a Hadoop glob over these; or the same in
+        an object store, ``s3://conn_id@bucket/folder``. Taken as it is, not percent-decoded. Below a folder, files and
+        ``key=value`` folders are read; the latter become columns, counted from the part of the path that holds no glob.
     :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` or ``avro`` (Spark needs its avro package).
     :param schema: as DDL (``"id long, ts timestamp"``). None: inferred from the first batch's files, then pinned in the
         checkpoint; fields that only come later are then not read.
@@ -77,6 +87,8 @@ class FileSource(Source):
     :param allow_table: read the files of a table that a pipeline of this package writes, though a batch of it that is
         replayed or rewound comes again in new files, whose rows are then read twice. For a table no batch of which is
         ever made again. Else the plan and the sensor refuse a path that is, lies in, or contains such a table.
+    :param packages: of a path in an object store: Maven coordinates of Hadoop's connector for it, for spark-submit.
+        None: the one that belongs to the PySpark that is installed; empty: Spark has it.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -100,12 +112,14 @@ class FileSource(Source):
     ordered: bool = False
     full_listing_seconds: float | None = None
     allow_table: bool = False
+    packages: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
             raise DefinitionError(f"FileSource: path must be a path or file: URL, not {self.path!r}.")
         where = f"FileSource({self.path!r})"
-        pattern = local_path(self.path, field=f"{where}: path")
+        # What stands in a malformed address may be a password, and is not repeated.
+        pattern = absolute_path(self.path, field="FileSource: path" if is_object(self.path) else f"{where}: path")
         for component in [part for one in expand_braces(pattern) for part in one.split("/")]:
             component_regex(component)
         self._check_choice("format", FORMATS)
@@ -132,6 +146,7 @@ class FileSource(Source):
             raise DefinitionError(f"{where}: a bounded source lists once, so ordered means nothing. Leave out one.")
         if self.full_listing_seconds is not None and not self.ordered:
             raise DefinitionError(f"{where}: full_listing_seconds belongs to ordered=True; else every listing is full.")
+        self._check_packages()
         self._check_options()
         self._check_archive(Listing(pattern).base)
 
@@ -149,11 +164,14 @@ class FileSource(Source):
 
     @property
     def refuses_streams(self) -> str | None:
-        """A stream has its columns before a file is read; what is archived or deleted is not found by it."""
+        """A stream has its columns before a file is read; what is archived or deleted is not found by it; and it is not
+        told the credentials of a bucket."""
         if self.schema is None:
             return "a stream has its columns before it reads a file. Give it schema='id long, …'"
         if self.clean_source is not None:
             return "clean_source takes files away from where its stream looks. Leave clean_source out"
+        if is_object(self.path):
+            return "a stream of objects is not built yet. Use a path of a file system"
         return None
 
     @property
@@ -174,14 +192,16 @@ class FileSource(Source):
     def would_read(self, location: str) -> bool:
         """Whether a folder is the source's path, or one below it that is listed, whatever its files are called."""
         try:
-            folder = local_path(location, field="location")
+            folder = absolute_path(location, field="location")
         except DefinitionError:
             return False
         return lists_below(self.listing(), folder)
 
     def shares_with(self, other: Source) -> bool:
         """Whether a file could be listed by both."""
-        return isinstance(other, FileSource) and list_alike(self.listing(), other.listing())
+        if not isinstance(other, FileSource) or is_object(self.path) != is_object(other.path):
+            return False
+        return list_alike(self.listing(), other.listing())
 
     def gives_up_beside(self, other: Source) -> bool:
         """Whether a file of each could be archived to the same path."""
@@ -206,15 +226,29 @@ class FileSource(Source):
     def listing(self) -> Listing:
         """The walk over the files of this source."""
         return Listing(
-            local_path(self.path, field="path"),
+            absolute_path(self.path, field="path"),
             recursive=self.recursive,
             file_name_pattern=self.file_name_pattern,
             allow_table=self.allow_table,
         )
 
+    def place(self, connect: Connect) -> Place:
+        """Where its files lie. Touches nothing.
+
+        :param connect: finds a connection, when it is needed.
+        """
+        if is_object(self.path):
+            from airflow_provider_microbatch.sources.file.objects import ObjectPlace
+
+            path, conn_id = absolute_path(self.path, field="path"), connection_of(self.path)
+            return ObjectPlace(path, conn_id=conn_id, connect=connect, packages=self.packages)
+        from airflow_provider_microbatch.sources.file.posix import PosixPlace
+
+        return PosixPlace()
+
     def archive_path(self) -> str | None:
         """The archive's absolute local path; None without one."""
-        return None if self.archive_dir is None else local_path(self.archive_dir, field="archive_dir")
+        return None if self.archive_dir is None else absolute_path(self.archive_dir, field="archive_dir")
 
     def _check_choice(self, name: str, choices: tuple[str | None, ...]) -> None:
         value = getattr(self, name)
@@ -248,6 +282,16 @@ class FileSource(Source):
                     f"use the parameter {field_name} of FileSource."
                 )
 
+    def _check_packages(self) -> None:
+        value: Any = self.packages
+        if value is None:
+            return
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
+            raise DefinitionError(
+                f"FileSource({self.path!r}): packages must be a list of Maven coordinates, or None; not {value!r}."
+            )
+        object.__setattr__(self, "packages", list(value))  # JSON, as which a definition travels, knows lists
+
     def _check_archive(self, base: str) -> None:
         where = f"FileSource({self.path!r})"
         if (self.clean_source == "archive") != (self.archive_dir is not None):
@@ -256,7 +300,13 @@ class FileSource(Source):
             return
         if not isinstance(self.archive_dir, str) or not self.archive_dir:
             raise DefinitionError(f"{where}: archive_dir must be a path, not {self.archive_dir!r}.")
-        archive = local_path(self.archive_dir, field=f"{where}: archive_dir")
+        shown = "FileSource" if is_object(self.archive_dir) else where
+        archive = absolute_path(self.archive_dir, field=f"{shown}: archive_dir")
+        if is_object(archive) != is_object(base) or connection_of(self.archive_dir) != connection_of(self.path):
+            raise DefinitionError(
+                f"{where}: archive_dir {self.archive_dir!r} is not at the place of the source: on the same file "
+                "system, or in the same bucket by the same connection."
+            )
         if _inside(archive, base) or _inside(base, archive):
             raise DefinitionError(
                 f"{where}: archive_dir {self.archive_dir!r} and the source {base!r} lie in each other; archived files "

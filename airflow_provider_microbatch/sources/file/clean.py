@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.held_folder import opened
 from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
-from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
-from airflow_provider_microbatch.sources.file.overlap import lists_below
-from airflow_provider_microbatch.sources.file.present import Presence, archived_path, is_away, is_below, locate
+from airflow_provider_microbatch.sources.file.place import Place
+from airflow_provider_microbatch.sources.file.present import Presence, is_below, locate
 from airflow_provider_microbatch.sources.file.taken import Taken
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 
@@ -24,18 +19,12 @@ _FAR = 16
 """An entry of the source log that is so many behind is looked at again once in so many entries, not at each commit."""
 
 
-def is_listed(listing: Listing, archive: Path) -> bool:
-    """Whether the source comes upon what is archived there, by a link too: it would be read again, and archived one
-    level deeper, at each run. By their letters alone that is refused when the DAG is parsed."""
-    real, base = archive.resolve(), Path(listing.base).resolve()
-    return real.is_relative_to(base) and lists_below(listing, str(Path(listing.base) / real.relative_to(base)))
-
-
 class Cleaner:
     """Archives or deletes the files of entries that are due.
 
     :param source_log: the entries.
     :param record: which of them are due.
+    :param place: where the files lie.
     :param base: the source's base. Nothing that does not lie below it is touched, and nothing through a link below it:
         the log may be another query's, or of another path, and others write there.
     :param archive: the folder to move files to; None deletes them.
@@ -43,9 +32,17 @@ class Cleaner:
     """
 
     def __init__(
-        self, source_log: SourceLog, record: CleaningRecord, *, base: str, archive: str | None, taken: Taken
+        self,
+        source_log: SourceLog,
+        record: CleaningRecord,
+        *,
+        place: Place,
+        base: str,
+        archive: str | None,
+        taken: Taken,
     ) -> None:
         self._log = source_log
+        self._place = place
         self._record = record
         self._base = base
         self._archive = archive
@@ -75,7 +72,7 @@ class Cleaner:
         taken, deletes = ready, self._archive is None
         begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))
         due = begun.due
-        if not is_away(self._base):  # else there is nothing to take, and the note would lie on the disk below
+        if not self._place.is_away(self._base):  # else nothing is to take, and the note would lie on the disk below
             self._taken.note(begun)
         held = being_read()
         still = {number for number in ready if number in due and number not in held}
@@ -107,7 +104,7 @@ class Cleaner:
             except FileNotFoundError:
                 # Another run cleans at the same moment, or it was archived before; or the file system is away, and with
                 # it the file.
-                if is_away(self._base) and not self._is_archived(file):
+                if self._place.is_away(self._base) and not self._is_archived(file):
                     errors.append(f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted")
             except OSError as error:
                 errors.append(f"{file.path!r}: {error.strerror or error}")
@@ -115,42 +112,14 @@ class Cleaner:
 
     def _is_archived(self, file: PlannedFile) -> bool:
         archives = self._record.read().archives
-        found = locate(file, base=self._base, archives=archives, given_up=True)
+        found = locate(file, look=self._place.look, base=self._base, archives=archives, given_up=True)
         return found.presence is Presence.AS_PLANNED and found.base != self._base
 
     def _one(self, file: PlannedFile) -> None:
         if not is_below(file.path, self._base):
             log.warning("%s does not lie below %s; clean_source leaves it where it is", file.path, self._base)
             return
-        # Where the source is one file, the folder that it lies in is the user's word too.
-        base = self._base if file.path != self._base else str(Path(self._base).parent)
-        *below, name = Path(file.path).relative_to(base).parts
-        with contextlib.ExitStack() as stack:
-            try:
-                folder = stack.enter_context(opened(base, below))
-            except NotADirectoryError as error:
-                log.warning("%s: %s; clean_source leaves it where it is", file.path, error.strerror)
-                return
-            # From the look to the end by the same folder: whoever writes the source may put a link into its place.
-            status = os.stat(name, dir_fd=folder)
-            if not file.is_as_planned(status.st_size, status.st_mtime_ns):
-                log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
-            elif self._archive is None:
-                os.unlink(name, dir_fd=folder)
-            else:
-                self._move(file.path, self._archive, name, folder)
-
-    def _move(self, path: str, archive: str, name: str, folder: int) -> None:
-        target = archived_path(path, base=self._base, archive=archive)
-        *below, new = Path(target).relative_to(archive).parts
-        Path(archive).mkdir(parents=True, exist_ok=True)
-        with opened(archive, below, make=True) as into:
-            try:
-                os.stat(new, dir_fd=into, follow_symlinks=False)
-            except FileNotFoundError:
-                os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)
-            else:
-                raise FileExistsError(0, f"{target!r} exists already")
+        self._place.take(file, base=self._base, archive=self._archive)
 
 
 def _committed(

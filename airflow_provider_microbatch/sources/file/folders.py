@@ -6,28 +6,35 @@ import os
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.file.clean import is_listed
 from airflow_provider_microbatch.sources.file.listing import Listing
+from airflow_provider_microbatch.sources.file.overlap import lists_below
 from airflow_provider_microbatch.sources.file.tables import table_around, why_not
 
 
-def check_folders(source: FileSource, listing: Listing, archive: str | None) -> None:
-    """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)? Writes nothing.
+def is_listed(listing: Listing, archive: Path) -> bool:
+    """Whether the source comes upon what is archived there, by a link too: it would be read again, and archived one
+    level deeper, at each run. By their letters alone that is refused when the DAG is parsed."""
+    real, base = archive.resolve(), Path(listing.base).resolve()
+    return real.is_relative_to(base) and lists_below(listing, str(Path(listing.base) / real.relative_to(base)))
+
+
+def check_folders(listing: Listing, archive: str | None, *, cleans: bool) -> None:
+    """Is the base there, and may this user list it (and remove from it, if files are cleaned)? Writes nothing.
 
     :param archive: the archive's absolute local path; None without one.
+    :param cleans: whether files are to be archived or deleted.
     :raises SourceError: if not.
     """
     base = Path(listing.base)
     try:
-        _check_base(source, base)
+        _check_base(base, cleans=cleans, allow_table=listing.allow_table)
         if archive is not None:
             _check_archive(Path(archive), listing, base.stat().st_dev)
     except OSError as error:
         raise SourceError(f"cannot look at {error.filename!r}: {error.strerror}. Give this user the right.") from error
 
 
-def _check_base(source: FileSource, base: Path) -> None:
+def _check_base(base: Path, *, cleans: bool, allow_table: bool) -> None:
     folder = base if base.is_dir() else base.parent
     if not base.exists():
         raise SourceError(f"path {str(base)!r} does not exist. Create it or correct the path.")
@@ -38,9 +45,9 @@ def _check_base(source: FileSource, base: Path) -> None:
             f"path {str(base)!r} was written by a Structured Streaming file sink: which of its files count is in "
             "its _spark_metadata, which this source does not read. Copy the committed files elsewhere first."
         )
-    if not source.allow_table and (table := table_around(folder)) is not None:
+    if not allow_table and (table := table_around(folder)) is not None:
         raise SourceError(why_not(table))
-    if source.clean_source is not None and not _may(folder, os.W_OK | os.X_OK):
+    if cleans and not _may(folder, os.W_OK | os.X_OK):
         raise SourceError(f"clean_source may not remove files from {str(folder)!r}. Give this user write rights.")
 
 

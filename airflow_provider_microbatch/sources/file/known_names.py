@@ -9,29 +9,29 @@ newest of the source log, and, where ``clean_source`` leaves no file of before t
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
-from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning
-from airflow_provider_microbatch.sources.file.listing import Unseen
+from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog
+from airflow_provider_microbatch.sources.file.place import Look, Place
 
 log = logging.getLogger(__name__)
 
 RECENT_ENTRIES = 2
 """So many entries of the source log are looked at by each plan and question."""
 
-MOST = 1_000
-"""So many names at most are looked up by each of them."""
-
+_AT_A_TIME = 1_000
 _NAMED = 5
 _PAUSE = 60.0  # seconds
 _looked: dict[str, float] = {}
 """When the next look is due, by address of the source log."""
-_said: dict[str, tuple[int, int]] = {}
-"""Size and mtime of what this process has told of already, by path: a trigger asks again and again."""
+_MOST_SAID = 1_000
+_said: dict[str, FoundFile] = {}
+"""What this process has told of already, by path: a trigger asks again and again."""
 
 
 def is_due(location: str) -> bool:
@@ -51,14 +51,18 @@ class KnownNames:
 
     :param source_log: the source log.
     :param cleaned: which of its entries ``clean_source`` has taken.
+    :param place: where the files lie.
     :param latest: where the log ends.
     :param newest_ms: the highest mtime in it, milliseconds since the epoch: what is listed and younger is another file.
         None: what is listed is not looked up, as there may be any number of files of before.
     """
 
-    def __init__(self, source_log: SourceLog, cleaned: Cleaning, *, latest: int, newest_ms: int | None) -> None:
+    def __init__(
+        self, source_log: SourceLog, cleaned: Cleaning, place: Place, *, latest: int, newest_ms: int | None
+    ) -> None:
         self._log = source_log
         self._cleaned = cleaned
+        self._place = place
         self._latest = latest
         self._newest_ms = newest_ms
         self._listed: list[str] = []
@@ -70,7 +74,7 @@ class KnownNames:
 
         def ask(paths: Sequence[str]) -> Sequence[str]:
             wanted = unseen(paths)
-            if len(wanted) < len(paths) and len(self._listed) < MOST:
+            if len(wanted) < len(paths) and len(self._listed) < self._place.lookups:
                 self._listed += [path for path in paths if path not in set(wanted)]
             return wanted
 
@@ -82,55 +86,75 @@ class KnownNames:
         :param source: its name.
         """
         new = []
-        for path, status in self._others():
-            found = (status.st_size, status.st_mtime_ns)
-            if _said.get(path) != found:
-                if len(_said) > MOST:
+        try:
+            found = list(self._others())
+        except SourceError as error:
+            log.debug("nobody looks for changed files of source %r this time: %s", source, error)
+            return
+        for one in found:
+            if _said.get(one.path) != one:
+                if len(_said) > _MOST_SAID:
                     _said.clear()
-                _said[path] = found
-                new.append(path)
+                _said[one.path] = one
+                new.append(one.path)
         if new:
             log.warning("source %r: %s", source, not_read_by_any(new))
 
-    def _others(self) -> Iterator[tuple[str, os.stat_result]]:
-        looked = set[str]()
-        for file in self._recent():
-            looked.add(file.path)
-            if (status := differs(file, self._cleaned)) is not None:
-                yield file.path, status
+    def _others(self) -> Iterator[FoundFile]:
+        recent = list(self._recent())
+        yield from _differing(recent, self._cleaned, self._place)
         # What was planned is not looked up for these: none of it is younger than the youngest.
-        for path in self._listed[:MOST]:
-            if path not in looked and self._newest_ms is not None:
-                status = _status(path)
-                if status is not None and status.st_mtime_ns // 1_000_000 > self._newest_ms:
-                    yield path, status
+        if self._newest_ms is None:
+            return
+        looked = {file.path for file in recent}
+        listed = [path for path in self._listed[: self._place.lookups] if path not in looked]
+        look = self._place.looks(listed)
+        for path in listed:
+            found = _found(look, path)
+            if found is not None and found.mtime_ns // 1_000_000 > self._newest_ms:
+                yield found
 
     def _recent(self) -> Iterator[PlannedFile]:
-        left = MOST
+        left = self._place.lookups
         for number in range(self._latest, max(self._latest - RECENT_ENTRIES, -1), -1):
             try:
                 files = self._log.entry(number) or []
-            except CorruptEntryError:
+            except (CorruptEntryError, SourceError):
                 continue  # told by whoever needs it
             yield from files[:left]
             left -= min(len(files), left)
 
 
-def others(files: Iterable[PlannedFile], cleaned: Cleaning) -> list[str]:
-    """Paths of those planned files in whose place another one is now. Looks at each."""
-    return [file.path for file in files if differs(file, cleaned) is not None]
+def others(files: Iterable[PlannedFile], cleaned: Cleaning, place: Place) -> list[str]:
+    """Paths of those planned files in whose place another one is now. Looks at each.
+
+    :raises SourceError: if that cannot be asked for.
+    """
+    left = iter(files)
+    changed: list[str] = []
+    while some := list(islice(left, _AT_A_TIME)):
+        changed += [found.path for found in _differing(some, cleaned, place)]
+    return changed
 
 
-def differs(file: PlannedFile, cleaned: Cleaning) -> os.stat_result | None:
+def _differing(files: Sequence[PlannedFile], cleaned: Cleaning, place: Place) -> Iterator[FoundFile]:
+    look = place.looks([file.path for file in files])
+    for file in files:
+        if (found := differs(file, cleaned, look)) is not None:
+            yield found
+
+
+def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | None:
     """What lies where the file was planned, if that is another one; None if nothing does, or it is the file.
 
     :param cleaned: of what ``clean_source`` is through with, whatever lies there came later.
+    :param look: what is at a path now.
     """
-    status = _status(file.path)
-    if status is None:
+    found = _found(look, file.path)
+    if found is None:
         return None
     was_taken = file.log_id in cleaned.done and file.log_id not in cleaned.due
-    return status if was_taken or not file.is_as_planned(status.st_size, status.st_mtime_ns) else None
+    return found if was_taken or not file.is_as_planned(found.size, found.mtime_ns, found.etag) else None
 
 
 def not_read_by_any(paths: Sequence[str]) -> str:
@@ -144,8 +168,8 @@ def not_read_by_any(paths: Sequence[str]) -> str:
     )
 
 
-def _status(path: str) -> os.stat_result | None:
+def _found(look: Look, path: str) -> FoundFile | None:
     try:
-        return os.stat(path)  # noqa: PTH116 a Path for each of a thousand files
-    except OSError:
+        return look(path)
+    except SourceError:
         return None

@@ -36,14 +36,16 @@ _PARTITION = re.compile(r"[^=]+=.*", re.DOTALL)
 class FoundFile:
     """A file as the listing saw it.
 
-    :param path: absolute local path.
+    :param path: absolute local path, or ``s3a://bucket/key``.
     :param size: bytes.
     :param mtime_ns: nanoseconds since the epoch.
+    :param etag: what tells an object from another under its key; None where there is no such thing.
     """
 
     path: str
     size: int
     mtime_ns: int
+    etag: str | None = None
 
 
 def is_hidden(name: str) -> bool:
@@ -189,7 +191,7 @@ class Listing:
 
     def _found(self, paths: Sequence[str], unseen: Unseen) -> Iterator[FoundFile]:
         if self._names:
-            paths = [path for path in paths if self._is_named(path.rpartition("/")[2])]
+            paths = [path for path in paths if self.is_named(path.rpartition("/")[2])]
         for path in unseen(paths):
             try:
                 status = os.stat(path)  # noqa: PTH116 a Path for each of a million files doubles the time
@@ -202,8 +204,9 @@ class Listing:
             if stat.S_ISREG(status.st_mode):
                 yield FoundFile(path, status.st_size, status.st_mtime_ns)
 
-    def _is_named(self, name: str) -> bool:
-        return any(regex.fullmatch(name) for regex in self._names)
+    def is_named(self, name: str) -> bool:
+        """Whether ``file_name_pattern`` takes a file of this name."""
+        return not self._names or any(regex.fullmatch(name) for regex in self._names)
 
     def _scan(self, folder: str, *, required: bool) -> Iterator[os.DirEntry[str]]:
         try:

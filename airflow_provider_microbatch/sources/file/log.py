@@ -2,8 +2,9 @@
 
 Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
 (URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
-(bytes), ``mtime_ns``, and ``lane`` if another lane than the live one reads the entry. An entry is read by one lane, and
-a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys it does not know.
+(bytes), ``mtime_ns``, of an object ``etag``, and ``lane`` if another lane than the live one reads the entry. An entry
+is read by one lane, and a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys
+it does not know.
 ``N.compact`` is written by Spark only: all files of entries 0 to N.
 Entries are put-if-absent and never changed.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources import digest_of_range
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.path import from_url, to_url
@@ -42,6 +43,7 @@ class PlannedFile:
     :param size: bytes; None in entries that Spark wrote.
     :param mtime_ns: nanoseconds since the epoch; None in entries that Spark wrote.
     :param lane: the lane that reads it.
+    :param etag: of an object; None in entries that Spark wrote, and of files.
     """
 
     path: str
@@ -50,11 +52,15 @@ class PlannedFile:
     size: int | None = None
     mtime_ns: int | None = None
     lane: str = LIVE
+    etag: str | None = None
 
-    def is_as_planned(self, size: int, mtime_ns: int) -> bool:
-        """True if a file of this size (bytes) and mtime is the one that was planned, as far as the entry tells."""
+    def is_as_planned(self, size: int, mtime_ns: int, etag: str | None = None) -> bool:
+        """True if a file of this size (bytes) and mtime, or an object of this ETag, is the one that was planned, as far
+        as the entry tells."""
         if self.size is not None and self.size != size:
             return False
+        if self.etag is not None and etag is not None:
+            return self.etag == etag
         if self.mtime_ns is not None:
             return self.mtime_ns == mtime_ns
         return self.timestamp_ms == mtime_ns // 1_000_000
@@ -98,6 +104,7 @@ def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> byte
             "batchId": number,
             "size": file.size,
             "mtime_ns": file.mtime_ns,
+            **({} if file.etag is None else {"etag": file.etag}),
             **tag,
         }
         lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
@@ -126,6 +133,8 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
     for name in ("size", "mtime_ns"):
         if type(fields.get(name)) not in (int, type(None)):
             raise TypeError(f"its {name} is {fields[name]!r:.40}")
+    if type(fields.get("etag")) not in (str, type(None)):
+        raise TypeError(f"its etag is {fields['etag']!r:.40}")
     return PlannedFile(
         path=from_url(fields["path"]),
         timestamp_ms=int(fields["timestamp"]),
@@ -133,12 +142,18 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
         size=fields.get("size"),
         mtime_ns=fields.get("mtime_ns"),
         lane=fields.get("lane", LIVE),
+        etag=fields.get("etag"),
     )
 
 
 def known_as(files: Iterable[PlannedFile]) -> str:
-    """Files by what they are known as outside of this log: path, size and mtime, as they were planned."""
-    return digest_of_range(*sorted((file.path, file.size, file.mtime_ns or file.timestamp_ms) for file in files))
+    """Files by what they are known as outside of this log: path, size and mtime, and ETag, as they were planned."""
+    return digest_of_range(*sorted(_known_as(file) for file in files))
+
+
+def _known_as(file: PlannedFile) -> tuple[Any, ...]:
+    # Only of an object: what is on record of files says nothing of ETags.
+    return (file.path, file.size, file.mtime_ns or file.timestamp_ms, *(() if file.etag is None else (file.etag,)))
 
 
 @dataclass(frozen=True)
@@ -162,10 +177,13 @@ class SourceLog:
     """Reads the log, Spark's compacted entries included, and appends to it.
 
     :param store: scoped to the folder of the log.
+    :param top: what all of its paths begin with. The log may be another query's, or of another place, where a path
+        means another file, or none: none that is there may be taken for one that has vanished.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, top: str = "/") -> None:
         self._store = store
+        self._top = top
 
     @property
     def location(self) -> str:
@@ -291,4 +309,13 @@ class SourceLog:
 
     def _read(self, name: str) -> list[PlannedFile] | None:
         data = self._store.get(name)
-        return None if data is None else decode(data, where=f"{self.location}/{name}")
+        if data is None:
+            return None
+        files = decode(data, where=f"{self.location}/{name}")
+        for file in files:
+            if not file.path.startswith(self._top):
+                raise SourceError(
+                    f"the source log {self.location}/{name} names {file.path!r}, which does not lie in {self._top!r}: "
+                    "it is of a source at another place. Read that there, or give this source a name of its own."
+                )
+        return files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,12 @@ from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
+from airflow_provider_microbatch.sources.file.candidates import Candidates
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
-from airflow_provider_microbatch.sources.file.folders import check_folders
 from airflow_provider_microbatch.sources.file.known_names import KnownNames, is_due, not_read_by_any, others
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
-from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import (
     NOTHING,
     PlannedFile,
@@ -32,15 +31,8 @@ from airflow_provider_microbatch.sources.file.log import (
     offset_of,
 )
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
-from airflow_provider_microbatch.sources.file.path import check_readable
-from airflow_provider_microbatch.sources.file.present import (
-    Located,
-    as_found,
-    changed_meanwhile,
-    deleted,
-    locate,
-    usable,
-)
+from airflow_provider_microbatch.sources.file.place import Look
+from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, not_as_read, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
@@ -71,15 +63,17 @@ class OpenFileSource(OpenSource):
         self._clock_ms = context.clock_ms
         self._state = context.state
         self._lane = context.lane
-        self._log = SourceLog(context.log)
+        self._place = source.place(context.connect)
+        self._log = SourceLog(context.log, top=self._place.top)
         self._being_read = context.being_read
         self._committed = context.committed
         self._cleaning = CleaningRecord(context.state, before=context.states_before)
         self._learned = Learned(context.state)
-        self._reads = FileReads(source, name=context.name, learned=self._learned)
+        self._reads = FileReads(source, self._place, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
-        self._taken = Taken(base=self._listing.base, source=context.name, checkpoint=context.checkpoint_id)
+        self._candidates = Candidates(source, self._place, self._seen, name=context.name, clock_ms=context.clock_ms)
+        self._taken = Taken(self._place, base=self._listing.base, name=context.name, checkpoint=context.checkpoint_id)
         self._archive = source.archive_path()
         self._order: ListingOrder | None = None
         if source.ordered:
@@ -97,9 +91,9 @@ class OpenFileSource(OpenSource):
         return SPLITS
 
     def check(self) -> None:
-        """Is the base there, and may this user list it (and remove from it, where ``clean_source`` will)?"""
+        """Can the files be listed, and cleaned where ``clean_source`` will?"""
         try:
-            check_folders(self._source, self._listing, self._archive)
+            self._place.check(self._listing, archive=self._archive, cleans=self._source.clean_source is not None)
         except SourceError as error:
             raise self._error(str(error)) from error
 
@@ -115,7 +109,7 @@ class OpenFileSource(OpenSource):
         if ahead is not None:
             return True
         starts = [None] if self._order is None else self._order.starts()
-        if any(next(self._eligible(start), None) is not None for start in starts):
+        if any(next(self._candidates.eligible(start), None) is not None for start in starts):
             return True
         if is_due(self._log.location):
             self._known_names().warn(self._name)  # no plan comes to say it
@@ -182,19 +176,8 @@ class OpenFileSource(OpenSource):
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """The check of :meth:`read` once more, and whether Spark has read every file that is there."""
         files = self._usable(start, end)
-        if told is None:
-            return
-        left_out = set(told["left_out"])
-        back = [one.planned.path for one in files if one.planned.path in left_out]
-        if back or told["files"] < len(files):
-            named = ", ".join(map(repr, back[:5])) or f"{len(files)} are there, {told['files']} were read"
-            raise SourceChangedError(
-                f"source {self._name!r}: {len(back) or len(files) - told['files']} planned file(s) were missing when "
-                f"the batch was read and are there now: {named}. Run the batch again, which reads them."
-            )
-        now = as_found(files)
-        if (read := told.get("as_found", now)) != now:
-            raise SourceChangedError(f"source {self._name!r}: {changed_meanwhile(read, now)}")
+        if told is not None and (why := not_as_read(files, told)) is not None:
+            raise SourceChangedError(f"source {self._name!r}: {why}")
 
     def torn(self) -> Iterator[tuple[str, str]]:
         """What of the pinned schema, and of the partition columns, cannot be read."""
@@ -222,7 +205,14 @@ class OpenFileSource(OpenSource):
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
             return
-        cleaner = Cleaner(self._log, self._cleaning, base=self._listing.base, archive=self._archive, taken=self._taken)
+        cleaner = Cleaner(
+            self._log,
+            self._cleaning,
+            place=self._place,
+            base=self._listing.base,
+            archive=self._archive,
+            taken=self._taken,
+        )
         try:
             cleaner.clean(being_read=self._held, committed=self._committed)
         except SourceError as error:
@@ -259,7 +249,7 @@ class OpenFileSource(OpenSource):
         """Files that ``clean_source`` has deleted cannot be read again."""
         cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
-        found = (self._locate(file, cleaned) for file in files if file.log_id in cleaned.done)
+        found = (self._locate(file, cleaned, self._place.look) for file in files if file.log_id in cleaned.done)
         why = deleted(found, cleaned, deletes=self._source.clean_source == "delete")
         return None if why is None else f"source {self._name!r}: {why}"
 
@@ -307,7 +297,7 @@ class OpenFileSource(OpenSource):
         ahead = self._range(self._checked(position), self._seen.latest)
         sizes: list[int | None] = [file.size for file in ahead]
         if self._bound() is None:
-            sizes += [found.size for found in self._eligible()]
+            sizes += [found.size for found in self._candidates.eligible()]
         return Figures(splits=len(sizes), bytes=total(sizes))
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
@@ -346,8 +336,8 @@ class OpenFileSource(OpenSource):
             lane=self._lane,
             latest=latest,
             planned=self._log.files(latest),
-            found=self._listed(self._seen.unseen),
-            settled=self._settled(),
+            found=self._candidates.listed(self._seen.unseen),
+            settled=self._candidates.settled(),
         )
 
     def _range(self, start: int, end: int) -> list[PlannedFile]:
@@ -355,10 +345,15 @@ class OpenFileSource(OpenSource):
 
     def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
         cleaned = self._cleaned()
+        files = self._range(log_id(start), log_id(end))
+        try:
+            look = self._place.looks([file.path for file in files if file.log_id not in cleaned.done])
+        except SourceError as error:
+            raise self._error(str(error)) from error
         return usable(
-            (self._locate(file, cleaned) for file in self._range(log_id(start), log_id(end))),
+            (self._locate(file, cleaned, look) for file in files),
             source=self._name,
-            base=self._listing.base,
+            away=self._why_away,
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
@@ -372,7 +367,7 @@ class OpenFileSource(OpenSource):
         if self._source.on_changed == "read":
             return None  # what was read of them is not on record
         self._seen.refresh()
-        changed = others(self._log.files(self._seen.latest), self._cleaned())
+        changed = others(self._log.files(self._seen.latest), self._cleaned(), self._place)
         return not_read_by_any(changed) if changed else None
 
     def forgotten(self) -> str | None:
@@ -387,9 +382,20 @@ class OpenFileSource(OpenSource):
         if (why := self.forgotten()) is not None:
             raise self._error(why)
 
-    def _locate(self, file: PlannedFile, cleaned: Cleaning) -> Located:
+    def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
-        return locate(file, base=base, archives=cleaned.archiving(base, self._archive).archives, given_up=given_up)
+        archives = cleaned.archiving(base, self._archive).archives
+        return locate(file, look=look, base=base, archives=archives, given_up=given_up)
+
+    def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:
+        return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)
+
+    def secrets(self) -> Mapping[str, str]:
+        """How Spark reaches the files, where that takes a connection."""
+        try:
+            return self._place.secrets()
+        except SourceError as error:
+            raise self._error(str(error)) from error
 
     def _checked(self, position: Offset | None) -> int:
         """The position's log id, which the log must reach: else files that were read would be planned again."""
@@ -406,11 +412,11 @@ class OpenFileSource(OpenSource):
     def _append(self, limit: ReadLimit) -> bool:
         """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
         this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
-        order, began_ms, settled = self._order, self._clock_ms(), self._settled()
+        order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
         walk = None if order is None else order.walk()
         unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
         batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
-        for found in self._candidates(unseen, None if walk is None else walk.start, left_out):
+        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out):
             if walk is not None:
                 walk.meet(found.path)
             if settled(found):
@@ -435,42 +441,11 @@ class OpenFileSource(OpenSource):
 
     def _known_names(self) -> KnownNames:
         newest_ms = self._seen.newest_ms if self._source.clean_source else None
-        return KnownNames(self._log, self._cleaned(), latest=self._seen.latest, newest_ms=newest_ms)
-
-    def _eligible(self, start: str | None = None) -> Iterator[FoundFile]:
-        """Files that may be planned now, in no order."""
-        return filter(self._settled(), self._candidates(self._seen.unseen, start))
-
-    def _candidates(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
-        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
-        file whose time lies in the future would make all that come after it too old for good.
-
-        :param left_out: is told of those that never may.
-        """
-        source, oldest_ms = self._source, None
-        if source.max_file_age is not None and self._seen.newest_ms is not None:
-            oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
-        for found in self._listed(wanted, start):
-            if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
-                yield found
-            elif left_out is not None:
-                left_out.old(found.path)
-
-    def _settled(self) -> Callable[[FoundFile], bool]:
-        """Whether a file has been quiet for long enough, as of now, to be whole."""
-        age = self._source.min_file_age
-        youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
-        return lambda file: youngest is None or file.mtime_ns <= youngest
-
-    def _listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
-        try:
-            yield from self._listing.files(wanted, start=start)
-        except (SourceError, OSError) as error:
-            raise self._error(str(error)) from error
+        return KnownNames(self._log, self._cleaned(), self._place, latest=self._seen.latest, newest_ms=newest_ms)
 
     def _check_readable(self, path: str) -> None:
         try:
-            check_readable(path)
+            self._place.check_readable(path)
         except SourceError as error:
             raise self._error(str(error)) from error
 
@@ -492,7 +467,7 @@ class OpenFileSource(OpenSource):
         Without the pin, a later call takes up entries of a call that died and adds what is there by then; two calls
         at once share entries. The first pin holds.
         """
-        for batch in self._limits().cut(self._eligible()):
+        for batch in self._limits().cut(self._candidates.eligible()):
             for file in batch:
                 self._check_readable(file.path)
             if not self._log.add(self._seen.latest + 1, batch):

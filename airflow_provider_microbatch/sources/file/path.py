@@ -15,9 +15,53 @@ from urllib.parse import unquote
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_OBJECTS = ("s3://", "s3a://")
+_OBJECT = re.compile(r"s3a?://(?:(?P<conn_id>[A-Za-z0-9_.#-]+)@)?(?P<bucket>[^@/]+)/(?P<key>.*)", re.DOTALL)
 _GLOB_CHARACTERS = frozenset("*?[{\\")
 _NEVER_QUOTED = re.compile(r"[A-Za-z0-9_\-!.~'()*;/:@&=+$,]*")
 """The characters that ``java.net.URI`` leaves as they are in a path."""
+
+
+def absolute_path(location: str, *, field: str) -> str:
+    """What the user wrote as the source knows paths: absolute and local, or ``s3a://bucket/key``, which is what Spark
+    calls an object. The connection is no part of it.
+
+    :raises DefinitionError: as :func:`local_path`, or for an address that is none of a bucket.
+    """
+    if is_object(location):
+        return object_path(location, field=field)
+    return local_path(location, field=field)
+
+
+def is_object(path: str) -> bool:
+    """Whether it is an address in an object store."""
+    return path.startswith(_OBJECTS)
+
+
+def object_path(location: str, *, field: str) -> str:
+    """``s3a://bucket/key`` of ``s3://conn_id@bucket/key``, without a trailing slash. Keys are taken as they are.
+
+    :raises DefinitionError: if it names no bucket and folder, or a key that no client can ask for.
+    """
+    found = _OBJECT.fullmatch(location)
+    if found is None or is_glob(found["bucket"]):
+        raise DefinitionError(
+            f"{field}: an address in an object store is s3://conn_id@bucket/folder, or s3://bucket/folder for the "
+            "environment's credentials; no key or password stands in it, and no glob in the bucket's name."
+        )
+    key = found["key"].rstrip("/")
+    if not key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise DefinitionError(
+            f"{field}: {found['key']!r} of bucket {found['bucket']!r} is empty or has an empty part, '.' or '..'. Name "
+            "a folder below the bucket."
+        )
+    return f"s3a://{found['bucket']}/{key}"
+
+
+def connection_of(location: str) -> str | None:
+    """The id of the connection in an address in an object store; None if it names none."""
+    found = _OBJECT.fullmatch(location)
+    return None if found is None else found["conn_id"]
 
 
 def local_path(location: str, *, field: str) -> str:
@@ -30,8 +74,8 @@ def local_path(location: str, *, field: str) -> str:
     if scheme:
         if scheme[1] != "file":
             raise DefinitionError(
-                f"{field} {location!r}: scheme {scheme[1]!r} is not supported; "
-                "use an absolute local path or a file: URL (file:///landing/orders)."
+                f"{field} {location!r}: scheme {scheme[1]!r} is not supported; use an absolute local path, a file: URL "
+                "(file:///landing/orders) or an address in an object store (s3://conn_id@bucket/landing/orders)."
             )
         path = location[len("file:") :]
         if path.startswith("//") and not path.startswith("///"):
@@ -59,7 +103,10 @@ def check_readable(path: str) -> None:
 
 
 def to_url(path: str) -> str:
-    """A local path as Spark writes it into its source log: ``/a b/é`` becomes ``file:///a%20b/é``."""
+    """A path as Spark writes it into its source log: ``/a b/é`` becomes ``file:///a%20b/é``."""
+    if is_object(path):
+        bucket, _, key = path.removeprefix("s3a://").partition("/")
+        return f"s3a://{bucket}/{''.join(map(_quote, key))}"
     if _NEVER_QUOTED.fullmatch(path):
         return "file://" + path
     return "file://" + "".join(map(_quote, path))
@@ -75,12 +122,16 @@ def _quote(character: str) -> str:
 
 
 def from_url(url: str) -> str:
-    """The local path behind an entry of the source log.
+    """The path behind an entry of the source log.
 
     :raises SourceError: if it lies on another file system.
     """
+    if is_object(url):
+        return unquote(url)
     if not url.startswith("file:/"):
-        raise SourceError(f"the source log names {url!r}; only local files (file:///…) can be read.")
+        raise SourceError(
+            f"the source log names {url!r}; only local files (file:///…) and objects (s3a://…) can be read."
+        )
     path = "/" + url[len("file:") :].lstrip("/")
     return unquote(path) if "%" in path else path
 

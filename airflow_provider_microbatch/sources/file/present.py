@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Any
 
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries
-from airflow_provider_microbatch.sources.file.listing import is_partition
+from airflow_provider_microbatch.sources.file.listing import FoundFile, is_partition
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 
 _NAMED = 5
@@ -36,6 +36,7 @@ class Located:
     :param found: what is there now, for messages.
     :param size: of what is there now, if that is not as planned, bytes.
     :param mtime_ns: likewise, nanoseconds since the epoch.
+    :param etag: likewise, of an object.
     """
 
     planned: PlannedFile
@@ -45,39 +46,74 @@ class Located:
     found: str = ""
     size: int | None = None
     mtime_ns: int | None = None
+    etag: str | None = None
 
 
 def as_found(located: Iterable[Located]) -> list[list[object]]:
-    """Path, size and mtime of those files that are not as planned, in order: what a read has read of them."""
+    """Path, size, mtime and, of objects, ETag of those files that are not as planned, in order: what a read has read of
+    them."""
     changed = (one for one in located if one.presence is Presence.CHANGED)
-    return sorted([one.planned.path, one.size, one.mtime_ns] for one in changed)
+    return sorted(
+        [one.planned.path, one.size, one.mtime_ns, *([] if one.etag is None else [one.etag])] for one in changed
+    )
 
 
-def changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
+def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
     """That files are others than a read has read, in words; both as :func:`as_found`."""
-    others = {str(path): (size, mtime) for path, size, mtime in now}
-    named = sorted(others.items() ^ {(str(path), (size, mtime)) for path, size, mtime in read}, key=str)
-    paths = list(dict.fromkeys(path for path, _ in named))[:_NAMED]
+    others = {(str(path), *what) for path, *what in now} ^ {(str(path), *what) for path, *what in read}
+    named = sorted(others, key=str)
+    paths = list(dict.fromkeys(path for path, *_ in named))[:_NAMED]
     return (
         f"planned file(s) changed while the batch was read: {', '.join(map(repr, paths))}. Run the batch again, which "
         "reads them as they are then; min_file_age keeps files back that are still being written."
     )
 
 
+def not_as_read(files: Sequence[Located], told: Mapping[str, Any]) -> str | None:
+    """Why a read has not read what is there now, in words; None if it has.
+
+    :param files: of its range, those that are there.
+    :param told: by the read.
+    """
+    left_out = set(told["left_out"])
+    back = [one.planned.path for one in files if one.planned.path in left_out]
+    if back or told["files"] < len(files):
+        named = ", ".join(map(repr, back[:_NAMED])) or f"{len(files)} are there, {told['files']} were read"
+        return (
+            f"{len(back) or len(files) - told['files']} planned file(s) were missing when the batch was read and are "
+            f"there now: {named}. Run the batch again, which reads them."
+        )
+    now = as_found(files)
+    if (read := told.get("as_found", now)) != now:
+        return _changed_meanwhile(read, now)
+    return None
+
+
 def archived_path(path: str, *, base: str, archive: str) -> str:
     """Where the archive keeps a file: below ``archive`` as it lay below ``base``; by its name if it is the base."""
-    relative = os.path.relpath(path, base)
-    return str(Path(archive, Path(path).name if relative == "." else relative))
+    relative = path.rpartition("/")[2] if path == base else path.removeprefix(base.rstrip("/") + "/")
+    return f"{archive.rstrip('/')}/{relative}"
 
 
 def is_below(path: str, base: str) -> bool:
     """Whether an absolute path is ``base`` or lies below it, by its letters alone: ``base/../x`` does not."""
-    return path == os.path.normpath(path) and (path == base or path.startswith(base.rstrip("/") + "/"))
+    parts = (path.partition("://")[2] or path.removeprefix("/")).split("/")
+    return not any(part in ("", ".", "..") for part in parts) and (
+        path == base or path.startswith(base.rstrip("/") + "/")
+    )
 
 
-def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]], given_up: bool = False) -> Located:
+def locate(
+    file: PlannedFile,
+    *,
+    look: Callable[[str], FoundFile | None],
+    base: str,
+    archives: Sequence[tuple[str, str]],
+    given_up: bool = False,
+) -> Located:
     """Look for the file where it was planned and, failing that, in the archives.
 
+    :param look: what is at a path now; None if nothing is.
     :param base: the source's base.
     :param archives: base and archive folder of all that there have been.
     :param given_up: ``clean_source`` has taken it, or is about to: then the archives come first. Where it was there may
@@ -91,33 +127,47 @@ def locate(file: PlannedFile, *, base: str, archives: Sequence[tuple[str, str]],
     ]
     changed: Located | None = None
     for root, path in [*kept, here] if given_up else [here, *kept]:
-        try:
-            status = Path(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
+        found = look(path)
+        if found is None:
             continue
-        except OSError as error:
-            raise SourceError(f"cannot look at {path!r}: {error.strerror}. Give this user the right to it.") from error
-        if file.is_as_planned(status.st_size, status.st_mtime_ns):
+        # A copy of an object has a time of its own, and may have another ETag.
+        is_copy = root != base and file.etag is not None
+        if file.size == found.size if is_copy else file.is_as_planned(found.size, found.mtime_ns, found.etag):
             return Located(file, Presence.AS_PLANNED, root, path)
-        found = _difference(file, status)
         changed = changed or Located(
-            file, Presence.CHANGED, root, path, found, size=status.st_size, mtime_ns=status.st_mtime_ns
+            file,
+            Presence.CHANGED,
+            root,
+            path,
+            _difference(file, found),
+            size=found.size,
+            mtime_ns=found.mtime_ns,
+            etag=found.etag,
         )
     return changed or Located(file, Presence.GONE, base)
 
 
-def _difference(file: PlannedFile, status: os.stat_result) -> str:
-    if file.size is not None and file.size != status.st_size:
-        return f"{file.size} bytes were planned, {status.st_size} are there"
-    return f"mtime {file.timestamp_ms} ms was planned, {status.st_mtime_ns // 1_000_000} ms is there"
+def _difference(file: PlannedFile, found: FoundFile) -> str:
+    if file.size is not None and file.size != found.size:
+        return f"{file.size} bytes were planned, {found.size} are there"
+    if file.etag is not None and found.etag is not None:
+        return f"ETag {file.etag} was planned, {found.etag} is there"
+    return f"mtime {file.timestamp_ms} ms was planned, {found.mtime_ns // 1_000_000} ms is there"
 
 
 def usable(
-    located: Iterable[Located], *, source: str, base: str, on_missing: str, on_changed: str, cleaned: Entries
+    located: Iterable[Located],
+    *,
+    source: str,
+    away: Callable[[Sequence[str], str, bool], str | None],
+    on_missing: str,
+    on_changed: str,
+    cleaned: Entries,
 ) -> list[Located]:
     """The files that may be read.
 
-    :param base: the source's base. Where it is away, so are its files, and they are not skipped.
+    :param away: why files that are gone may be there although they are not seen, given their paths, some of them for
+        messages, and whether none was found; where what they lie on is away, so are they, and they are not skipped.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: what is gone of these was taken by us, and no
         ``on_missing`` makes a batch go on without it.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
@@ -144,8 +194,8 @@ def usable(
             f"{len(gone)} planned file(s) vanished: {_names(gone)}. Restore them, "
             "or set on_missing='skip' to go on without them."
         )
-    elif gone and (away := _away(gone, base, nothing_found=not found)) is not None:
-        problems.append(away)
+    elif gone and (why := away([one.planned.path for one in gone], _names(gone), not found)) is not None:
+        problems.append(why)
     if changed and on_changed == "fail":
         problems.append(
             f"{len(changed)} planned file(s) changed: {_names(changed)}. Restore what was planned, or set "
@@ -154,46 +204,6 @@ def usable(
     if problems:
         raise SourceChangedError(f"source {source!r}: " + " ".join(problems))
     return found
-
-
-def is_away(base: str) -> bool:
-    """Whether the source's base is not there, or has nothing in it, as where a file system is not mounted."""
-    try:
-        if Path(base).is_file():
-            return False
-        with os.scandir(base) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return True
-
-
-def _away(gone: Sequence[Located], base: str, *, nothing_found: bool) -> str | None:
-    """Why files may be there although they are not seen: their folder is not there, or has nothing in it and none of
-    the files was found, as where a file system is not mounted. What is skipped then would never be read."""
-    for folder in dict.fromkeys(_folder(one.planned.path, base) for one in gone):
-        try:
-            with os.scandir(folder) as entries:
-                empty = next(entries, None) is None
-        except (FileNotFoundError, NotADirectoryError):
-            return (
-                f"path {folder!r} does not exist, and {len(gone)} planned file(s) may be in it: {_names(gone)}. "
-                "on_missing='skip' does not skip them then. Mount or create it, or correct the path."
-            )
-        except OSError as error:
-            raise SourceError(f"cannot list {folder!r}: {error.strerror}. Give this user the right to it.") from error
-        if empty and nothing_found:
-            return (
-                f"all {len(gone)} planned file(s) are gone and {folder!r} is empty, as it is where a file system is "
-                f"not mounted: {_names(gone)}. on_missing='skip' does not skip them then. Mount it; if all was really "
-                "removed, put any file there, such as an empty '.keep'."
-            )
-    return None
-
-
-def _folder(path: str, base: str) -> str:
-    """The folder that a planned file's being there depends on: the base, or its own where that is the file itself, or
-    where the source has another base by now."""
-    return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here
 
 
 def _names(files: Sequence[Located]) -> str:
@@ -214,7 +224,7 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
     for one in located:
         if one.path is None:
             continue
-        root, keys = _partition_root(str(Path(one.path).parent), one.base) if partitioned else ("", ())
+        root, keys = _partition_root(one.path.rpartition("/")[0] or "/", one.base) if partitioned else ("", ())
         groups.setdefault((root if keys else None, keys), []).append(one.path)
     return [{"base_path": root, "paths": paths} for (root, _), paths in groups.items()]
 

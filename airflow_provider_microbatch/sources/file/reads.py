@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.log import PlannedFile, offset_of
 from airflow_provider_microbatch.sources.file.path import to_url
+from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Located, as_found, partition_groups
 
 _READER = "airflow_provider_microbatch.runtime.files:read"
@@ -24,12 +26,14 @@ class FileReads:
     """Makes the reads of one file source.
 
     :param source: the source.
+    :param place: where its files lie.
     :param name: its name in the pipeline.
     :param learned: what is known of its columns.
     """
 
-    def __init__(self, source: FileSource, *, name: str, learned: Learned) -> None:
+    def __init__(self, source: FileSource, place: Place, *, name: str, learned: Learned) -> None:
         self._source = source
+        self._place = place
         self._name = name
         self._learned = learned
 
@@ -56,9 +60,20 @@ class FileReads:
                 "options": dict(self._source.options),
                 "groups": self._groups(files),
                 "left_out": list(left_out),
+                "secrets": self._secret_names,
                 "as_found": as_found(files),
             },
+            requires=self._requires,
         )
+
+    # A connection is not looked up for each of a thousand splits; its values are, for each attempt.
+    @cached_property
+    def _secret_names(self) -> list[str]:
+        return sorted(self._place.secrets())
+
+    @cached_property
+    def _requires(self) -> Requirements:
+        return self._place.requires()
 
     def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
         """The files as a stream reads them.

@@ -2,64 +2,52 @@
 
 The record in the checkpoint goes back with the checkpoint when that is restored from a backup. Table and logs then
 agree, and nothing in them tells that files of later batches were archived or deleted: these would be read by no batch,
-and be in no table. So who takes files says so first in ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a hidden
-name that no listing shows, where a checkpoint that knows less finds it. A folder that is restored with the checkpoint
-has its files again, and the note of then.
+and be in no table. So who takes files says so first in ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a file or
+an object of a hidden name that no listing shows, where a checkpoint that knows less finds it. A folder that is restored
+with the checkpoint has its files again, and the note of then.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
-from airflow_provider_microbatch.held_folder import opened
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, decode_cleaning, encode_cleaning
-
-FOLDER = ".microbatch_cleaned"
+from airflow_provider_microbatch.sources.file.place import Place
 
 
 class Taken:
     """The note of one source of one checkpoint.
 
-    :param base: the source's base; where that is a file, the note lies beside it.
-    :param source: name of the source.
+    :param place: where the files lie, and the note with them.
+    :param base: the source's base.
+    :param name: of the source.
     :param checkpoint: asked for the checkpoint's id; None while it is nobody's, and has taken nothing.
     """
 
-    def __init__(self, *, base: str, source: str, checkpoint: Callable[[], str | None]) -> None:
+    def __init__(self, place: Place, *, base: str, name: str, checkpoint: Callable[[], str | None]) -> None:
+        self._place = place
         self._base = base
-        self._source = source
+        self._name = name
         self._checkpoint = checkpoint
 
-    @property
-    def where(self) -> str:
-        """Its path."""
-        return str(Path(self._folder, FOLDER, f"{self._checkpoint()}.{self._source}"))
-
     def read(self) -> Cleaning:
-        """What is noted; nothing if there is no note. One file is opened.
+        """What is noted; nothing if there is no note. One file is opened, or one object asked for.
 
         :raises SourceError: if it cannot be read.
         """
-        checkpoint = self._checkpoint()
-        if checkpoint is None:
+        where = self._where()
+        if where is None:
             return Cleaning()
         try:
-            with opened(self._folder, [FOLDER]) as folder:
-                file = os.open(self._name(checkpoint), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-                with os.fdopen(file, "rb") as note:
-                    return decode_cleaning(note.read(), where=self.where)
+            return decode_cleaning(self._place.read_note(where), where=where)
         except FileNotFoundError:
             return Cleaning()
-        except (OSError, CorruptEntryError) as error:
+        except (OSError, SourceError, CorruptEntryError) as error:
             raise SourceError(
-                f"{self.where}, which says what clean_source has taken, cannot be read: {error} Give this user the "
+                f"{where}, which says what clean_source has taken, cannot be read: {_said(error)}. Give this user the "
                 "right to it, or, if it was damaged and the checkpoint is no restored backup, remove it."
             ) from error
 
@@ -69,35 +57,20 @@ class Taken:
         :param cleaning: the checkpoint's own record.
         :raises SourceError: if it cannot be written; nothing may be taken then.
         """
-        checkpoint = self._checkpoint()
-        if checkpoint is None:
+        where = self._where()
+        if where is None:
             return
         before = self.read()
         others = tuple(one for one in before.archives if one not in cleaning.archives)
         told = Cleaning(done=before.done.with_(cleaning.done), archives=(*cleaning.archives, *others))
         if told == before:
             return
-        name, temporary = self._name(checkpoint), f".{uuid.uuid4().hex}.tmp"
         try:
-            with opened(self._folder, [FOLDER], make=True) as held:
-                # What is held may be no more than searched; to have it on disk takes one that is open for reading.
-                folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=held)
-                try:
-                    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-                    with os.fdopen(file, "wb") as written:
-                        written.write(encode_cleaning(told))
-                        written.flush()
-                        os.fsync(written.fileno())
-                    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    os.fsync(folder)
-                finally:
-                    with contextlib.suppress(OSError):
-                        os.unlink(temporary, dir_fd=folder)
-                    os.close(folder)
-        except OSError as error:
+            self._place.write_note(where, encode_cleaning(told))
+        except (OSError, SourceError) as error:
             raise SourceError(
-                f"{self.where}, which is to say what clean_source takes, cannot be written: {error.strerror}. Nothing "
-                "was taken. Give this user the right to write there."
+                f"{where}, which is to say what clean_source takes, cannot be written: {_said(error)}. Nothing was "
+                "taken. Give this user the right to write there."
             ) from error
 
     def unknown_to(self, latest: int, *, log: str) -> str | None:
@@ -119,17 +92,20 @@ class Taken:
             f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
             f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
             f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
-            f"remove {self.where!r}, which says so."
+            f"remove {self._where()!r}, which says so."
         )
 
-    @property
-    def _folder(self) -> str:
-        return str(Path(self._base).parent) if Path(self._base).is_file() else self._base
-
-    def _name(self, checkpoint: str) -> str:
+    def _where(self) -> str | None:
+        checkpoint = self._checkpoint()
+        if checkpoint is None:
+            return None
         if not is_checkpoint_id(checkpoint):
             raise SourceError(f"{checkpoint!r} is no id of a checkpoint.")
-        return f"{checkpoint}.{self._source}"
+        return self._place.note_path(self._base, f"{checkpoint}.{self._name}")
+
+
+def _said(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).rstrip(".")
 
 
 def with_noted(own: Cleaning, noted: Cleaning) -> Cleaning:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from airflow_provider_microbatch.exceptions import CheckpointError
@@ -27,12 +27,14 @@ class Address:
     :param conn_id: of the Airflow connection with the credentials; None for those of the environment.
     :param bucket: its name; on Azure the container's.
     :param prefix: of the keys, without a slash at its ends; never empty.
+    :param of: what lies there, for messages.
     """
 
     scheme: str
     conn_id: str | None
     bucket: str
     prefix: str
+    of: str = field(default="checkpoint", compare=False)
 
     @classmethod
     def parse(cls, location: str) -> Self:

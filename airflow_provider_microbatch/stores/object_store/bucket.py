@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.credentials import Opened, open_client
-from airflow_provider_microbatch.stores.object_store.failures import Failure
+from airflow_provider_microbatch.stores.object_store.failures import Failure, refused_key
 from airflow_provider_microbatch.stores.object_store.forks import library
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ class Bucket:
             except (errors.GenericError, errors.PermissionDeniedError, errors.UnauthenticatedError, OSError) as error:
                 failure = Failure.of(error)
             except (errors.BaseError, ValueError) as error:
+                key = refused_key(error)
                 raise CheckpointError(
-                    f"cannot {doing} {path!r} of checkpoint {self.address}: the client takes no such key "
-                    f"({type(error).__name__})."
+                    f"cannot {doing} {path!r} of {self.address.of} {self.address}: the client takes no such key"
+                    + (f" ({type(error).__name__})." if key is None else f" as {key!r}. Give the object another one.")
                 ) from None
             if failure.is_of_credentials and not renewed:
                 renewed = True
@@ -91,7 +92,7 @@ class Bucket:
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
         return CheckpointError(
-            f"cannot {doing} {where} (checkpoint {self.address}, by {self.address.who}): {said}. {remedy}"
+            f"cannot {doing} {where} ({self.address.of} {self.address}, by {self.address.who}): {said}. {remedy}"
         )
 
     def _forget(self, opened: Opened) -> None:

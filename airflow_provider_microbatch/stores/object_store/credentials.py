@@ -61,11 +61,11 @@ def open_client(address: Address) -> Opened:
     try:
         connection = connect(address.conn_id)
     except DefinitionError as error:
-        raise CheckpointError(f"checkpoint {address}: {error}") from error
+        raise CheckpointError(f"{address.of} {address}: {error}") from error
     wanted = TYPES[address.scheme]
     if connection.conn_type != wanted:
         raise CheckpointError(
-            f"checkpoint {address}: connection {address.conn_id!r} is of type {connection.conn_type!r}; "
+            f"{address.of} {address}: connection {address.conn_id!r} is of type {connection.conn_type!r}; "
             f"{address.scheme}:// needs one of type {wanted!r}."
         )
     options, transport, secrets = {S3: _aws, GCS: _google, AZURE: _azure}[address.scheme](address, connection)
@@ -105,7 +105,7 @@ def _client(address: Address, options: Mapping[str, Any], transport: Mapping[str
     except Exception as error:
         # Its words may hold what it was given.
         raise CheckpointError(
-            f"checkpoint {address}: {address.who} makes no client ({type(error).__name__}): look at its fields, in "
+            f"{address.of} {address}: {address.who} makes no client ({type(error).__name__}): look at its fields, in "
             "docs/object-stores.md."
         ) from None
     return client
@@ -116,7 +116,7 @@ def _aws(address: Address, connection: Connection) -> _Options:
     for field_name in ("role_arn", "profile_name", "assume_role_method", "credential_process"):
         if extra.get(field_name):
             raise CheckpointError(
-                f"checkpoint {address}: connection {connection.conn_id!r} has {field_name!r}, which is not supported "
+                f"{address.of} {address}: connection {connection.conn_id!r} has {field_name!r}, which is not supported "
                 "here. Give it keys (login, password, aws_session_token); or leave conn_id@ out of the address and let "
                 "the workers have the role: its credentials are found in the environment."
             )
@@ -160,14 +160,14 @@ def _azure(address: Address, connection: Connection) -> _Options:
     extra = connection.extra
     if extra.get("connection_string"):
         raise CheckpointError(
-            f"checkpoint {address}: connection {connection.conn_id!r} has a connection_string, which is not supported "
-            "here. Give the account as login and its key as password, or a sas_token."
+            f"{address.of} {address}: connection {connection.conn_id!r} has a connection_string, which is not "
+            "supported here. Give the account as login and its key as password, or a sas_token."
         )
     host = (connection.host or "").removeprefix("https://").rstrip("/")
     account = connection.login or host.partition(".")[0]
     if not account:
         raise CheckpointError(
-            f"checkpoint {address}: connection {connection.conn_id!r} names no storage account: give it as login."
+            f"{address.of} {address}: connection {connection.conn_id!r} names no storage account: give it as login."
         )
     sas, tenant = extra.get("sas_token"), extra.get("tenant_id")
     if tenant:
@@ -213,6 +213,6 @@ def _certificates(address: Address, path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {address}: connection {address.conn_id!r} has verify={path!r}, and that file cannot be read "
+            f"{address.of} {address}: connection {address.conn_id!r} has verify={path!r}, and that file cannot be read "
             f"({error.strerror})."
         ) from error

@@ -16,6 +16,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _KIND = re.compile(r"kind: (\w{1,40})")
+_KEY = re.compile(r'Path "(.{1,1024}?)"(?: contained |: Encountered )', re.DOTALL)
 _NOBODY = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
 """Where a machine in a cloud is told who it is: asked only if nothing else names credentials."""
 
@@ -27,6 +28,13 @@ _WRONG_PLACE = frozenset(
     {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 )
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+
+
+def refused_key(error: BaseException) -> str | None:
+    """The key that the library's error is about, where it knows no such path: one of an object that it came upon in a
+    listing, too. None if it is about something else."""
+    found = _KEY.search(str(error))
+    return found[1] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)

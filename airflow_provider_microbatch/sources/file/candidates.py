@@ -1,0 +1,68 @@
+"""Which of the files that lie there may be planned, by their age."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.left_out import LeftOut
+from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
+from airflow_provider_microbatch.sources.file.place import Place
+from airflow_provider_microbatch.sources.file.seen import SeenFiles
+
+
+class Candidates:
+    """Lists anew by each method.
+
+    :param source: the source.
+    :param place: where its files lie.
+    :param seen: what the source log holds.
+    :param name: of the source in the pipeline.
+    :param clock_ms: now, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self, source: FileSource, place: Place, seen: SeenFiles, *, name: str, clock_ms: Callable[[], int]
+    ) -> None:
+        self._source = source
+        self._place = place
+        self._seen = seen
+        self._name = name
+        self._clock_ms = clock_ms
+        self._listing = source.listing()
+
+    def eligible(self, start: str | None = None) -> Iterator[FoundFile]:
+        """Files that may be planned now, in no order."""
+        return filter(self.settled(), self.young(self._seen.unseen, start))
+
+    def young(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
+        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
+        file whose time lies in the future would make all that come after it too old for good.
+
+        :param left_out: is told of those that never may.
+        """
+        source, oldest_ms = self._source, None
+        if source.max_file_age is not None and self._seen.newest_ms is not None:
+            oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
+        for found in self.listed(wanted, start):
+            if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
+                yield found
+            elif left_out is not None:
+                left_out.old(found.path)
+
+    def settled(self) -> Callable[[FoundFile], bool]:
+        """Whether a file has been quiet for long enough, as of now, to be whole."""
+        age = self._source.min_file_age
+        youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
+        return lambda file: youngest is None or file.mtime_ns <= youngest
+
+    def listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
+        """Files whatever their age.
+
+        :raises SourceError: naming the source, if they cannot be listed.
+        """
+        try:
+            yield from self._place.files(self._listing, wanted, start=start)
+        except (SourceError, OSError) as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error

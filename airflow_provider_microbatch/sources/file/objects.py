@@ -1,0 +1,337 @@
+"""Objects of a bucket: listed, looked at, copied and deleted without a JVM. Spark reads them by Hadoop's ``s3a``.
+
+Objects are known by their keys, and by size and ETag it is told whether one is still what was planned: times are those
+of the service, in whole seconds. Zero bytes are no data: so folder marks look, and Hadoop takes their keys for folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceError
+from airflow_provider_microbatch.runtime.job import Requirements
+from airflow_provider_microbatch.sources.file.listing import (
+    FoundFile,
+    Listing,
+    Unseen,
+    ends_before,
+    is_hidden,
+    is_partition,
+)
+from airflow_provider_microbatch.sources.file.log import PlannedFile
+from airflow_provider_microbatch.sources.file.path import (
+    component_regex,
+    expand_braces,
+    has_wildcard,
+    is_glob,
+    literal_prefix,
+    object_path,
+)
+from airflow_provider_microbatch.sources.file.place import Look, Place
+from airflow_provider_microbatch.sources.file.present import archived_path
+from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
+from airflow_provider_microbatch.stores.object_store.address import Address
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket
+from airflow_provider_microbatch.stores.object_store.credentials import TYPES
+from airflow_provider_microbatch.stores.object_store.forks import library
+
+log = logging.getLogger(__name__)
+
+_PAGE = 1_000
+"""So many keys a service tells by one request."""
+
+_AT_ONCE = 16
+"""So many objects are looked at at a time."""
+
+_HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
+
+
+class ObjectPlace(Place):
+    """The objects of a bucket.
+
+    :param path: ``s3a://bucket/key`` of the source, may hold globs.
+    :param conn_id: of the connection; None for the environment's credentials.
+    :param connect: finds it.
+    :param packages: Maven coordinates of Hadoop's connector; None: the one of the PySpark that is installed.
+    """
+
+    def __init__(self, path: str, *, conn_id: str | None, connect: Connect, packages: Sequence[str] | None) -> None:
+        self._bucket_name, _, key = literal_prefix(path).removeprefix("s3a://").partition("/")
+        self._conn_id = conn_id
+        self._connect = connect
+        self._packages = packages
+        address = Address(scheme="s3", conn_id=conn_id, bucket=self._bucket_name, prefix=key, of="source")
+        self._bucket = Bucket(address)
+        self._top = f"s3a://{self._bucket_name}/"
+
+    lookups = 100  # each is a request
+
+    @property
+    def top(self) -> str:
+        return self._top
+
+    def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
+        """May the bucket be listed? A prefix below which there is nothing yet is no error: nobody makes a folder
+        there."""
+        self._key(listing.base)
+        if archive is not None and not archive.startswith(self._top):
+            raise SourceError(
+                f"archive_dir {archive!r} is in another bucket than the source. Name a folder of its own."
+            )
+        for name in ("_spark_metadata",):
+            if next(self._keys(f"{listing.base}/{name}", None, size=1), None) is not None:
+                raise SourceError(
+                    f"path {listing.base!r} was written by a Structured Streaming file sink: which of its files count "
+                    f"is in its {name}, which this source does not read. Copy the committed files elsewhere first."
+                )
+
+    def files(self, listing: Listing, unseen: Unseen, *, start: str | None) -> Iterator[FoundFile]:
+        """By one request for each thousand keys below the part of the path that holds no glob."""
+        met: set[str] = set()
+        patterns = expand_braces(listing.path)
+        for pattern in patterns:
+            waiting: dict[str, FoundFile] = {}
+            for found in self._matching(listing, pattern, start):
+                if len(patterns) > 1:
+                    if found.path in met:
+                        continue
+                    met.add(found.path)
+                waiting[found.path] = found
+                if len(waiting) >= _PAGE:
+                    yield from map(waiting.__getitem__, unseen(list(waiting)))
+                    waiting = {}
+            yield from map(waiting.__getitem__, unseen(list(waiting)))
+
+    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[FoundFile]:
+        base = literal_prefix(pattern)
+        above = len(base.split("/"))
+        parts = [(part, component_regex(part)) for part in pattern.split("/")[above:]]
+        is_wanted = not parts and (start is None or base >= start) and listing.is_named(base.rpartition("/")[2])
+        if is_wanted and (alone := self.look(base)) is not None and alone.size:
+            yield alone
+        if ends_before(base, start):
+            return
+        for found in self._keys(base, start if start is not None and start > f"{base}/" else None):
+            names = found.path.split("/")[above:]
+            if not listing.allow_table:
+                self._check_no_table(base, names)
+            if (start is None or found.path >= start) and found.size and _is_taken(listing, parts, names):
+                yield found
+
+    def _check_no_table(self, base: str, names: Sequence[str]) -> None:
+        for depth, name in enumerate(names):
+            folder = "/".join([base, *names[:depth]])
+            if name[:1] == "_" and is_sign_of_table(folder, name):
+                raise SourceError(why_not(folder))
+
+    def _keys(self, base: str, start: str | None, *, size: int = _PAGE) -> Iterator[FoundFile]:
+        """Objects below a folder, ascending.
+
+        :param start: leave out those that sort before this path, and maybe not the last few of them.
+        """
+        prefix, offset = self._key(base), None if start is None else self._key(start)[:-1]
+        while True:
+            with self._telling():
+                page = self._bucket.ask("list", prefix, partial(_page, prefix=prefix, offset=offset, size=size))
+            for one in page:
+                yield self._found(one)
+            if len(page) < size:
+                return
+            offset = page[-1]["path"]
+
+    def look(self, path: str) -> FoundFile | None:
+        """By a HEAD request."""
+        key = self._key(path)
+        with self._telling():
+            try:
+                return self._found(self._bucket.ask("look at", key, lambda client: library().head(client, key)))
+            except FileNotFoundError:
+                return None
+
+    def looks(self, paths: Sequence[str]) -> Look:
+        """Many at once: a batch of thousands of objects would wait for as many answers, one after the other."""
+        if len(paths) < 2:
+            return self.look
+        self._bucket.opened()  # once, before threads ask for it
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = dict(zip(paths, pool.map(self.look, paths), strict=True))
+        return lambda path: found[path] if path in found else self.look(path)
+
+    def check_readable(self, path: str) -> None:
+        """A colon in a name is no trouble, unless Hadoop's globs have to be escaped in the path: then it looks for the
+        name by a walk, which takes what is before the colon for a scheme."""
+        if is_glob(path) and ":" in path.removeprefix("s3a:"):
+            raise SourceError(
+                f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
+            )
+
+    def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:
+        """By a copy within the bucket, which is looked at, and a delete."""
+        found = self.look(file.path)
+        if found is None:
+            raise FileNotFoundError(0, "it is gone", file.path)
+        if not file.is_as_planned(found.size, found.mtime_ns, found.etag):
+            log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
+            return
+        key = self._key(file.path)
+        try:
+            if archive is not None:
+                self._archive(found, archived_path(file.path, base=base, archive=archive))
+            self._bucket.ask("delete", key, lambda client: _gone(client, key))
+        except CheckpointError as error:
+            raise OSError(0, str(error)) from error
+
+    def _archive(self, found: FoundFile, target: str) -> None:
+        there = self.look(target)
+        # Of the same size it may still be somebody else's: only what this copies itself is told by its size.
+        if there is not None and (there.size, there.etag) != (found.size, found.etag):
+            raise FileExistsError(0, f"{target!r} exists already")
+        if there is None:
+            key, into = self._key(found.path), self._key(target)
+            self._bucket.ask("copy", key, lambda client: library().copy(client, key, into))
+            there = self.look(target)
+        if there is None or there.size != found.size:
+            # It was written again while it was copied: what is there now nobody has read.
+            raise OSError(0, f"it is not what has come to {target!r}: nothing was removed")
+        now = self.look(found.path)
+        if now is None or (now.size, now.etag) != (found.size, found.etag):
+            raise OSError(0, "it was written again while it was archived: nothing was removed")
+
+    def read_note(self, path: str) -> bytes:
+        """By a GET request."""
+        key = self._key(path)
+        with self._telling():
+            return self._bucket.ask("read", key, lambda client: bytes(library().get(client, key).bytes()))
+
+    def write_note(self, path: str, data: bytes) -> None:
+        """By a PUT request."""
+        key = self._key(path)
+        with self._telling():
+            self._bucket.ask("write", key, lambda client: library().put(client, key, data))
+
+    def requires(self) -> Requirements:
+        """Hadoop's connector, of the version of Spark's own Hadoop.
+
+        :raises SourceError: if it is not known which one.
+        """
+        if self._packages is not None:
+            return Requirements(packages=tuple(self._packages))
+        version = hadoop_version()
+        if version is None:
+            raise SourceError(
+                "no pyspark with its jars is installed here by which to tell the version of Hadoop's connector: give "
+                "packages, such as ['org.apache.hadoop:hadoop-aws:3.4.2'], or [] if Spark has it."
+            )
+        return Requirements(packages=(f"org.apache.hadoop:hadoop-aws:{version}",))
+
+    def secrets(self) -> Mapping[str, str]:
+        """The connection as settings of ``s3a``, for this bucket alone."""
+        if self._conn_id is None:
+            return {}
+        try:
+            connection = self._connect(self._conn_id)
+        except DefinitionError as error:
+            raise SourceError(str(error)) from error
+        if connection.conn_type != TYPES["s3"]:
+            raise SourceError(
+                f"connection {self._conn_id!r} is of type {connection.conn_type!r}; s3:// needs one of type 'aws'."
+            )
+        return {f"fs.s3a.bucket.{self._bucket_name}.{name}": value for name, value in s3a_settings(connection).items()}
+
+    def _found(self, one: Mapping[str, Any]) -> FoundFile:
+        written = int(one["last_modified"].timestamp()) * 1_000_000_000
+        return FoundFile(f"{self._top}{one['path']}", one["size"], written, etag=one["e_tag"])
+
+    def _key(self, path: str) -> str:
+        # A path may come out of the checkpoint: these credentials are for no other bucket.
+        if not path.startswith(self._top):
+            raise SourceError(f"{path!r} is not in bucket {self._bucket_name!r}, which is the source's.")
+        try:
+            return object_path(path, field="key").removeprefix(self._top)
+        except DefinitionError as error:
+            raise SourceError(str(error)) from error
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            raise SourceError(str(error)) from error
+
+
+def hadoop_version() -> str | None:
+    """Of the Hadoop that the installed PySpark brings; None if it brings none."""
+    found = importlib.util.find_spec("pyspark")
+    folders = () if found is None else found.submodule_search_locations or ()
+    names = [match for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")
+             if (match := _HADOOP.fullmatch(jar.name))]  # fmt: skip
+    return names[0][1] if names else None
+
+
+def s3a_settings(connection: Connection) -> dict[str, str]:
+    """A connection of type ``aws`` as Hadoop's ``s3a`` is told of it, by the names below ``fs.s3a.bucket.<bucket>``."""
+    extra = connection.extra
+    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
+    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
+    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
+    key = connection.login or extra.get("aws_access_key_id")
+    secret = connection.password or extra.get("aws_secret_access_key")
+    token = extra.get("aws_session_token") or extra.get("session_token")
+    settings: dict[str, str] = {}
+    if endpoint:
+        settings["endpoint"] = str(endpoint)
+        settings["connection.ssl.enabled"] = str(not str(endpoint).startswith("http://")).lower()
+        settings["path.style.access"] = str(addressing != "virtual").lower()
+    if extra.get("region_name"):
+        settings["endpoint.region"] = str(extra["region_name"])
+    if key and secret:
+        kind = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
+        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+        settings |= {"access.key": str(key), "secret.key": str(secret)}
+        if token:
+            settings["session.token"] = str(token)
+    return settings
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _page(client: Any, *, prefix: str, offset: str | None, size: int) -> Sequence[Mapping[str, Any]]:
+    """A page of a listing, by one request: what fails is asked again from where the last page has ended."""
+    return next(iter(library().list(client, prefix, offset=offset, chunk_size=size)), ())
+
+
+def _gone(client: Any, key: str) -> None:
+    try:
+        library().delete(client, key)
+    except FileNotFoundError:
+        return
+
+
+def _is_taken(listing: Listing, parts: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:
+    """Whether the walk over folders would come to an object and take it.
+
+    :param parts: of the pattern, below its base.
+    :param names: of the key, below it.
+    """
+    if len(names) < max(len(parts), 1):
+        return False
+    for (part, regex), name in zip(parts, names, strict=False):
+        if has_wildcard(part) and is_hidden(name) and part[0] not in "._":
+            return False
+        if not regex.fullmatch(name):
+            return False
+    *folders, name = names
+    if any(is_hidden(one) or not (listing.recursive or is_partition(one)) for one in folders[len(parts) :]):
+        return False
+    return not is_hidden(name) and listing.is_named(name)
