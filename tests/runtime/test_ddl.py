@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.runtime.ddl import parse_columns
+from tests.support.local_spark import local_spark
 
 TEXTS = [
     "id long, name string",
@@ -25,16 +26,12 @@ TEXTS = [
 
 @pytest.mark.spark
 def test_it_reads_what_spark_reads() -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    try:
+    with local_spark():
         for text in TEXTS:
             sparks: Any = StructType.fromDDL(text)
             assert StructType.fromJson(parse_columns(text)) == sparks, text
-    finally:
-        session.stop()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.sources.support import World
 from tests.support import object_store
+from tests.support.local_spark import local_spark
 from tests.support.object_store_server import BUCKET
 
 if TYPE_CHECKING:
@@ -34,17 +35,8 @@ NAMES = ["a b", "a%20b.json", "a%.json", "12:30.json", "x*y.json", "é.json", "q
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("objects")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars", ",".join(map(str, jars("s3a-connector"))))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with local_spark(cores=2, jars=jars("s3a-connector")) as session:
+        yield session
 
 
 def test_spark_reads_the_planned_objects_whatever_their_keys(
