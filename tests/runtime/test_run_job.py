@@ -269,7 +269,7 @@ def test_files_that_hold_nothing_make_a_batch_without_rows_and_pin_nothing(
     result = run_job(spark, make_job(sink, function, [str(tmp_path / "0_SUCCESS")], schema=None))
     assert (result["numInputRows"], result["numOutputRows"]) == ({"orders": 0}, 0)
     assert result["learned"] == {}
-    assert result["read"] == {"orders": {"files": 1, "left_out": []}}
+    assert result["read"] == {"orders": {"files": 1, "left_out": [], "as_found": []}}
     assert sink.publish(EXPECTED, 1).files == {}
     assert sink.contains(EXPECTED) is not None
     for text in ("source orders: its 1 file(s) hold neither a column nor a row", "the transform is not called"):

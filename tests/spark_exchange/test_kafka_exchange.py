@@ -38,7 +38,7 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
     """Runs a query over a world's topic until it has read what is there: what each batch had."""
     broker = World(tmp_path_factory.mktemp("broker")).broker
     script = Path(__file__).with_name("kafka_query.py")
-    with spark_script(Path(sys.executable), script, broker.address, ",".join(connector())) as ask:
+    with spark_script(Path(sys.executable), script, broker.address, ",".join(map(str, connector()))) as ask:
 
         def run(world: World, *, most: int = 1000) -> dict[str, list[str]]:
             answer = ask(json.dumps({"work": str(world.root), "topic": world.topic, "most": most}))
