@@ -284,7 +284,7 @@ class OpenPostgres(OpenSink):
                     f"the stage table of batch {batch.key} attempt {own.epoch} has lost its {loaded.rows:,} rows: the "
                     "server has recovered from a crash, or a standby has taken its place. Nothing was published."
                 )
-            records.count(batch.key, rows.put_in(batch.key, loaded.table, loaded.columns))
+            records.count(batch.key, rows.put_in(batch.key, loaded.table, loaded.columns, staged=loaded.rows))
             touched.append(loaded.table)
         rows.follow([table for table in touched if table is not None])
         if loaded.columns is not None:
