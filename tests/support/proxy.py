@@ -57,6 +57,7 @@ class Proxy:
                 if is_client and self.after(piece):
                     # The client hears nothing more: what the server answers comes to nobody.
                     self.cuts += 1
+                    is_client = False  # counted, also where the server's thread has closed both ends by now
                     one.shutdown(socket.SHUT_RDWR)
                     other.sendall(piece)
                     other.shutdown(socket.SHUT_WR)
