@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -59,44 +59,35 @@ def next_read(store: Store, name: str | None, *, lane: str, names: tuple[str, ..
     """
     checkpoint = Checkpoint(Draft(store), sources=names)
     arguments = Recorded(checkpoint).arguments()
-    sources = OpenedSources.on_record(arguments, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
-    name = _chosen(name, sources.names, where=store.location)
+    recorded = {checkpoint.names.of(old): {old: found} for old, found in arguments.get("sources", {}).items()}
+    name = _chosen(name, list(recorded), where=store.location)
+    # The others are not asked: one that is away is in nobody's way here.
+    source = OpenedSources.on_record({"sources": recorded[name]}, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
     position = read_position(checkpoint.lane(lane))
     key = BatchKey(lane, position.batch_id)
     if position.planned is not None:
         planned = load_batch(checkpoint, key)
         ranges, conf = planned.ranges, sql_settings(planned.entry.conf)
     else:
-        # The others are not asked: one that is away is in nobody's way here.
-        recorded = {old: found for old, found in arguments["sources"].items() if checkpoint.names.of(old) == name}
-        only = OpenedSources.on_record({"sources": recorded}, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
-        ranges = only.next_ranges(position.committed, {})
+        ranges = source.next_ranges(position.committed, {})
         conf = sql_settings({**(position.latest.conf if position.latest else {}), **arguments.get("conf", {})})
-    return _found(key, ranges, sources, name, is_planned=position.planned is not None, conf=conf)
-
-
-def _found(
-    key: BatchKey, ranges: Ranges, sources: OpenedSources, name: str, *, is_planned: bool, conf: Mapping[str, str]
-) -> NextRead:
     if name in ranges.late:
         raise MaintenanceError(
             f"where the next range of source {name!r} ends is known only after an attempt has read it, and that leaves "
             "traces. Nothing was read."
         )
     start, end = ranges.of(name)
-    source = sources.open(name)
-    absent = source.absent(start, end)
-    has_rows = absent is None and start != end
-    amount = ", ".join(f"{count:,} {word}" for word, count in source.in_words(start, end).items())
+    reads, absent = source.reads(Ranges({name: start}, {name: end}))
+    has_rows = name in reads and start != end
     return NextRead(
         batch=key,
-        is_planned=is_planned,
+        is_planned=position.planned is not None,
         start=start,
         end=end,
-        read=replace(source.read(start, end), amount=amount) if has_rows else None,
-        absent=absent,
+        read=reads[name] if has_rows else None,
+        absent=absent.get(name),
         conf=conf,
-        secrets={f"{name}/{key}": value for key, value in source.secrets().items()} if has_rows else {},
+        secrets=source.secrets() if has_rows else {},
     )
 
 
