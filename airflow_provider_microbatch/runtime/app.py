@@ -119,14 +119,7 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
             frames = Frames()
             frames.update(open_streams(spark, streaming, _load))
         with watch.phase("transform"):
-            batch = Batch(
-                id=job.batch_id,
-                lane=job.lane,
-                epoch=job.epoch,
-                timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
-                sources=frames,
-                spark=spark,
-            )
+            batch = _batch(spark, job, frames)
             results = _transform(job, batch)
             _check_columns(job, results)
         with watch.phase("query"):
@@ -166,14 +159,7 @@ def _run(
         pin(spark, job.conf)
         with watch.phase("read"):
             frames, counts, learned, told, ended = _read(spark, job, warnings)
-        batch = Batch(
-            id=job.batch_id,
-            lane=job.lane,
-            epoch=job.epoch,
-            timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
-            sources=frames,
-            spark=spark,
-        )
+        batch = _batch(spark, job, frames)
         listings: dict[str, DataFrame | list[str] | None] = dict.fromkeys(job.stages)
         columns: list[list[str]] | None = None
         written: dict[str, int | None] = dict.fromkeys(job.stages, 0)
@@ -241,6 +227,18 @@ def _run(
     what = "staged" if subtask is None else "split staged"
     log.info("batch %s/%s %s: %s rows in %.1f s%s", job.lane, job.batch_id, what, total, seconds, rate)
     return result, lines
+
+
+def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
+    """What a transform is given."""
+    return Batch(
+        id=job.batch_id,
+        lane=job.lane,
+        epoch=job.epoch,
+        timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
+        sources=frames,
+        spark=spark,
+    )
 
 
 def _lines(listing: DataFrame | list[str] | None) -> list[str]:
