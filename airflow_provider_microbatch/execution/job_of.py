@@ -11,7 +11,7 @@ from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.stateful import streaming_of
 from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
-from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
+from airflow_provider_microbatch.runtime.job import Flow, Job, Read, Transform
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import RANGES
 
@@ -33,11 +33,13 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
-    reads, absent = sources.reads(planned.ranges)
+    reads: dict[str, Read] = {}
+    absent: dict[str, str] = {}
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
-        reads, absent = {}, {}
+    else:
+        reads, absent = sources.reads(planned.ranges)
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     job = Job(
