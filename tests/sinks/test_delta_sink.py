@@ -180,6 +180,19 @@ def test_rows_that_were_deleted_before_a_replay_are_told_of_and_come_back(
     assert rows(root) == {(7, 2): 3}
 
 
+def test_rows_that_a_batch_brought_to_other_tables_are_not_taken_for_deleted(
+    sink: OpenSink, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = write_delta_stage(sink, 1) / "_manifest" / "part-00000.txt"
+    several = '"numOutputRows": 5, "numOutputRowsBySink": {"orders": 3, "people": 2}'
+    manifest.write_text(manifest.read_text().replace('"numOutputRows": 3', several))
+    sink.publish(EXPECTED, 1)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    assert rows(root) == {(7, 2): 3}
+    assert "somebody has deleted" not in caplog.text
+
+
 def _publish_when_told(root: Path, epoch: int, start: Any, results: Any) -> None:
     sink = opened(root)
     start.wait()

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
@@ -19,7 +18,7 @@ from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published
-from airflow_provider_microbatch.sinks.placed.places import in_place
+from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +56,6 @@ class OpenDelta(OpenPlaced):
             self._settle(found)
         return found.own
 
-    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        return self.contains(batch) or self._put(batch, epoch, replaces=False)
-
-    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        self.contains(batch)
-        return self._put(batch, epoch, replaces=True)
-
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         key, rows = batch.key, None
         if self.contains(batch) is None:
@@ -73,11 +65,7 @@ class OpenDelta(OpenPlaced):
                 found = self._published(snapshot, batch)
                 if snapshot is None or found is None:
                     return False
-                if found.own.epoch != epoch:
-                    raise SinkError(
-                        f"batch {key} of {self._root} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
-                        "meanwhile. Nothing was taken out; run the command again."
-                    )
+                self._check_is_of(found, epoch)
                 self._settle(found)
                 removal = self._removal(snapshot, batch, rows)
                 rows = rows or (snapshot.version, removal.rows)
@@ -85,24 +73,6 @@ class OpenDelta(OpenPlaced):
                     self._log.sync(since_ns=0)
                     return True
         raise self._outrun(key)
-
-    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        dropped = self._files.drop_stage(batch, epoch)
-        with reporting("drop a stage of", batch.key):
-            if not self._places.marked(batch, epoch):
-                return dropped
-            with self._places.locked(batch, epoch):
-                snapshot = self._log.open()
-                number = snapshot.number(batch.key) if snapshot is not None else None
-                # Only now: whoever replaces an attempt forgets its mark first, and its files are still read.
-                for place in self._places.marked(batch, epoch):
-                    if place.number == number:
-                        self._log.sync(since_ns=place.mark.stat().st_mtime_ns)
-                        self._places.forget(place)
-                    else:
-                        self._records.drop(batch.key, place.number)
-                        dropped |= self._places.remove(place)
-        return dropped
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, DeltaSink) and self._folder.is_table_of(before.folder, tables)
@@ -115,26 +85,33 @@ class OpenDelta(OpenPlaced):
             protocol.check_memory(snapshot, where=str(self._root))
             return [id for id in self._records.ids(lane) if snapshot.number(BatchKey(lane, id)) is not None]
 
+    @property
+    def _where(self) -> str:
+        return str(self._root)
+
+    def _number_for_good(self, key: BatchKey) -> int | None:
+        snapshot = self._log.open()
+        return None if snapshot is None else snapshot.number(key)
+
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if something else is at the batch's place."""
         if snapshot is None:
             return None
-        protocol.check_memory(snapshot, where=str(self._root))
-        number = snapshot.number(batch.key)
-        if number is None:
-            return None
-        manifest = self._records.get(batch.key, number)
-        return Published(number, manifest, batch.check(manifest, where=self.location()))
+        protocol.check_memory(snapshot, where=self._where)
+        return self._published_as(snapshot.number(batch.key), batch)
 
     def _settle(self, found: Published) -> None:
         """What the log says lasts through a power cut; then nobody needs to know of the attempt's place any more."""
-        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
-        place = self._places.of(identity, found.manifest.epoch, found.number)
+        place = self._place_of(found)
         try:
             since_ns = place.mark.stat().st_mtime_ns
         except FileNotFoundError:
             return
         self._log.sync(since_ns=since_ns)
+        self._places.forget(place)
+
+    def _forget(self, place: Place) -> None:
+        self._log.sync(since_ns=place.mark.stat().st_mtime_ns)
         self._places.forget(place)
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
@@ -143,12 +120,7 @@ class OpenDelta(OpenPlaced):
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
-                if found is not None and (not replaces or found.own.epoch >= epoch):
-                    if replaces and found.own.epoch > epoch:
-                        raise PublishConflictError(
-                            f"batch {key}: attempt {found.own.epoch} is published, which is later than attempt "
-                            f"{epoch}. Nothing was replaced."
-                        )
+                if found is not None and self._stands(found, epoch, replaces=replaces):
                     self._settle(found)
                     return found.own
                 placed = self._place(batch, epoch)
@@ -160,7 +132,7 @@ class OpenDelta(OpenPlaced):
                     self._settle(found)
                     removal = self._removal(snapshot, batch, rows)
                     rows = rows or (snapshot.version, removal.rows)
-                    self._warn_of_deleted(found, removal)
+                    self._warn_of_deleted(found, removal.rows)
                 if self._commit_placed(snapshot, placed, columns, removal, batch):
                     self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
                     return placed.manifest
@@ -191,29 +163,15 @@ class OpenDelta(OpenPlaced):
         :param before: the version that an earlier try has looked at, and the batch's rows in it.
         :raises SinkError: if somebody else has taken some of them away since.
         """
-        where = str(self._root)
+        where = self._where
         # A removal that names no deletion vector leaves a file in that has one, and its rows.
         protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._root, batch.key, where=where)
         if before is not None and removal.rows < before[1]:
             removal.undo()
-            raise SinkError(
-                f"somebody else has deleted or overwritten rows of batch {batch.key} of {where} while they were about "
-                f"to be replaced ({snapshot.commits_after(before[0])}). Nothing was replaced. If the batch's rows are "
-                "wanted, clear its task once more."
-            )
+            raise self._deleted_meanwhile(batch.key, snapshot.commits_after(before[0]))
         return removal
-
-    def _warn_of_deleted(self, found: Published, removal: Removal) -> None:
-        result = found.manifest.result
-        # Where a batch has several tables, nothing says which figure is this one's.
-        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
-        if isinstance(wrote, int) and removal.rows < wrote:
-            log.warning(
-                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
-                "The replay brings them back.", found.manifest.key, self._root, wrote, removal.rows,
-            )  # fmt: skip
 
     def _commit_placed(
         self,

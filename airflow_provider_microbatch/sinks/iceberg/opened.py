@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, Iceb
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, removal_of
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published
-from airflow_provider_microbatch.sinks.placed.places import in_place
+from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,6 @@ class OpenIceberg(OpenPlaced):
             self._settle(found)
         return found.own
 
-    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        return self.contains(batch) or self._put(batch, epoch, replaces=False)
-
-    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        self.contains(batch)
-        return self._put(batch, epoch, replaces=True)
-
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         key, before = batch.key, None
         if self.contains(batch) is None:
@@ -91,33 +84,13 @@ class OpenIceberg(OpenPlaced):
                 found = self._published(look, batch)
                 if look is None or found is None:
                     return before is not None
-                if found.own.epoch != epoch:
-                    raise SinkError(
-                        f"batch {key} of {self._log.where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
-                        "meanwhile. Nothing was taken out; run the command again."
-                    )
+                self._check_is_of(found, epoch)
                 self._settle(found)
                 removal = self._removal(look, key, before)
                 before = before or (look, removal.rows)
                 if self._commit(look, batch, None, {"microbatch.withdrawn": str(epoch)}, removal):
                     return True
         raise self._outrun(key)
-
-    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        dropped = self._files.drop_stage(batch, epoch)
-        with reporting("drop a stage of", batch.key):
-            if not self._places.marked(batch, epoch):
-                return dropped
-            with self._places.locked(batch, epoch):
-                number = self._number_for_good(batch.key)
-                # Only now: whoever replaces an attempt forgets its mark first, and its files are still read.
-                for place in self._places.marked(batch, epoch):
-                    if place.number == number:
-                        self._places.forget(place)
-                    else:
-                        self._records.drop(batch.key, place.number)
-                        dropped |= self._places.remove(place)
-        return dropped
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, IcebergSink) and self._folder.is_table_of(before.folder, tables)
@@ -131,6 +104,10 @@ class OpenIceberg(OpenPlaced):
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None
             return [] if look is None else self._log.ledger.lanes(look.properties)
+
+    @property
+    def _where(self) -> str:
+        return self._log.where
 
     def _check(self, look: Look) -> None:
         protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=self._log.where)
@@ -149,16 +126,14 @@ class OpenIceberg(OpenPlaced):
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if something else is at the batch's place."""
-        number = self._number(look, batch.key)
-        if number is None:
-            return None
-        manifest = self._records.get(batch.key, number)
-        return Published(number, manifest, batch.check(manifest, where=self.location()))
+        return self._published_as(self._number(look, batch.key), batch)
 
     def _settle(self, found: Published) -> None:
         """Nobody needs to know of the attempt's place any more: the table names its files."""
-        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
-        self._places.forget(self._places.of(identity, found.manifest.epoch, found.number))
+        self._forget(self._place_of(found))
+
+    def _forget(self, place: Place) -> None:
+        self._places.forget(place)
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         """Have the attempt's files in the table, or find that some attempt's are."""
@@ -166,12 +141,7 @@ class OpenIceberg(OpenPlaced):
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for look in self._log.looks():
                 found = self._published(look, batch)
-                if found is not None and (not replaces or found.own.epoch >= epoch):
-                    if replaces and found.own.epoch > epoch:
-                        raise PublishConflictError(
-                            f"batch {key}: attempt {found.own.epoch} is published, which is later than attempt "
-                            f"{epoch}. Nothing was replaced."
-                        )
+                if found is not None and self._stands(found, epoch, replaces=replaces):
                     self._settle(found)
                     return found.own
                 placed = self._place(batch, epoch)
@@ -187,7 +157,7 @@ class OpenIceberg(OpenPlaced):
                     self._settle(found)
                     removal = self._removal(look, key, before)
                     before = before or (look, removal.rows)
-                    self._warn_of_deleted(found, removal)
+                    self._warn_of_deleted(found, removal.rows)
                 if self._commit_placed(look, batch, placed, removal):
                     self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
                     return placed.manifest
@@ -227,20 +197,8 @@ class OpenIceberg(OpenPlaced):
         if before is not None and removal.rows < before[1]:
             removal.undo()
             since = None if before[0].head is None else before[0].head.snapshot_id
-            raise SinkError(
-                f"somebody else has deleted or overwritten rows of batch {key} of {where} while they were about to be "
-                f"replaced ({look.commits_after(since)}). Nothing was replaced. If the batch's rows are wanted, clear "
-                "its task once more."
-            )
+            raise self._deleted_meanwhile(key, look.commits_after(since))
         return removal
-
-    def _warn_of_deleted(self, found: Published, removal: Removal) -> None:
-        wrote = found.manifest.result.get("numOutputRows")
-        if isinstance(wrote, int) and removal.rows < wrote:
-            log.warning(
-                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
-                "The replay brings them back.", found.manifest.key, self._log.where, wrote, removal.rows,
-            )  # fmt: skip
 
     def _commit_placed(self, look: Look, batch: ExpectedBatch, placed: Placed, removal: Removal) -> bool:
         folder, manifest = self._root / placed.place.below, placed.manifest

@@ -14,6 +14,8 @@ folder before the log names it, so that publishing is one commit that names it.
 
 from __future__ import annotations
 
+import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
@@ -35,6 +37,8 @@ from airflow_provider_microbatch.sinks.placed.records import Records, encode, nu
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 HIDDEN = "_microbatch"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,46 @@ class OpenPlaced(OpenSink):
         self._files = FileSink(str(hidden), format="parquet", partition_by=partition_by, options=options or {})
         self._records = Records(hidden / "batches")
         self._places = Places(folder.root, hidden)
+
+    @property
+    @abstractmethod
+    def _where(self) -> str:
+        """What people call the table."""
+
+    @abstractmethod
+    def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
+        """Have the attempt's files in the table, or find that some attempt's are."""
+
+    @abstractmethod
+    def _number_for_good(self, key: BatchKey) -> int | None:
+        """The number of the batch that is in, which no commit can change that was begun before; None if it is not."""
+
+    @abstractmethod
+    def _forget(self, place: Place) -> None:
+        """Nobody needs to know of the place of an attempt that is in any more."""
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self.contains(batch) or self._put(batch, epoch, replaces=False)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        self.contains(batch)
+        return self._put(batch, epoch, replaces=True)
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        dropped = self._files.drop_stage(batch, epoch)
+        with reporting("drop a stage of", batch.key):
+            if not self._places.marked(batch, epoch):
+                return dropped
+            with self._places.locked(batch, epoch):
+                number = self._number_for_good(batch.key)
+                # Only now: whoever replaces an attempt forgets its mark first, and its files are still read.
+                for place in self._places.marked(batch, epoch):
+                    if place.number == number:
+                        self._forget(place)
+                    else:
+                        self._records.drop(batch.key, place.number)
+                        dropped |= self._places.remove(place)
+        return dropped
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         with reporting("make ready", self._root):
@@ -123,6 +167,57 @@ class OpenPlaced(OpenSink):
             found = read_manifest(self._root / place.below, batch.key)
             if found is not None and number_of(encode(found)) == place.number:
                 yield place, found
+
+    def _published_as(self, number: int | None, batch: ExpectedBatch) -> Published | None:
+        """What is in by that number of the log's; None if the log has none.
+
+        :raises ForeignBatchError: if something else is at the batch's place.
+        """
+        if number is None:
+            return None
+        manifest = self._records.get(batch.key, number)
+        return Published(number, manifest, batch.check(manifest, where=self.location()))
+
+    def _place_of(self, found: Published) -> Place:
+        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
+        return self._places.of(identity, found.manifest.epoch, found.number)
+
+    def _stands(self, found: Published, epoch: int, *, replaces: bool) -> bool:
+        """Whether what is in stays, and an attempt's files are not put in its place.
+
+        :raises PublishConflictError: if a replay comes after a later one.
+        """
+        if replaces and found.own.epoch > epoch:
+            raise PublishConflictError(
+                f"batch {found.own.key}: attempt {found.own.epoch} is published, which is later than attempt {epoch}. "
+                "Nothing was replaced."
+            )
+        return not replaces or found.own.epoch == epoch
+
+    def _check_is_of(self, found: Published, epoch: int) -> None:
+        """:raises SinkError: if what is to be taken out is not that attempt's."""
+        if found.own.epoch != epoch:
+            raise SinkError(
+                f"batch {found.own.key} of {self._where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
+                "meanwhile. Nothing was taken out; run the command again."
+            )
+
+    def _deleted_meanwhile(self, key: BatchKey, commits: str) -> SinkError:
+        return SinkError(
+            f"somebody else has deleted or overwritten rows of batch {key} of {self._where} while they were about to "
+            f"be replaced ({commits}). Nothing was replaced. If the batch's rows are wanted, clear its task once more."
+        )
+
+    def _warn_of_deleted(self, found: Published, rows: int) -> None:
+        """:param rows: so many of the batch are in now."""
+        result = found.manifest.result
+        # Where a batch has several tables, nothing says which figure is this one's.
+        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
+        if isinstance(wrote, int) and rows < wrote:
+            log.warning(
+                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
+                "The replay brings them back.", found.manifest.key, self._where, wrote, rows,
+            )  # fmt: skip
 
     def _place(self, batch: ExpectedBatch, epoch: int) -> Placed:
         """Bring a stage that is whole, of this plan and on disk to where the log can name its files.
