@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import uuid
 from pathlib import Path
 
 from airflow_provider_microbatch.renameat2 import EXCHANGE, NOREPLACE, UNSUPPORTED, rename_with
@@ -82,6 +83,23 @@ def make_folders(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)
+
+
+def put_file(root: Path, path: Path, data: bytes) -> None:
+    """Write a file of a table, in place of one that is there. Durable on return, and never seen in half.
+
+    :param root: a folder of the table, which the file lies below.
+    :raises OSError: for a link between the two.
+    """
+    check_no_link(root, path.parent)
+    make_folders(path.parent)
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with hidden.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
+    sync(path.parent)
 
 
 def check_no_link(root: Path, folder: Path) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
+from airflow_provider_microbatch.sinks.file.posix import put_file
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 
 PAGE = 128
@@ -113,17 +111,8 @@ class Ledger:
     def _put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
         path = self.folder / f"{digest}.json"
-        if path.exists():
-            return digest
-        check_no_link(self.root, self.folder)
-        make_folders(self.folder)
-        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        with hidden.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-        sync(self.folder)
+        if not path.exists():
+            put_file(self.root, path, data)
         return digest
 
 

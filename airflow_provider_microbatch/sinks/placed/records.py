@@ -6,8 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
+from airflow_provider_microbatch.sinks.file.posix import put_file
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -44,16 +42,7 @@ class Records:
         """Keep a manifest, durably. :return: its number."""
         data = encode(manifest)
         number = number_of(data)
-        path = self._path(manifest.key, number)
-        check_no_link(self.root, path.parent)
-        make_folders(path.parent)
-        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        with hidden.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-        sync(path.parent)
+        put_file(self.root, self._path(manifest.key, number), data)
         return number
 
     def get(self, key: BatchKey, number: int) -> Manifest:
