@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.known_tables import TABLE_ID, KnownTables, is_table_id
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks.file.arguments import local_path
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync, write_mark
 
 _TOLD = "by the name of this file pipelines know that this folder is their table\n"
@@ -49,6 +50,14 @@ class TableFolder:
         if away is not None:
             raise SinkError(away)
         return False
+
+    def would_show(self, location: str) -> bool:
+        """Whether an address lies in the table, and under no name that readers pass over."""
+        try:
+            below = local_path(location).relative_to(self.root).parts
+        except (DefinitionError, ValueError):
+            return False
+        return not any(name.startswith(("_", ".")) for name in below)
 
     def is_same_place(self, other: TableFolder) -> bool:
         """Whether both are one folder: of the same path, or a link leads from one to the other."""

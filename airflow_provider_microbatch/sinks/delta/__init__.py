@@ -101,11 +101,7 @@ class DeltaSink(Sink):
 
     def would_show(self, location: str) -> bool:
         """Readers see nothing of it; a VACUUM of the table would remove it."""
-        try:
-            below = local_path(location).relative_to(self.root).parts
-        except (DefinitionError, ValueError):
-            return False
-        return not any(name.startswith(("_", ".")) for name in below)
+        return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
         if isinstance(before, DeltaSink) and before.partition_by != self.partition_by:

@@ -194,11 +194,7 @@ class FileSink(SelfContained):
         return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
 
     def would_show(self, location: str) -> bool:
-        try:
-            below = local_path(location).relative_to(self.root).parts
-        except (DefinitionError, ValueError):
-            return False
-        return not any(name.startswith(("_", ".")) for name in below)
+        return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
         if not isinstance(before, FileSink):

@@ -133,11 +133,7 @@ class IcebergSink(Sink):
 
     def would_show(self, location: str) -> bool:
         """Readers see nothing of it; a removal of orphan files would remove it."""
-        try:
-            below = local_path(location).relative_to(self.root).parts
-        except (DefinitionError, ValueError):
-            return False
-        return not any(name.startswith(("_", ".")) for name in below)
+        return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
         if isinstance(before, IcebergSink) and before.partition_by != self.partition_by:
