@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+
+from airflow_provider_microbatch.definition import Definition
 
 OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
 
@@ -27,3 +30,15 @@ class Broken(Exception):
 
 class NotTried(Exception):
     """There is nothing to try it with; the message says what it takes."""
+
+
+def check_travels(definition: Definition) -> None:
+    """:raises Broken: if a definition is not the same when it is made again of its own JSON."""
+    plain = definition.to_dict()
+    try:
+        text = json.dumps(plain)
+    except TypeError as error:
+        raise Broken(f"its fields are no JSON values: {error}") from error
+    back = Definition.from_dict(json.loads(text), known=definition.classes(), any_server=True)
+    if back != definition:
+        raise Broken(f"made again of its own JSON it is {back!r}, and not {definition!r}: write tuples as lists")
