@@ -75,7 +75,8 @@ class KnownNames:
         def ask(paths: Sequence[str]) -> Sequence[str]:
             wanted = unseen(paths)
             if len(wanted) < len(paths) and len(self._listed) < self._place.lookups:
-                self._listed += [path for path in paths if path not in set(wanted)]
+                new = set(wanted)
+                self._listed += [path for path in paths if path not in new]
             return wanted
 
         return ask
