@@ -309,4 +309,8 @@ def test_entries_are_a_set(steps: list[tuple[bool, set[int]]]) -> None:
         found, expected = (found.with_(ids), expected | ids) if add else (found.without(ids), expected - ids)
     assert list(found) == sorted(expected)
     assert all((number in found) == (number in expected) for number in range(-1, 14))
+    for _, ids in steps:
+        assert found.with_(Entries().with_(ids)) == found.with_(ids)
+    for number in range(-1, 14):
+        assert list(found.after(number)) == sorted(one for one in expected if one > number)
     assert all(after[0] > before[1] + 1 for before, after in zip(found.runs, found.runs[1:], strict=False))

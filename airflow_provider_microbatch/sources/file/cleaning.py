@@ -41,12 +41,18 @@ class Entries:
     def with_(self, ids: Iterable[int]) -> Entries:
         """These too."""
         merged: list[tuple[int, int]] = []
-        for first, last in sorted([*self.runs, *((number, number) for number in ids)]):
+        # As many ids as there were batches may be one run.
+        added = ids.runs if isinstance(ids, Entries) else [(number, number) for number in ids]
+        for first, last in sorted([*self.runs, *added]):
             if merged and first <= merged[-1][1] + 1:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], last))
             else:
                 merged.append((first, last))
         return Entries(tuple(merged))
+
+    def after(self, number: int) -> Entries:
+        """Those that are higher."""
+        return Entries(tuple((max(first, number + 1), last) for first, last in self.runs if last > number))
 
     def without(self, ids: Iterable[int]) -> Entries:
         """All but these."""

@@ -81,14 +81,15 @@ class Taken:
         :param log: its address.
         """
         noted = self.read()
-        unknown = [number for number in noted.done if number > latest]
+        unknown = noted.done.after(latest).runs
         if not unknown:
             return None
         archives = [archive for base, archive in noted.archives if base == self._base]
         back = f"They are in {archives[0]!r}, or were deleted" if archives else "They were deleted"
         there = f"ends at {latest}" if latest >= 0 else "is empty"
+        first, last = unknown[0][0], unknown[-1][1]
         return (
-            f"clean_source has taken the files of entries {unknown[0]} to {unknown[-1]} of the source log {log}, which "
+            f"clean_source has taken the files of entries {first} to {last} of the source log {log}, which "
             f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
             f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
             f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
