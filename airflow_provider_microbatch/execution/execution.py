@@ -319,7 +319,7 @@ class Execution:
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:
-        """Write the commit entry, then tell the sources. Idempotent: said again, it only tells the sources again.
+        """Write the commit entry, then tell the sources. Idempotent: called again, it only tells the sources again.
 
         :raises AttemptFencedError: if the batch is no longer in the sink: a command took it out to have it run again.
         """
