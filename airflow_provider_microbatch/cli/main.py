@@ -1,5 +1,6 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek``, Spark; and start or stop a warm engine, make a class archive, or try a source or a sink of one's own."""
+``peek`` and ``state``, Spark; and start or stop a warm engine, make a class archive, or try a source or a sink of one's
+own."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from airflow_provider_microbatch.cli import (
     set_offset,
     show,
     start_behind,
+    state,
     withdraw_clear,
 )
 from airflow_provider_microbatch.exceptions import MicroBatchError
@@ -39,6 +41,7 @@ COMMANDS = (
     log,
     show,
     peek,
+    state,
     check,
     janitor,
     repair,
@@ -54,7 +57,7 @@ COMMANDS = (
     copy,
 )
 WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
-_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
+_WHOLE_CHECKPOINT = (state, check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +119,27 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
     key = planned.key
     if key.id == 0:
         return None
-    before = load_batch(checkpoint, BatchKey(key.lane, key.id - 1))
-    published = sink.contains(expected(checkpoint, before.identity))
-    commit = checkpoint.lane(key.lane).commit_of(before.key.id)
-    result = published.result if published is not None else commit.progress if commit is not None else {}
-    state = state_of(result, where=f"batch {before.key} of {checkpoint.location}")
+    before = BatchKey(key.lane, key.id - 1)
+    state = state_of(published_result(checkpoint, before, [sink]), where=f"batch {before} of {checkpoint.location}")
     if state is None:
         raise CheckpointError(
-            f"batch {before.key} of {checkpoint.location} has kept no state: it was made before the pipeline was "
+            f"batch {before} of {checkpoint.location} has kept no state: it was made before the pipeline was "
             "stateful. Give the stateful pipeline a checkpoint and a table of its own."
         )
     return state
+
+
+def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
+    """What the attempt told whose output of a batch is published, else what the commit entry has; or nothing.
+
+    :param sinks: that are asked, until one has the batch.
+    """
+    batch = expected(checkpoint, load_batch(checkpoint, key).identity)
+    published = next((found for sink in sinks if (found := sink.contains(batch)) is not None), None)
+    if published is not None:
+        return published.result
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
+    return {} if commit is None else commit.progress
 
 
 def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:

@@ -238,6 +238,7 @@ def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
         timestamp=datetime.fromtimestamp(job.batch_timestamp_ms / 1000, tz=UTC),
         sources=frames,
         spark=spark,
+        watermark=datetime.fromtimestamp(job.watermark_ms / 1000, tz=UTC) if job.watermark_ms else None,
     )
 
 

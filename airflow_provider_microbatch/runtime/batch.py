@@ -38,6 +38,8 @@ class Batch:
     :param lane: ``live``, or the name of a backfill's lane.
     :param epoch: the attempt; differs between tries, so rows must not depend on it.
     :param timestamp: the batch's time, aware, UTC, pinned in the offset log. Use it instead of the clock.
+    :param watermark: what the entry pins of it, aware, UTC: no row of an event before this is awaited any more. None
+        where there is none: Spark moves it in a batch that keeps state, from which the next one has it.
     :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new. A source
         that has never had data, or only files that hold nothing, and was given no schema has none: asking for its frame
         raises KeyError with the reason.
@@ -50,6 +52,7 @@ class Batch:
     timestamp: datetime
     sources: Mapping[str, DataFrame]
     spark: SparkSession
+    watermark: datetime | None = None
     _requests: list[str] = field(default_factory=list, repr=False)
 
     def require_another_batch(self) -> None:

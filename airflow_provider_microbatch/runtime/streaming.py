@@ -149,11 +149,15 @@ def close_state(spark: SparkSession) -> None:
         log.debug("the state was left open: %s", error)
 
 
+def state_settings() -> dict[str, str]:
+    """Settings of a session that keeps state by ids, or reads it."""
+    # Files of state bear ids of their attempt: two attempts of one batch overwrite nothing of each other.
+    return {_STATE + "providerClass": _ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
+
+
 def _keep_state_by_ids(spark: SparkSession, batch_id: int) -> None:
     settings = {
-        _STATE + "providerClass": _ROCKSDB,
-        # Files of state bear ids of their attempt: two attempts of one batch overwrite nothing of each other.
-        _STATE + "checkpointFormatVersion": "2",
+        **state_settings(),
         # The upload of a whole snapshot is otherwise left to a thread that runs each minute: a driver of one
         # batch would end before, and the changes to be read would grow with history.
         _STATE + "rocksdb.changelogCheckpointing.enabled": str((batch_id + 1) % SNAPSHOT_EVERY != 0).lower(),

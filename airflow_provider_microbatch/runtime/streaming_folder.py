@@ -44,16 +44,43 @@ def write_folder(
     line = json.dumps(metadata, separators=(",", ":"))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
-        commit = {"nextBatchWatermarkMs": watermark_ms, "stateUniqueIds": before.get("ids", {})}
         starts = [stream.start or _VOID for stream in uses]
         _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
-        _write(folder / "commits" / str(batch_id - 1), "v2\n" + json.dumps(commit, separators=(",", ":")))
+        _write(folder / "commits" / str(batch_id - 1), _commit(watermark_ms, before.get("ids", {})))
     for position, stream in enumerate(streams):
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
     ends = [stream.end or _VOID for stream in uses]
     # Last: with it the batch is planned, for Spark.
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
+
+
+def write_committed(
+    folder: str,
+    *,
+    state: str,
+    query_id: str,
+    batch_id: int,
+    watermark_ms: int,
+    ids: Mapping[str, Any],
+    conf: Mapping[str, str],
+) -> None:
+    """Make a folder that holds one batch, committed: what Spark's state reader needs. The state stays where it is.
+
+    :raises FileExistsError: if the folder is there.
+    """
+    path = Path(folder)
+    path.mkdir()
+    (path / "state").symlink_to(state, target_is_directory=True)
+    _write(path / "metadata", json.dumps({"id": query_id}))
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": 0, "conf": dict(conf)}
+    _write(path / "offsets" / str(batch_id), "\n".join(["v1", json.dumps(metadata), _VOID]))
+    _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))
+
+
+def _commit(watermark_ms: int, ids: Mapping[str, Any]) -> str:
+    commit = {"nextBatchWatermarkMs": watermark_ms, "stateUniqueIds": ids}
+    return "v2\n" + json.dumps(commit, separators=(",", ":"))
 
 
 def read_commit(folder: str, batch_id: int) -> dict[str, Any]:

@@ -138,6 +138,10 @@ def wants_another(batch: Batch) -> DataFrame:
     return batch.sources["orders"].withColumn("at", F.lit(batch.timestamp.isoformat()))
 
 
+def says_the_watermark(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].withColumn("note", F.lit(str(batch.watermark)))
+
+
 def shows_the_files(batch: Batch) -> DataFrame:
     return batch.sources["orders"].select("id", F.col("_metadata.file_name").alias("note"))
 

@@ -119,6 +119,18 @@ def test_the_batch_can_ask_for_another_and_has_the_pinned_time(spark: Any, sink:
     assert json.loads(text.splitlines()[0])["at"] == "2023-11-14T22:13:20.123000+00:00"
 
 
+@pytest.mark.parametrize(
+    ("watermark_ms", "said"), [(0, "None"), (1_700_000_000_123, "2023-11-14 22:13:20.123000+00:00")]
+)
+def test_a_transform_is_told_the_watermark_that_is_pinned(
+    spark: Any, sink: FileSink, orders: str, watermark_ms: int, said: str
+) -> None:
+    run_job(spark, make_job(sink, "says_the_watermark", [orders], watermark_ms=watermark_ms))
+    manifest = sink.publish(EXPECTED, 1)
+    paths = [sink.root / "lane=live" / "batch_id=0" / name for name in manifest.files]
+    assert {json.loads(line)["note"] for path in paths for line in path.read_text().splitlines()} == {said}
+
+
 def test_the_hidden_metadata_column_is_still_there(spark: Any, sink: FileSink, orders: str) -> None:
     run_job(spark, make_job(sink, "shows_the_files", [orders]))
     assert sink.publish(EXPECTED, 1).result["numOutputRows"] == 3

@@ -1,0 +1,143 @@
+"""Rows of the state that a stateful pipeline keeps, read by Spark's state reader.
+
+The reader wants a checkpoint: it is shown one that holds one committed batch, and the state by a link.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.own_session import own_session
+from airflow_provider_microbatch.runtime.streaming import state_settings
+from airflow_provider_microbatch.runtime.streaming_folder import remove_folder, write_committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_JOIN = "symmetricHashJoin"
+_SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateOfBatch:
+    """What a batch has left to the next one.
+
+    :param batch_id: the batch.
+    :param query_id: Spark's.
+    :param state: the folder of all attempts' state.
+    :param ids: which files are the batch's: Spark's ``stateUniqueIds``.
+    :param conf: what the state was made with.
+    :param watermark_ms: of the next batch, milliseconds since the epoch.
+    """
+
+    batch_id: int
+    query_id: str
+    state: str
+    ids: Mapping[str, Any]
+    conf: Mapping[str, str]
+    watermark_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateStore:
+    """What one operator keeps under one name: of a join, one of its sides.
+
+    :param operator: its number in the query, from 0 on.
+    :param name: Spark's name of the operator, and of the store where it has several.
+    :param frame: columns ``key``, ``value`` and ``partition_id``.
+    """
+
+    operator: int
+    name: str
+    frame: DataFrame
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Of the key."""
+        return list(self._fields("key").names)
+
+    def rows(self, keys: Mapping[str, str]) -> DataFrame:
+        """Those whose key has these values, by the name of the column and as text."""
+        from pyspark.sql import functions as F
+
+        found = self.frame
+        for name, value in keys.items():
+            found = found.where(F.col("key").getField(name).cast("string") == value)
+        return found
+
+    def oldest_event(self) -> str | None:
+        """The oldest time in it, as Spark writes it; None if no column is one."""
+        from pyspark.sql import functions as F
+
+        times = [F.min(path) for part in ("key", "value") for path in _times(self._fields(part), part)]
+        if not times:
+            return None
+        (row,) = self.frame.select(F.least(*times) if len(times) > 1 else times[0]).collect()
+        return None if row[0] is None else str(row[0])
+
+    def _fields(self, part: str) -> StructType:
+        from pyspark.sql.types import StructType
+
+        found = self.frame.schema[part].dataType
+        return found if isinstance(found, StructType) else StructType()
+
+
+def _times(struct: StructType, path: str) -> Iterator[str]:
+    from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+    for field in struct.fields:
+        if isinstance(field.dataType, StructType):
+            yield from _times(field.dataType, f"{path}.`{field.name}`")
+        elif isinstance(field.dataType, TimestampType | TimestampNTZType):
+            yield f"{path}.`{field.name}`"
+
+
+@contextmanager
+def opened(batch: StateOfBatch) -> Iterator[Sequence[StateStore]]:
+    """The state of a batch until the ``with`` block ends; only read."""
+    with (
+        tempfile.TemporaryDirectory(prefix="microbatch-state-") as temporary,
+        own_session("microbatch state", {**batch.conf, **state_settings()}) as spark,
+    ):
+        # The reader's stores ask a coordinator, which is there only once somebody has asked for streams.
+        assert not spark.streams.active
+        folder = str(Path(temporary) / "checkpoint")
+        write_committed(
+            folder,
+            state=batch.state,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            watermark_ms=batch.watermark_ms,
+            ids=batch.ids,
+            conf=batch.conf,
+        )
+        try:
+            yield list(_stores(spark, folder, batch.batch_id))
+        finally:
+            remove_folder(folder)
+
+
+def _stores(spark: SparkSession, folder: str, batch_id: int) -> Iterator[StateStore]:
+    metadata = spark.read.format("state-metadata").load(folder)
+    found = metadata.select("operatorId", "operatorName", "stateStoreName").distinct().collect()
+    for operator, name, store in sorted({(row[0], row[1], "" if row[1] == _JOIN else row[2]) for row in found}):
+        reader = spark.read.format("statestore").option("batchId", batch_id).option("operatorId", operator)
+        if name == _JOIN:
+            for side in _SIDES:
+                frame = reader.option("joinSide", side).load(folder)
+                yield StateStore(operator=operator, name=f"{name} {side}", frame=frame)
+        else:
+            said = name if store == "default" else f"{name} {store}"
+            yield StateStore(operator=operator, name=said, frame=reader.option("storeName", store).load(folder))
+
+
+def as_json(frame: DataFrame, *, rows: int) -> list[Any]:
+    """At most so many rows as JSON values, as Spark writes them."""
+    return [json.loads(line) for line in frame.limit(rows).toJSON().collect()]
