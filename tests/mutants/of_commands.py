@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
+KILLED = "tests/execution/test_commands_killed.py"
 COMMAND_LINE = "tests/cli/test_maintenance.py"
 BEHIND_GIVEN_UP = "tests/execution/test_start_behind_given_up.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
@@ -251,7 +252,7 @@ MUTATIONS = [
         file="cli/maintaining.py",
         old="    is_done = once and finished is not None and finished.command == command\n",
         new="    is_done = False\n",
-        tests=(COMMAND_LINE,),
+        tests=(KILLED,),
     ),
     Mutation(
         name="what cannot be finished is said to be finished by a repair",
