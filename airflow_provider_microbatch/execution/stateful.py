@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -124,6 +126,12 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
     commit = checkpoint.lane(key.lane).commit_of(before.key.id)
     result = published.result if published is not None else commit.progress if commit is not None else {}
     state = state_of(result, where=f"batch {before.key} of {checkpoint.location}")
+    if state is None and is_position(before.entry):
+        lane = checkpoint.lane(key.lane)
+        raise CheckpointError(
+            f"batch {before.key} of {checkpoint.location} was set by hand, and keeps no state to go on from: "
+            f"{command(lane, f'rewind --to {before.key.id - 1}')} takes it back."
+        )
     if state is None:
         raise CheckpointError(
             f"batch {before.key} of {checkpoint.location} has kept no state: it was made before the pipeline was "
