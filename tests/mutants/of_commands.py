@@ -6,7 +6,6 @@ from tests.mutants.mutation import Mutation
 
 WHOSE = "tests/execution/test_whose_batch.py"
 BEHIND = "tests/execution/test_start_behind.py"
-KILLED = "tests/execution/test_commands_killed.py"
 COMMAND_LINE = "tests/cli/test_maintenance.py"
 BEHIND_GIVEN_UP = "tests/execution/test_start_behind_given_up.py"
 DAMAGED = "tests/execution/test_damaged_sources.py"
@@ -245,14 +244,6 @@ MUTATIONS = [
         old="                if _holds(folder, aside, data):\n",
         new="                if True:\n",
         tests=("tests/checkpoint/test_posix.py",),
-    ),
-    Mutation(
-        name="an export that has finished what it had begun is planned again",
-        why="it is refused, since its copy is there: who types it again is told that it failed",
-        file="cli/maintaining.py",
-        old="    is_done = once and finished is not None and finished.command == command\n",
-        new="    is_done = False\n",
-        tests=(KILLED,),
     ),
     Mutation(
         name="what cannot be finished is said to be finished by a repair",
