@@ -96,6 +96,7 @@ class Airflow:
         self._world = world
         self.runs: list[DagRun] = []
         self._numbers = 0
+        self._twins: set[tuple[str, str]] = set()
         self.ended: list[tuple[Subject, RunIdentity, BaseException | None]] = []
         """Tries that have ended, for listeners that are called late or twice."""
         self.begun: dict[tuple[str, Interval], int] = {}
@@ -125,10 +126,15 @@ class Airflow:
 
     def new_run_elsewhere(self, run: DagRun) -> DagRun:
         """Another Airflow has the DAG too, and a run that is called as this one."""
+        self._twins.add((run.subject.name, run.run_id))
         made = self._made(run.subject, run.run_id, interval=run.interval)
         for one in self.runs[self.runs.index(made) :]:
             one.scheduler = run.scheduler + 1
         return made
+
+    def has_twin(self, run: DagRun) -> bool:
+        """Whether another Airflow has, or had, a run of the same name."""
+        return (run.subject.name, run.run_id) in self._twins
 
     def slots_of(self, run: DagRun) -> list[DagRun]:
         """All task instances of the run, in their order."""
