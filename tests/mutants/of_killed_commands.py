@@ -28,6 +28,14 @@ MUTATIONS = [
         tests=(KILLED,),
     ),
     Mutation(
+        name="a copy that slept removes what another has opened the new place with",
+        why="an entry of the log that the pipeline goes on from is gone",
+        file="upkeep/commands/moving.py",
+        old="                if _came_late(store, target, path, data):\n                    target",
+        new="                if True:\n                    target",
+        tests=("tests/execution/test_copy.py",),
+    ),
+    Mutation(
         name="a batch is made again beside one of another life",
         why="the rows of both are in the table twice",
         file="execution/replay.py",
