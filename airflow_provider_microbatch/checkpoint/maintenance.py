@@ -130,7 +130,8 @@ class MaintenanceLog:
             raise MaintenanceError(
                 f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
                 f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began; one "
-                "that takes batches out of the table (--drop-output) has to be typed again."
+                "that takes batches out of the table (--drop-output), or copies the checkpoint (copy, export, import), "
+                "has to be typed again."
             )
         return newest
 

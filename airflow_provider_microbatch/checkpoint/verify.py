@@ -51,7 +51,7 @@ _REPAIRS = {
     "table": "`microbatch repair` moves it away: the table tells its id again. Mount the table first, if it is not.",
     "subtask": "`microbatch repair` moves it away: its split is read again.",
     "rename": "`microbatch repair` gives the source's files their old name back; then it can be renamed again.",
-    "maintenance": "Wait until it has ended; if it was killed, run `microbatch repair`, which finishes it first.",
+    "maintenance": "Wait until it has ended; if it was killed, follow the message: by that it is finished first.",
     "replay": "`microbatch repair` puts a request in its place that is answered; clear the run to ask again.",
 }
 

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
 from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.stateful import check_replay
@@ -60,6 +61,7 @@ def request_replay(
     if is_new_clear:
         check_replay(checkpoint, key, commit.progress)
         check_not_elsewhere(checkpoint, sink, key)
+        check_of_this_life(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
@@ -79,6 +81,7 @@ def request_replay(
         return None
     if not is_new_clear:
         check_not_elsewhere(checkpoint, sink, key)
+        check_of_this_life(checkpoint, sink, key)
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch

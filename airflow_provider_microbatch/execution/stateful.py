@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -121,6 +123,12 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
         return None
     before = BatchKey(key.lane, key.id - 1)
     state = state_of(published_result(checkpoint, before, [sink]), where=f"batch {before} of {checkpoint.location}")
+    if state is None and is_position(load_batch(checkpoint, before).entry):
+        back = command(checkpoint.lane(key.lane), f"rewind --to {before.id - 1}")
+        raise CheckpointError(
+            f"batch {before} of {checkpoint.location} was set by hand, and keeps no state to go on from: {back} takes it "
+            "back."
+        )
     if state is None:
         raise CheckpointError(
             f"batch {before} of {checkpoint.location} has kept no state: it was made before the pipeline was "

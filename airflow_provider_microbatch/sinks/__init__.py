@@ -287,6 +287,11 @@ class OpenSink(ABC):
         of another size or not the batch's. None if it does not, or the sink cannot tell."""
         return None
 
+    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+        """What of the batch readers see although :meth:`contains` knows nothing of it, since somebody has removed what
+        says so; in words, with the ways on. None if there is nothing of the kind, or it cannot be."""
+        return None
+
     def strays(self, tables: KnownTables) -> list[str]:
         """What lies in the table, is shown to its readers, and is no batch's, in words; empty if the sink cannot tell.
         For ``microbatch check --table``: may take long.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from airflow_provider_microbatch.execution.identity import (
     is_of_one_attempt,
     planned_identity,
 )
+from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
@@ -131,6 +133,10 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     except CheckpointError:
         return  # the logs' own findings tell it
     told = next((error for sink, error in failed if sink in wrote), None)
+    if isinstance(told, ForeignBatchError):
+        repair = "Choose one of the ways on; a clear of its task is refused until then."
+        yield Finding(kind="table", where=lane.commit_log.where(key.id), message=str(told), repair=repair)
+        return
     silent = [sink for sink, _ in failed]
     asked_for = tables_of([sink for sink in sinks if sink not in silent])
     tables = " nor in ".join(table.location() for table in asked_for if found_in(table, asked) is None)
@@ -141,7 +147,30 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         # It may be in there: run again it would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
+    elif told is None and (left := next(filter(None, (table.unrecorded(asked) for table in asked_for)), None)):
+        message, repair = (
+            f"batch {key} is committed. {left}",
+            "Choose one of the ways on; a clear is refused until then.",
+        )
+    elif told is None:
+        others = (_other_life(checkpoint, table, key) for table in asked_for)
+        other = next((first for first in others if first is not None), None)
+        if other is not None:
+            repair = another_life(checkpoint, key, other)
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
+
+
+def _unrecorded(tables: Sequence[OpenSink], asked: ExpectedBatch) -> str | None:
+    with suppress(SinkError):
+        return next(filter(None, (table.unrecorded(asked) for table in tables)), None)
+    return None
+
+
+def _other_life(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int | None:
+    try:
+        return first_of_another_life(checkpoint, table, key.lane)
+    except SinkError:
+        return None
 
 
 def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -195,39 +194,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     """All files but what a command writes about itself."""
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {path: data for path, data in found.items() if not path.startswith("maintenance/")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_format", ["v1", "v2"])
-def test_an_export_and_an_import_that_were_killed_anywhere_go_on_when_they_are_typed_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], checkpoint_format: str
-) -> None:
-    world = filled(World(tmp_path, checkpoint_format=checkpoint_format), 2)
-    world.expire_leases()
-    location, whole = world.pipeline.checkpoint, tmp_path / "whole"
-    assert microbatch(capsys, "export", location, whole)[0] == 0
-    assert microbatch(capsys, "import", whole, tmp_path / "whole back", "--pipeline", "orders")[0] == 0
-    commands: list[Callable[[Path], list[object]]] = [
-        lambda place: ["export", location, place],
-        lambda place: ["import", whole, place, "--pipeline", "orders"],
-    ]
-    for command, wanted in zip(commands, (whole, tmp_path / "whole back"), strict=True):
-        for moment in range(1, 400, 2):
-            place = tmp_path / f"{wanted.name} {moment}"
-            killed = killed_at(moment, lambda place=place, command=command: microbatch(capsys, *command(place)))
-            for lease in tmp_path.glob("*/maintenance/leases/*/*"):
-                lease.unlink()
-            capsys.readouterr()
-            at = place if command is commands[1] else location
-            if not killed or ((place / "metadata").exists() and not MaintenanceLog(maintenance_of(at)).unfinished()):
-                break
-            status, out, err = microbatch(capsys, *command(place))
-            assert status == 0, (command(place), moment, err)
-            assert contents(place) == contents(wanted)
-        else:
-            raise AssertionError("it was killed each time")
-        assert "finished what `microbatch" in out
-        assert out.endswith(": done\n")
 
 
 def test_what_an_export_that_was_killed_may_not_be_finished_in_is_refused(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from tests.execution.maintaining import Make
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 SINKS: dict[str, Callable[[Path], Sink]] = {
@@ -67,3 +69,47 @@ def start_behind(*, allow_reread: bool = False) -> Make:
 
 def adopt(number: int, *, allow_skip: bool = False) -> Make:
     return lambda drafting: plan_adopt(drafting, BatchKey("live", number), allow_skip=allow_skip)
+
+
+def kept_table(tmp_path: Path, *, batches: int = 3) -> tuple[World, World]:
+    """A table of three batches, and a new checkpoint that has been refused there."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    for number in range(batches):
+        old.land(number)
+        old.run(number)
+    new.land(7)
+    refused(new, 0)
+    return old, new
+
+
+def planned_where_another_is(tmp_path: Path, *, files: int = 1) -> World:
+    """A new checkpoint that has planned batch 0, of row 7 (and more, a file each), and whose table has row 1 of the old
+    one's."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    old, new = setting.world("old"), setting.world("new")
+    new.sources = {name: replace(source, max_files=files) for name, source in new.sources.items()}
+    for number in range(files):
+        new.land(7 + number)
+    new.execution.plan(run_identity(0))
+    old.land(1)
+    old.run(0)
+    return new
+
+
+def restored_and_planned_anew(tmp_path: Path) -> World:
+    """A checkpoint that was restored from before batch 1, which is in the table, and has planned it again."""
+    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
+    world.land(1)
+    world.run(0)
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    world.land(2)
+    world.run(1)
+    kept = (world.lake / "lane=live" / "batch_id=1").rename(world.root / "kept")
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    world.execution.plan(run_identity(2))
+    kept.rename(world.lake / "lane=live" / "batch_id=1")
+    refused(world, 2)
+    return world

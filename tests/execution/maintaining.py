@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
+from tests.support.leases import expire_leases
 
 Make = Callable[[Drafting], Plan]
 
@@ -22,6 +24,9 @@ Make = Callable[[Drafting], Plan]
 class Killed(BaseException):
     """The process is gone."""
 
+
+CHANGES = {PosixStore: ("put_if_absent", "delete", "delete_if"), FileSink: ("withdraw",)}
+"""Where a command changes something."""
 
 COMMAND = "a command --drop-output"
 """Typed each time."""
@@ -80,35 +85,62 @@ def expire(world: World) -> None:
         path.unlink()
 
 
-def killed_at(moment: int, action: Callable[[], object]) -> bool:
-    """Die at the ``moment``-th change of checkpoint or table, before it and after it counted apart; True if it came to
-    that."""
-    chances = 0
+def expire_all(root: Path) -> None:
+    """Whoever was killed, at any checkpoint below ``root``, counts as dead: its attempts, and its commands."""
+    for folder in root.rglob("leases"):
+        expire_leases(folder.parent)
+    for path in root.rglob("maintenance/leases/*/*"):
+        path.unlink(missing_ok=True)
 
-    def dying(real: Callable[..., object]) -> Callable[..., object]:
-        def step(*args: object, **kwargs: object) -> object:
-            nonlocal chances
-            for before in (True, False):
-                chances += 1
-                if chances == moment:
-                    raise Killed
-                if before:
-                    value = real(*args, **kwargs)
+
+def killed_at(moment: int, action: Callable[[], object], *, signs: bool = True) -> bool:
+    """Die at the ``moment``-th change of checkpoint or table, before it and after it counted apart; True if it came to
+    that.
+
+    :param signs: count signs of life too.
+    """
+
+    def killed() -> None:
+        raise Killed
+
+    try:
+        return at_change(moment, action, killed, signs=signs)
+    except Killed:
+        return True
+
+
+def at_change(moment: int, action: Callable[[], object], happen: Callable[[], object], *, signs: bool = False) -> bool:
+    """Have something happen at the ``moment``-th change that ``action`` makes; what that changes is not counted. True
+    if it came to that."""
+    chances, happens = 0, False
+
+    def reach(owner: object) -> None:
+        nonlocal chances, happens
+        if happens or (not signs and isinstance(owner, PosixStore) and "leases" in owner.location.split("/")):
+            return
+        chances += 1
+        if chances == moment:
+            happens = True
+            try:
+                happen()
+            finally:
+                happens = False
+
+    def watched(real: Callable[..., object]) -> Callable[..., object]:
+        def step(owner: object, *args: object, **kwargs: object) -> object:
+            reach(owner)
+            value = real(owner, *args, **kwargs)
+            reach(owner)
             return value
 
         return step
 
-    with (
-        mock.patch.object(PosixStore, "put_if_absent", dying(PosixStore.put_if_absent)),
-        mock.patch.object(PosixStore, "delete", dying(PosixStore.delete)),
-        mock.patch.object(PosixStore, "delete_if", dying(PosixStore.delete_if)),
-        mock.patch.object(FileSink, "withdraw", dying(FileSink.withdraw)),
-    ):
-        try:
-            action()
-        except Killed:
-            return True
-    return False
+    with ExitStack() as stack:
+        for seam, names in CHANGES.items():
+            for name in names:
+                stack.enter_context(mock.patch.object(seam, name, watched(getattr(seam, name))))
+        action()
+    return chances >= moment
 
 
 def checkpoint_files(root: Path) -> dict[str, bytes]:

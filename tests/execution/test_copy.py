@@ -261,6 +261,33 @@ def test_of_two_that_go_on_with_a_move_at_once_the_slower_takes_nothing_from_the
     assert verify_all(new.checkpoint) == []
 
 
+@pytest.mark.parametrize("path", ["offsets/1", "commits/2", "sources/orders/2"])
+def test_what_a_copy_has_put_before_it_slept_stays_when_another_has_finished_it(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new place is in use by then, and goes on from that very file."""
+    target, real, slept = a_folder(world.root), PosixStore.put_if_absent, list[str]()
+
+    def put(self: PosixStore, name: str, data: bytes) -> bool:
+        done = real(self, name, data)
+        if name == path and self.location == target and not slept:
+            slept.append(name)
+            expire(world.pipeline.checkpoint)
+            copied(world, target)
+        return done
+
+    monkeypatch.setattr(PosixStore, "put_if_absent", put)
+    with pytest.raises(MaintenanceError):
+        copied(world, target)
+    assert slept
+    assert open_store(target).get(path) is not None
+    new = at(world, target)
+    new.land(3)
+    new.run(3)
+    assert rows(new) == [0, 1, 2, 3]
+    assert verify_all(new.checkpoint) == []
+
+
 def filled_elsewhere(root: Path, original: Path) -> World:
     """A copy of a world, whose files name the folder that they were made in."""
     for path in root.rglob("*"):

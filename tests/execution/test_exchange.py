@@ -14,7 +14,7 @@ from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
-from tests.execution.maintaining import applied, killed_at, planned
+from tests.execution.maintaining import applied, planned
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -108,30 +108,6 @@ def test_a_v1_checkpoint_is_imported_by_names_in_their_order(tmp_path: Path) -> 
     identity = World(tmp_path).checkpoint.identity()
     assert identity is not None
     assert (identity.format, identity.sources) == ("v1", ("refunds", "orders"))
-
-
-@pytest.mark.parametrize("moment", range(1, 400, 29))
-def test_an_import_that_was_killed_is_no_checkpoint_until_it_is_finished(
-    world: World, tmp_path: Path, moment: int
-) -> None:
-    target = tmp_path / "target"
-    if killed_at(moment, lambda: imported(tmp_path / "checkpoint", target)):
-        for path in target.glob("maintenance/leases/*/*"):
-            path.unlink()
-        other = World(tmp_path, checkpoint=str(target))
-        if (target / "offsets").exists():
-            with pytest.raises((MaintenanceError, BrokenLogError)):
-                other.run(11)
-        applier = Applier(
-            store=open_store(str(target)),
-            engine_of=lambda name: None,
-            clock_ms=lambda: 1,
-            told=[str(tmp_path / "checkpoint")],
-        )
-        if applier.finish() is None:
-            imported(tmp_path / "checkpoint", target)
-    assert verify_all(World(tmp_path, checkpoint=str(target)).checkpoint) == []
-    assert (target / "maintenance" / "1.end").exists()
 
 
 def test_a_target_that_is_taken_is_refused(world: World, tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS, MaintenanceLog
-from airflow_provider_microbatch.checkpoint.verify import find_unfinished, verify_all
+from airflow_provider_microbatch.checkpoint.verify import find_unfinished
 from airflow_provider_microbatch.exceptions import CorruptEntryError, EngineError, MaintenanceError
 from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
@@ -20,7 +19,6 @@ from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, SetAside
 from tests.execution.maintaining import (
-    Make,
     applied,
     applier,
     checkpoint_files,
@@ -40,45 +38,6 @@ from tests.support.inline_engine import InlineEngine
 def world(tmp_path: Path) -> World:
     """Three batches of one row each, all committed; something for `repair` and for `rewind`."""
     return filled(World(tmp_path), 3)
-
-
-def damage(world: World) -> None:
-    root = world.root / "checkpoint"
-    (root / "commits" / "1").unlink()
-    (root / "metadata").write_bytes(b"")
-    (root / "attempts" / "live" / "2" / "1").write_bytes(b"")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "before"), [(plan_repair, damage), (rewind(0), lambda world: None)], ids=["repair", "rewind"]
-)
-def test_killed_anywhere_the_next_command_finishes_it(
-    tmp_path: Path, make: Make, before: Callable[[World], None]
-) -> None:
-    original = filled(World(tmp_path / "original"), 3)
-    before(original)
-    finished, moment = False, 0
-    while not finished:
-        moment += 1
-        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-        shutil.copytree(tmp_path / "original", tmp_path / "copy", symlinks=True)
-        world = World(tmp_path / "copy")
-        world.sources = original.sources
-        for path in (tmp_path / "copy" / "checkpoint" / "microbatch" / "pipelines").iterdir():
-            path.write_text(path.read_text().replace(f"{tmp_path}/original/lake", f"{tmp_path}/copy/lake"))
-        finished = not killed_at(moment, lambda world=world: applied(world, make))  # type: ignore[misc]
-        expire(world)
-        if not finished and applier(world).unfinished() is not None:
-            with pytest.raises(MaintenanceError, match="microbatch repair"):
-                world.run(7)
-        applied(world, make)
-        assert applied(world, make).steps == (), f"killed at {moment}"
-        assert verify_all(world.checkpoint) == [], f"killed at {moment}"
-        for number in range(8, 12):
-            world.run(number)
-        assert rows(world) == [0, 1, 2], f"killed at {moment}"
-    assert moment > 10
 
 
 def test_a_run_that_begins_meanwhile_is_refused_and_leaves_nothing(

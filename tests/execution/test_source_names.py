@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
-from tests.execution.maintaining import Make, applied, filled, killed_at, planned, rewind
+from tests.execution.maintaining import Make, applied, filled, planned, rewind
 from tests.execution.world import World, run_identity
 
 
@@ -187,21 +186,6 @@ def test_what_cannot_be_renamed_is_refused(tmp_path: Path, old: str, new: str, m
     with pytest.raises(MaintenanceError, match=message):
         applied(world, rename(old, new))
     assert world.files() == before
-
-
-@pytest.mark.parametrize("moment", range(1, 40, 3))
-def test_killed_half_way_it_is_finished_by_the_next(world: World, moment: int) -> None:
-    if not killed_at(moment, lambda: applied(world, rename())):
-        return
-    world.expire_leases()
-    for path in (world.root / "checkpoint/maintenance").rglob("*"):
-        os.utime(path, (0, 0))
-    applied(world, rename())
-    called(world, "sales")
-    world.land(2)
-    world.run(3)
-    assert world.table() == {0: [0], 1: [1], 2: [2]}
-    assert verify_all(world.checkpoint) == []
 
 
 def test_a_query_gets_it_once_the_new_name_is_written(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,20 @@ from airflow_provider_microbatch.execution.summary import summaries
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.kept_tables import SINKS, Setting, adopt, refused, start_behind
-from tests.execution.maintaining import applied, expire, filled, killed_at, planned, rewind
-from tests.execution.world import World, run_identity
+from tests.execution.kept_tables import (
+    SINKS,
+    Setting,
+    adopt,
+    kept_table,
+    planned_where_another_is,
+    refused,
+    restored_and_planned_anew,
+    start_behind,
+)
+from tests.execution.maintaining import applied, filled, planned, rewind
+from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
-
-
-def kept_table(tmp_path: Path, *, batches: int = 3) -> tuple[World, World]:
-    """A table of three batches, and a new checkpoint that has been refused there."""
-    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
-    old, new = setting.world("old"), setting.world("new")
-    for number in range(batches):
-        old.land(number)
-        old.run(number)
-    new.land(7)
-    refused(new, 0)
-    return old, new
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
@@ -60,37 +56,6 @@ def test_a_new_checkpoint_can_count_on_behind_what_the_table_holds(tmp_path: Pat
     assert PINNED_BY_DEFAULT.items() <= new.checkpoint.offset_log.get(batches).conf.items()  # type: ignore[union-attr]
     assert [batch.state for batch in summaries(new.checkpoint)][-2:] == ["committed", "committed"]
     assert new.janitor().failed is False
-
-
-@pytest.mark.slow
-def test_start_behind_is_finished_by_the_next_command_wherever_it_was_killed(tmp_path: Path) -> None:
-    moment = 1
-    while True:
-        _, new = kept_table(tmp_path / str(moment))
-        if not killed_at(moment, lambda new=new: applied(new, start_behind())):
-            break
-        new.expire_leases()
-        expire_leases(new.root / "checkpoint" / "maintenance")
-        applied(new, start_behind())
-        new.run(0)
-        assert new.table()[3] == [7]
-        assert verify_all(new.checkpoint) == []
-        moment += 1
-    assert moment > 8
-
-
-def planned_where_another_is(tmp_path: Path, *, files: int = 1) -> World:
-    """A new checkpoint that has planned batch 0, of row 7 (and more, a file each), and whose table has row 1 of the old
-    one's."""
-    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
-    old, new = setting.world("old"), setting.world("new")
-    new.sources = {name: replace(source, max_files=files) for name, source in new.sources.items()}
-    for number in range(files):
-        new.land(7 + number)
-    new.execution.plan(run_identity(0))
-    old.land(1)
-    old.run(0)
-    return new
 
 
 def test_only_a_batch_that_is_planned_can_adopt(tmp_path: Path) -> None:
@@ -142,24 +107,6 @@ def test_output_that_was_made_of_as_much_of_other_data_is_no_batch_of_this_plan(
         planned(new, adopt(0))
 
 
-def restored_and_planned_anew(tmp_path: Path) -> World:
-    """A checkpoint that was restored from before batch 1, which is in the table, and has planned it again."""
-    world = Setting(tmp_path, SINKS["file sink"], clean=None).world("only")
-    world.land(1)
-    world.run(0)
-    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
-    shutil.copytree(checkpoint, backup)
-    world.land(2)
-    world.run(1)
-    kept = (world.lake / "lane=live" / "batch_id=1").rename(world.root / "kept")
-    shutil.rmtree(checkpoint)
-    backup.rename(checkpoint)
-    world.execution.plan(run_identity(2))
-    kept.rename(world.lake / "lane=live" / "batch_id=1")
-    refused(world, 2)
-    return world
-
-
 def test_output_that_was_made_of_the_very_files_is_adopted(tmp_path: Path) -> None:
     world = restored_and_planned_anew(tmp_path)
     applied(world, adopt(1))
@@ -177,22 +124,6 @@ def test_output_that_does_not_tell_what_it_was_made_of_proves_nothing(tmp_path: 
     with pytest.raises(MaintenanceError, match="does not tell what of source 'orders' it was made of") as refusal:
         planned(world, adopt(1))
     assert ("made of data of source 'refunds' too" in str(refusal.value)) == bool(told)
-
-
-def test_an_adopt_that_was_killed_anywhere_is_done_when_it_is_typed_again(tmp_path: Path) -> None:
-    for moment in range(1, 50, 2):
-        new = planned_where_another_is(tmp_path / str(moment))
-        location = new.pipeline.checkpoint
-        refused(new, 0)
-        new.expire_leases()
-        killed = killed_at(moment, lambda location=location: main(["adopt", location, "0", "--allow-skip"]))
-        expire(new)
-        assert main(["adopt", location, "0", "--allow-skip"]) == 0
-        new.run(0)
-        assert new.table() == {0: [1]}
-        if not killed:
-            return
-    raise AssertionError("it was killed each time")
 
 
 def test_an_adopted_batch_can_be_taken_out_again(tmp_path: Path) -> None:

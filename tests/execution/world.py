@@ -114,7 +114,7 @@ class World:
         """One run of the janitor, which has nothing but the checkpoint and an engine."""
         found = engine or InlineEngine()
         made = Janitor(
-            checkpoint=Checkpoint(open_store(str(self.root / "checkpoint"))),
+            checkpoint=Checkpoint(open_store(self.pipeline.checkpoint)),
             engine_of=lambda name: found if name == found.name else None,
             **kwargs,
         )

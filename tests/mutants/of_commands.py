@@ -246,14 +246,6 @@ MUTATIONS = [
         tests=("tests/checkpoint/test_posix.py",),
     ),
     Mutation(
-        name="an export that has finished what it had begun is planned again",
-        why="it is refused, since its copy is there: who types it again is told that it failed",
-        file="cli/maintaining.py",
-        old="    is_done = once and finished is not None and finished.command == command\n",
-        new="    is_done = False\n",
-        tests=(COMMAND_LINE,),
-    ),
-    Mutation(
         name="what cannot be finished is said to be finished by a repair",
         why="people go on typing what does not help",
         file="upkeep/commands/apply.py",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
@@ -79,6 +81,28 @@ def test_a_replay_tells_of_rows_that_were_deleted_and_brings_them_back(
         sink.replace(EXPECTED, 2)
     assert "had 3 rows when it was published, and has 2 now" in caplog.text
     assert len(database.rows(table)) == 3
+
+
+@pytest.mark.parametrize("publish", [OpenPostgres.publish, OpenPostgres.replace])
+def test_a_batch_whose_record_was_removed_is_not_published_beside_its_rows(
+    tmp_path: Path, publish: Callable[[OpenPostgres, ExpectedBatch, int], Manifest]
+) -> None:
+    """`check` named a clear of its task, which brought them a second time."""
+    sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
+    write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    assert sink.unrecorded(EXPECTED) is None
+    run(f"DELETE FROM {database.table_in(tmp_path, 'microbatch_batches')} WHERE id = 7")
+    write_stage(sink, 2)
+    with pytest.raises(SinkError, match=r"has 3 rows of batch live/7, and .*microbatch_batches has no row of it"):
+        publish(sink, EXPECTED, 2)
+    assert len(database.rows(table)) == 3
+    told = sink.unrecorded(EXPECTED)
+    assert told is not None
+    run(told.partition("(DELETE")[2].partition(")")[0].join(["DELETE", ""]))
+    publish(sink, EXPECTED, 2)
+    assert len(database.rows(table)) == 3
+    assert sink.unrecorded(EXPECTED) is None
 
 
 @pytest.mark.parametrize("how", ["DROP TABLE", "TRUNCATE"])

@@ -60,6 +60,8 @@ class DagRun:
     process: Process | None = None
     engine: StoppableEngine | None = None
     error: str = ""
+    scheduler: int = 0
+    """Whose run it is, of several Airflows that have the DAG: they know nothing of each other's."""
     slot: int = -1
     """Its place among the instances of a drain; -1: there is one task."""
     aside: bool = False
@@ -69,7 +71,8 @@ class DagRun:
 
     @property
     def name(self) -> str:
-        return f"{self.run_id}{f'[{self.slot}]' if self.slot >= 0 else ''} of {self.subject.name}"
+        other = f" of Airflow {self.scheduler}" if self.scheduler else ""
+        return f"{self.run_id}{f'[{self.slot}]' if self.slot >= 0 else ''}{other} of {self.subject.name}"
 
     def identity(self) -> RunIdentity:
         return RunIdentity(
@@ -93,6 +96,7 @@ class Airflow:
         self._world = world
         self.runs: list[DagRun] = []
         self._numbers = 0
+        self._twins: set[tuple[str, str]] = set()
         self.ended: list[tuple[Subject, RunIdentity, BaseException | None]] = []
         """Tries that have ended, for listeners that are called late or twice."""
         self.begun: dict[tuple[str, Interval], int] = {}
@@ -120,9 +124,25 @@ class Airflow:
         self.runs += made
         return made[0]
 
+    def new_run_elsewhere(self, run: DagRun) -> DagRun:
+        """Another Airflow has the DAG too, and a run that is called as this one."""
+        self._twins.add((run.subject.name, run.run_id))
+        made = self._made(run.subject, run.run_id, interval=run.interval)
+        for one in self.runs[self.runs.index(made) :]:
+            one.scheduler = run.scheduler + 1
+        return made
+
+    def has_twin(self, run: DagRun) -> bool:
+        """Whether another Airflow has, or had, a run of the same name."""
+        return (run.subject.name, run.run_id) in self._twins
+
     def slots_of(self, run: DagRun) -> list[DagRun]:
         """All task instances of the run, in their order."""
-        return [one for one in self.runs if one.subject is run.subject and one.run_id == run.run_id]
+        return [
+            one
+            for one in self.runs
+            if one.subject is run.subject and one.run_id == run.run_id and one.scheduler == run.scheduler
+        ]
 
     def may_begin(self, run: DagRun) -> bool:
         """Whether a task instance that waits is next: one of a run at a time, and in order."""
@@ -147,7 +167,10 @@ class Airflow:
             self.stop(one)
             self.runs.remove(one)
             one.process = None
-        return self._made(run.subject, run.run_id, interval=run.interval)
+        made = self._made(run.subject, run.run_id, interval=run.interval)
+        for one in self.runs[self.runs.index(made) :]:
+            one.scheduler = run.scheduler
+        return made
 
     def begin_try(self, run: DagRun) -> Process:
         """The next try of a run's task: a process."""

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.copy import go_on, is_done, plan_copy
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
 from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
+from tests.simulator.disk import DiskStore
 from tests.simulator.expected import REREAD, SET_OFFSET, SKIP
 from tests.simulator.processes import Process
 from tests.simulator.subject import Subject
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
+
+COPY = "copy"
 
 Make = Callable[[Drafting], Plan]
 
@@ -29,15 +34,17 @@ class Command:
     """:param name: as it is typed.
     :param make: makes its plan.
     :param gives_up: what a killed command has left, instead of finishing it.
+    :param copies_to: the place that it names beside the checkpoint's.
     """
 
-    def __init__(self, name: str, make: Make, *, gives_up: bool = False) -> None:
+    def __init__(self, name: str, make: Make, *, gives_up: bool = False, copies_to: str | None = None) -> None:
         self.name = name
         self.make = make
         self.gives_up = gives_up
+        self.copies_to = copies_to
 
 
-COMMANDS = ("repair", "rewind", SET_OFFSET, "rename-source")
+COMMANDS = ("repair", "rewind", SET_OFFSET, "rename-source", COPY)
 """How the names of all of them begin."""
 
 REPAIR = Command("repair", plan_repair)
@@ -72,7 +79,16 @@ def again(subject: Subject) -> Command:
     """What was typed and killed half way, typed once more."""
     left = subject.checkpoint().maintenance.unfinished()
     assert left is not None
+    if left.command.startswith(COPY):
+        return copy_of(subject)
     return Command(left.command, plan_repair)
+
+
+def copy_of(subject: Subject) -> Command:
+    """Move the checkpoint to where it is to be."""
+    assert subject.moves_to is not None, "it moves nowhere"
+    target = f"/disk/{subject.moves_to}".rstrip("/")
+    return Command(f"{COPY} {target}", lambda drafting: plan_copy(drafting, target=target), copies_to=target)
 
 
 def withdraw(key: BatchKey) -> Command:
@@ -103,10 +119,14 @@ def is_half_renamed(subject: Subject) -> bool:
 def command(world: World, subject: Subject, given: Command) -> Process:
     """Start it: finish what was interrupted, plan, apply."""
 
+    # Of a copy always the old place: by that it is known.
+    folder = subject.folder if given.copies_to is not None else subject.store().folder
+
     def body() -> str:
-        store, at_ms, by = subject.store(), world.machine_ms(), "person@host"
+        store, at_ms, by = DiskStore(world, folder), world.machine_ms(), "person@host"
+        engine_of, told = world.airflow.engine_of, () if given.copies_to is None else (given.copies_to,)
         applier = Applier(
-            store=store, engine_of=world.airflow.engine_of, clock_ms=world.machine_ms, typed=given.name
+            store=store, engine_of=engine_of, clock_ms=world.machine_ms, told=told, typed=given.name
         )  # fmt: skip
 
         def plan() -> Plan:
@@ -114,9 +134,17 @@ def command(world: World, subject: Subject, given: Command) -> Process:
             return given.make(drafting)
 
         try:
+            maintenance = Checkpoint(store).maintenance
+            moved = maintenance.places.moved() if given.copies_to is not None else None
+            if moved is not None and maintenance.unfinished() is None:
+                if not is_done(moved):
+                    go_on(store, moved, engine_of=engine_of)
+                return "it has moved"
             if given.gives_up:
                 applier.give_up(by=by)
-            applier.finish()
+            finished = applier.finish()
+            if finished is not None and given.copies_to is not None:
+                return "it is finished"
             shown = plan()
             if shown.steps:
                 applier.apply(plan, by=by, shown=shown)

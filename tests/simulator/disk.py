@@ -96,6 +96,11 @@ class DiskStore(Store):
         self._folder = folder
 
     @property
+    def folder(self) -> str:
+        """Of the world's disk, with a slash at its end."""
+        return self._folder
+
+    @property
     def location(self) -> str:
         return f"/disk/{self._folder}".rstrip("/")
 

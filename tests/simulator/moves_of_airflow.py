@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
 from tests.simulator.moves import move
+from tests.simulator.moves_of_restores import forgotten
 from tests.simulator.processes import RUNS
 from tests.simulator.rest import INTERVAL_MS, intervals, janitor
 from tests.simulator.subject import Subject
@@ -233,6 +234,8 @@ def asks(world: World) -> str | None:
     subject = _subject(world)
     if subject.kept is not None or subject.intrudes_on is not None or subject.renamed is not None:
         return None
+    if subject.moves_to is not None:
+        return None
     # Where the table is away, or a source that is needed, the sensor fires, and the task says so.
     if (
         subject.options.plan == "interval"
@@ -242,7 +245,7 @@ def asks(world: World) -> str | None:
         or world.cluster.unreachable
     ):
         return None
-    if subject.checkpoint().maintenance.unfinished() is not None:
+    if subject.checkpoint().maintenance.unfinished() is not None or any(forgotten(subject)):
         return None
     run = world.airflow.new_run(subject)
     world.airflow.begin_task(run)

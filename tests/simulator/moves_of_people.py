@@ -23,7 +23,8 @@ from tests.simulator.expected import REREAD, SKIP, most
 from tests.simulator.moves import move
 from tests.simulator.processes import FROZEN
 from tests.simulator.promises import HOSTILE, TRAP, look_at_replays
-from tests.simulator.subject import HOOKS, LEASE_SECONDS, Options, Subject
+from tests.simulator.subject import HOOKS, LEASE_SECONDS, Options, Subject, Unit
+from tests.support.whose import stages_of
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -43,6 +44,8 @@ def _may_be_exchanged(world: World, subject: Subject) -> bool:
         and subject.options.plan == "live"
         and subject.renamed is None
         and subject.removed is None
+        and subject.moves_to is None
+        and not subject.table_is_older
         and not any(run.interval for run in world.airflow.runs)
         and checkpoint.maintenance.unfinished() is None
         and not any(process.name.startswith(COMMANDS) for process in world.processes.living())
@@ -137,9 +140,39 @@ def restored(world: World) -> str | None:
     if not changed:
         return None
     subject, unit = world.random.choice(changed)
-    subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
-    unit.changed = False
+    if unit.grown and not nobody_has_read(world, subject):
+        return None
+    put_right(subject, unit)
     return f"{unit.source} {unit.ids} of {subject.name} is restored"
+
+
+def put_right(subject: Subject, unit: Unit) -> None:
+    """As it was landed."""
+    subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
+    unit.changed = unit.grown = False
+
+
+@move("a unit grows", weight=3)
+def grows(world: World) -> str | None:
+    """Whoever wrote it was not done, and goes on while it is read."""
+    subject = _subject(world)
+    if is_half_renamed(subject) or subject.kept is not None or subject.moves_to is not None:
+        return None
+    units = [unit for unit in subject.units if not unit.changed and unit.shown_ms is not None]
+    planned = [unit for unit in units if subject.is_planned(unit)]
+    if not planned:
+        return None
+    unit = planned[-1] if world.random.random() < 0.7 else world.random.choice(planned)
+    if not subject.system.grow(unit.source, unit.ids, -1 - unit.ids[0]):
+        return None
+    unit.changed = unit.grown = True
+    return f"{unit.source} {unit.ids} of {subject.name} grows"
+
+
+def nobody_has_read(world: World, subject: Subject) -> bool:
+    """Whether nobody has read what has grown, or all who have were refused: put back to the byte and to the
+    millisecond, it would be taken for what it was all the time."""
+    return not world.processes.living() and not stages_of(subject.pipeline().sink, subject.checkpoint())
 
 
 @move("set-offset", weight=14)
@@ -318,7 +351,7 @@ def _pause(world: World) -> None:
 @move("a backup is taken", weight=2)
 def backed_up(world: World) -> str | None:
     subject = _subject(world)
-    if subject.kept is not None:
+    if subject.kept is not None or subject.moves_to is not None:
         return None
     subject.backup = world.disk.below(subject.folder)
     return f"a backup of the checkpoint of {subject.name} is taken"
@@ -380,7 +413,7 @@ def hostile(world: World) -> str | None:
     subject = _subject(world)
     checkpoint = subject.checkpoint()
     number = checkpoint.offset_log.latest_id()
-    if number is None or subject.kept is not None:
+    if number is None or subject.kept is not None or subject.moves_to is not None:
         return None
     trap = {"class": f"{TRAP}:Trap", "version": 1, "arguments": {}}
     definition = {"class": f"{TRAP}:Trap", "version": 1, "arguments": {"sink": trap, "sources": {}, "hooks": [trap]}}

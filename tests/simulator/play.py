@@ -17,6 +17,8 @@ from airflow_provider_microbatch.exceptions import MicroBatchError
 from tests.simulator import moves_of_airflow as moves_of_airflow  # these register their moves
 from tests.simulator import moves_of_machines as moves_of_machines
 from tests.simulator import moves_of_people as moves_of_people
+from tests.simulator import moves_of_places as moves_of_places
+from tests.simulator import moves_of_restores as moves_of_restores
 from tests.simulator.moves import MOVES
 from tests.simulator.promises import look, look_at_rest
 from tests.simulator.rest import come_to_rest

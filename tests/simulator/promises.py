@@ -74,7 +74,7 @@ def _look_at_table(subject: Subject, table: Table) -> None:
 def _look_at_commits(subject: Subject, table: Table) -> None:
     """What is committed is in the table, but for what was set aside, or what a command takes out at this moment."""
     checkpoint = subject.checkpoint()
-    if checkpoint.maintenance.unfinished() is not None:
+    if checkpoint.maintenance.unfinished() is not None or subject.table_is_older:
         return
     for name in checkpoint.lanes():
         lane = checkpoint.lane(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, DefinitionError, MicroBatchError
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.retention import held
 from airflow_provider_microbatch.execution.set_aside import is_aside
@@ -15,6 +15,7 @@ from airflow_provider_microbatch.upkeep.janitor import Janitor
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
+from tests.simulator.moves_of_people import nobody_has_read, put_right
 from tests.simulator.processes import FROZEN, RUNS, Process
 from tests.simulator.promises import CALLS, look
 from tests.simulator.subject import LEASE_SECONDS, Subject
@@ -47,8 +48,11 @@ def come_to_rest(world: World) -> None:
     for subject in world.subjects.values():
         if subject.intrudes_on is None:
             _finish_command(world, subject)
+            _finish_copy(world, subject)
             subject.removed = None
             _finish_rename(world, subject)
+            _finish_restore(world, subject)
+            _put_right_what_has_grown(world, subject)
             _run_all(world, subject)
             _withdraw_what_nobody_answers(world, subject)
     finish(world)
@@ -82,9 +86,8 @@ def heal(world: World) -> None:
         for unit in subject.units:
             if unit.shown_ms is None:
                 subject.show(unit)
-            if unit.changed:
-                subject.system.restore(unit.source, unit.ids, at_ms=unit.at_ms)
-                unit.changed = False
+            if unit.changed and not unit.grown:
+                put_right(subject, unit)
 
 
 def finish(world: World) -> None:
@@ -113,7 +116,7 @@ def janitor(world: World, subject: Subject) -> list[JanitorReport]:
 
     def body() -> None:
         made = Janitor(
-            checkpoint=subject.checkpoint(), engine_of=world.airflow.engine_of, clock_ms=world.machine_ms
+            checkpoint=subject.named_checkpoint(), engine_of=world.airflow.engine_of, clock_ms=world.machine_ms
         )  # fmt: skip
         try:
             reports.append(made.run())
@@ -147,6 +150,53 @@ def _finish_rename(world: World, subject: Subject) -> None:
     else:
         raise Broken("a source cannot be renamed", f"{said.result}")
     subject.dag_lags, subject.renamed = False, None
+
+
+def _put_right_what_has_grown(world: World, subject: Subject) -> None:
+    """Whoever wrote more takes it out, as soon as nobody has a stage of it."""
+    grown = [unit for unit in subject.units if unit.grown]
+    for _ in range(TRIES):
+        if not grown or nobody_has_read(world, subject):
+            break
+        for run in [*world.airflow.active(subject), world.airflow.new_run(subject)]:
+            world.airflow.begin_try(run)
+            finish(world)
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        janitor(world, subject)
+        finish(world)
+    else:
+        raise Broken("a stage stays of what has grown", subject.name)
+    for unit in grown:
+        put_right(subject, unit)
+
+
+def _finish_restore(world: World, subject: Subject) -> None:
+    """Whoever has restored something does what he was told of what is missing since."""
+    from tests.simulator.moves_of_restores import bring_back, run_again
+
+    bring_back(world, subject)
+    for _ in range(TRIES):
+        if not subject.table_is_older:
+            return
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        run_again(world, subject)
+        finish(world)
+    raise Broken("a table cannot be made whole", subject.name)
+
+
+def _finish_copy(world: World, subject: Subject) -> None:
+    """A copy that was killed half way is typed again, and the DAG file names the new place."""
+    from tests.simulator.commands import command, copy_of
+
+    for _ in range(TRIES):
+        if subject.moves_to is None or subject.has_arrived():
+            break
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        said = command(world, subject, copy_of(subject))
+        finish(world)
+    else:
+        raise Broken("a checkpoint cannot be moved", f"{said.result}")
+    subject.arrive()
 
 
 def _run_all(world: World, subject: Subject) -> None:
@@ -255,6 +305,11 @@ def _until_over(world: World, run: DagRun) -> None:
         # Whatever died at the batch counts as alive until its lease is over.
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
         run.retries = TRIES
+    if run.error.startswith(AttemptFencedError.__name__) and world.airflow.has_twin(run):
+        # A clear of the one counts as one of the other: nothing tells them apart. It loses nothing, and says so.
+        world.airflow.runs.remove(run)
+        world.say(f"{run.name} is deleted: another Airflow has a run of its name, which was cleared")
+        return
     raise Broken("a run does not succeed", f"{run.name}: {run.error}")
 
 

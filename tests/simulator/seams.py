@@ -16,6 +16,7 @@ from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.execution import liveness
 from airflow_provider_microbatch.listeners import marking
 from airflow_provider_microbatch.sinks.file import posix as file_posix
+from airflow_provider_microbatch.upkeep.commands import copy, moving
 from tests.simulator.processes import Threading
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def simulated(new: World) -> Iterator[None]:
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(mock.patch.object(settings, "_given", _settings))
         stack.enter_context(mock.patch.object(liveness, "threading", Threading(lambda: processes)))
-        stack.enter_context(mock.patch.object(marking, "open_store", new.open_store))
+        for module in (marking, copy, moving):
+            stack.enter_context(mock.patch.object(module, "open_store", new.open_store))
         stack.enter_context(mock.patch.object(uuid, "uuid4", new.uuid))
         stack.enter_context(mock.patch.object(time, "time", new.machine_seconds))
         stack.enter_context(mock.patch.object(time, "time_ns", new.machine_ns))

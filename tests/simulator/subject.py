@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.places import ARRIVED
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -33,6 +34,7 @@ class Unit:
     :param ids: its rows.
     :param at_ms: its time.
     :param changed: whether somebody has written it again since it landed.
+    :param grown: whether there is a row more in it, which no batch may have: somebody went on writing to it.
     :param shown_ms: since when listings show it; None as long as they do not.
     """
 
@@ -40,6 +42,7 @@ class Unit:
     ids: list[int]
     at_ms: int
     changed: bool = False
+    grown: bool = False
     shown_ms: int | None = None
 
 
@@ -55,6 +58,20 @@ class Jump:
     source: str
     before: int
     to: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A backup of checkpoint and table, made while nobody was at work.
+
+    :param checkpoint: all its entries.
+    :param names: what the sources were called.
+    :param told: what hooks had been told.
+    """
+
+    checkpoint: Mapping[str, Entry]
+    names: Mapping[str, Sequence[str]]
+    told: Mapping[object, Sequence[str]]
 
 
 @dataclass
@@ -110,7 +127,12 @@ class Subject:
         self.options = options
         self.format = format
         self.folder = f"{name}/"
-        """Of its checkpoint, on the world's disk."""
+        """Of its checkpoint, on the world's disk. While that moves: of the place that it comes from, until the new one
+        is open."""
+        self.moves_to: str | None = None
+        """The folder that its checkpoint is to move to, as long as the DAG file or the checkpoint lags behind."""
+        self.dag_leads = False
+        """Whether the DAG file names the new place already."""
         self.root = world.root / name
         self.root.mkdir()
         self.system = world.make_system(Path(self.root))
@@ -122,6 +144,10 @@ class Subject:
         """Its checkpoint, while an older or a new one is in its place."""
         self.repeats: dict[int, int] = {}
         """By row: how often it may be in the table while its checkpoint is kept, for no other one knows that."""
+        self.saved: Saved | None = None
+        """Its checkpoint and its table, both of one moment."""
+        self.table_is_older = False
+        """Whether its table was restored alone, and batches that are committed are not in it."""
         self.is_away = False
         """Whether its table is away."""
         self.version = 0
@@ -135,7 +161,7 @@ class Subject:
         alone = len([landing for landing in self.landings if landing != self.removed]) == 1
         return Pipeline(
             self.name,
-            checkpoint=f"/disk/{self.folder}".rstrip("/"),
+            checkpoint=f"/disk/{self._named_folder}".rstrip("/"),
             sources={
                 self.named(landing): system.source(
                     landing, limit=given.limit, cleans=given.cleans, archive=given.archive
@@ -166,9 +192,28 @@ class Subject:
         """Names in the DAG file."""
         return tuple(map(self.named, self.landings))
 
+    @property
+    def _named_folder(self) -> str:
+        """Where the checkpoint is, as the DAG file has it."""
+        return self.moves_to if self.moves_to is not None and self.dag_leads else self.folder
+
+    def has_arrived(self) -> bool:
+        """Whether the new place is open."""
+        return self.moves_to is not None and f"{self.moves_to}maintenance/{ARRIVED}" in self._world.disk.entries
+
+    def arrive(self) -> None:
+        """DAG file and checkpoint agree on the new place."""
+        if self.moves_to is not None:
+            self.folder, self.moves_to, self.dag_leads = self.moves_to, None, False
+            self.backup, self.saved = {}, None
+
     def store(self) -> DiskStore:
-        """Its checkpoint's store."""
-        return DiskStore(self._world, self.folder)
+        """The store of the place where its checkpoint is."""
+        return DiskStore(self._world, self.moves_to if self.moves_to and self.has_arrived() else self.folder)
+
+    def named_checkpoint(self) -> Checkpoint:
+        """The checkpoint as a process of the DAG opens it, where the DAG file says that it is."""
+        return Checkpoint(DiskStore(self._world, self._named_folder), sources=self.sources)
 
     def checkpoint(self) -> Checkpoint:
         """A fresh one, as every process makes it."""
@@ -178,7 +223,7 @@ class Subject:
         """A fresh one, in the running process."""
         return Execution(
             pipeline=self.pipeline(),
-            checkpoint=self.checkpoint(),
+            checkpoint=self.named_checkpoint(),
             clock_ms=self._world.machine_ms,
             lease_seconds=LEASE_SECONDS,
         )
@@ -187,7 +232,7 @@ class Subject:
         """The work of a run that has a data interval."""
         return IntervalWork(
             pipeline=self.pipeline(),
-            checkpoint=self.checkpoint(),
+            checkpoint=self.named_checkpoint(),
             interval=interval,
             clock_ms=self._world.machine_ms,
         )

@@ -55,6 +55,8 @@ class World:
         self.airflow = Airflow(self)
         self.subjects: dict[str, Subject] = {}
         self.rows = 0
+        self.moves = 0
+        """So often has a checkpoint been sent to another place."""
         self.touched = False
         """Whether somebody changed a file, or a table, since the promises were last looked at."""
         self.hooks_fail = False

@@ -97,6 +97,20 @@ class System(Protocol):
     def bring_back(self) -> bool:
         """The table is back; False if it was not away."""
 
+    def save_table(self) -> bool:
+        """A backup of the table is made, in the place of an older one; False if that cannot be."""
+
+    def restore_table(self) -> None:
+        """The table is as it was when it was saved."""
+
+    def grow(self, source: str, ids: Sequence[int], row: int) -> bool:
+        """Somebody writes one more row to the unit that was landed with these ids; :meth:`restore` takes it out. False
+        if that cannot be."""
+
+    def bring_back_what_was_given_up(self, source: str) -> None:
+        """A person moves what ``clean_source`` has archived back to where it was, and removes what says that it was
+        archived."""
+
     def execute(self, job: Job, *, version: int) -> Iterator[str]:
         """What an engine does for a job, step by step; each row gets the code's ``version``.
 
@@ -202,6 +216,37 @@ class FilesOnPosix:
         shutil.rmtree(self._root / "lake")
         self._away.rename(self._root / "lake")
         return True
+
+    def save_table(self) -> bool:
+        if type(self).sink is not FilesOnPosix.sink:
+            return False
+        shutil.rmtree(self._saved, ignore_errors=True)
+        if (self._root / "lake").exists():
+            shutil.copytree(self._root / "lake", self._saved, symlinks=True)
+        return True
+
+    def restore_table(self) -> None:
+        shutil.rmtree(self._root / "lake", ignore_errors=True)
+        if self._saved.exists():
+            shutil.copytree(self._saved, self._root / "lake", symlinks=True)
+
+    @property
+    def _saved(self) -> Path:
+        return self._root / "lake that was saved"
+
+    def grow(self, source: str, ids: Sequence[int], row: int) -> bool:
+        if not self._file(source, ids).exists():
+            return False
+        with self._file(source, ids).open("a") as file:
+            file.write(json.dumps({"id": row}) + "\n")
+        return True
+
+    def bring_back_what_was_given_up(self, source: str) -> None:
+        for archive in self._root.glob(f"archive*/{source}"):
+            for path in sorted(archive.rglob("*.json")):
+                if not (self._landing(source) / path.name).exists():
+                    path.rename(self._landing(source) / path.name)
+        shutil.rmtree(self._landing(source) / ".microbatch_cleaned", ignore_errors=True)
 
     def execute(self, job: Job, *, version: int) -> Iterator[str]:
         yield "read"

@@ -168,6 +168,9 @@ class LateQueues(FilesOnPosix):
     def not_given_up(self, source: str) -> list[str]:
         return []
 
+    def grow(self, source: str, ids: Sequence[int], row: int) -> bool:
+        return False
+
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, FileSink, "sink"), (OpenSource, OpenQueue, "source"))
 

@@ -161,6 +161,15 @@ class OpenPostgres(OpenSink):
 
         return self._database.run(f"count batch {batch.key}", look)
 
+    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+        def look(connection: Connection) -> str | None:
+            records = self._records(connection)
+            if not records.are_there() or records.find(batch.key) is not None:
+                return None
+            return self._rows(connection).unrecorded(batch.key)
+
+        return self._database.run(f"count batch {batch.key}", look)
+
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         return self._bring_in(batch, epoch, replay=False)
 
@@ -267,6 +276,8 @@ class OpenPostgres(OpenSink):
                 return known
             touched.append(self._put_out(records, rows, batch, found, withdrawn=False))
             records.change(own)
+        elif (left := rows.unrecorded(batch.key)) is not None:
+            raise SinkError(f"{left} Nothing was published.")
         if records.was_withdrawn(batch.identity, own.epoch):
             raise AttemptFencedError(
                 f"batch {batch.key} was taken out of {self.location()} while attempt {own.epoch} was about to publish. "

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.runtime.copy_lines import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
-from airflow_provider_microbatch.sinks.postgres.names import BATCH, KEPT, LANE, TableName, listed, quoted
+from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
 if TYPE_CHECKING:
@@ -66,6 +66,19 @@ class Rows(ABC):
         found = execute(self.connection, of_batch, key.lane, key.id).fetchone()
         assert found is not None
         return int(found[0])
+
+    def unrecorded(self, key: BatchKey) -> str | None:
+        """Rows of a batch that is not on record, in words, with the ways on; None if there are none. Published again
+        they would be there twice."""
+        count = self.count(key)
+        if not count:
+            return None
+        return (
+            f"{self.place} has {count:,} rows of batch {key}, and {self.table.sibling(BATCHES)} has no row of it: "
+            "somebody has removed that, and made again the batch would be there twice. Bring it back from a backup; "
+            f"or take the rows out (DELETE FROM {self.place.text} WHERE {quoted(LANE)} = '{key.lane}' AND "
+            f"{quoted(BATCH)} = {key.id}), then clear the batch's task."
+        )
 
     def take_out(self, key: BatchKey) -> tuple[TableName, int] | None:
         """A batch's rows into a table of their own, and how many they were; None if there never was a row of any."""

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.execution.position import render, starts_of
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:
@@ -48,6 +48,7 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
         raise MaintenanceError(
             f"batch {key} is in {tables}, and neither is this checkpoint's: nobody knows which counts."
         )
+    check_stateless(checkpoint, recorded)
     manifest = found[0].manifest
     starts = starts_of(checkpoint.lane(key.lane), key.id, entry)
     others = [] if allow_skip else list(_differences(recorded, key, Ranges(starts, entry.ends), manifest))

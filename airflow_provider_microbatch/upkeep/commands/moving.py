@@ -116,8 +116,8 @@ class CopyTo(_OfAMove):
             if not target.put_if_absent(path, data):
                 raise MaintenanceError(f"{target.location}/{path} is there and is another one.")
             if is_over():
-                # It slept meanwhile: the place may be in use, and have removed what it has no use for any more.
-                target.delete_if(path, data)
+                if _came_late(store, target, path, data):
+                    target.delete_if(path, data)
                 return False
         for path in {*moving_files(target)}.difference(paths):
             # A plan that came late, and was taken back by who made it, may have been copied in between.
@@ -126,6 +126,16 @@ class CopyTo(_OfAMove):
                 target.delete_if(path, there)
                 is_same = False
         return is_same
+
+
+def _came_late(store: Store, target: Store, path: str, data: bytes) -> bool:
+    """Whether a file that was just copied is one too many: its process slept before the put, and the place may be in
+    use by now, and have removed what it has no use for. If it slept after the put, another has finished the copy with
+    this very file, and who goes on there needs it."""
+    if store.get(path) != data:
+        return True
+    opened_ms, written_ms = target.modified_ms(f"{_MAINTENANCE}/{ARRIVED}"), target.modified_ms(path)
+    return opened_ms is not None and written_ms is not None and written_ms > opened_ms
 
 
 @dataclass(frozen=True, kw_only=True)

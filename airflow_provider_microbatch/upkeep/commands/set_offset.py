@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
 from airflow_provider_microbatch.upkeep.commands.steps import Keep
 
 
@@ -43,9 +43,11 @@ def plan_set_offset(
             f"batch {position.batch_id} of lane {lane} is planned and not committed. Let the pipeline finish it, or "
             f"rewind to {position.batch_id - 1} first."
         )
-    opened = Recorded(checkpoint).source(source, lane=lane)
+    recorded = Recorded(checkpoint)
+    check_stateless(checkpoint, recorded)
+    opened = recorded.source(source, lane=lane)
     if opened is None:
-        known = ", ".join(Recorded(checkpoint).arguments().get("sources", {})) or "none"
+        known = ", ".join(recorded.arguments().get("sources", {})) or "none"
         raise MaintenanceError(f"the pipeline on record has no source {source!r}; it has {known}.")
     if offset is not None:
         opened.check_offset(offset)

@@ -355,3 +355,17 @@ def check_no_state(checkpoint: Checkpoint) -> None:
             f"{checkpoint.location} keeps state of its batches (stateful=True), which cannot be taken along. Nothing "
             "was done. Begin a checkpoint and a table of their own there, which read from the beginning."
         )
+
+
+def check_stateless(checkpoint: Checkpoint, recorded: Recorded) -> None:
+    """See that no batch keeps state before one is counted that no run makes: it would keep none, and the next one would
+    have nothing to go on from.
+
+    :raises MaintenanceError: if batches do, or are to.
+    """
+    if checkpoint.keeps_state or recorded.arguments().get("stateful"):
+        raise MaintenanceError(
+            f"the pipeline of {checkpoint.location} keeps state (stateful=True): a batch that no run has made keeps "
+            "none, and the next one would have nothing to go on from. Nothing was done. `microbatch rewind` goes back "
+            "with the state; to read from elsewhere, begin a checkpoint and a table of their own."
+        )

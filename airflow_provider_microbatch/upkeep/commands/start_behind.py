@@ -15,7 +15,7 @@ from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.position import Position, read_position
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
 
 _MOST_MISSING = 10_000
 """So many numbers in a row may be missing in a table at most, before one that it has: each gets entries in the logs."""
@@ -44,6 +44,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
             f"`microbatch rewind {checkpoint.location} --to {position.batch_id - 1}` first."
         )
     recorded = Recorded(checkpoint)
+    check_stateless(checkpoint, recorded)
     recorded.sinks()  # it takes all of them to know what the table holds
     held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
     if not held:

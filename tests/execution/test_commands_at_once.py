@@ -1,0 +1,80 @@
+"""A command, and at any change that it makes somebody else: the same command, typed by another who takes the first one
+for dead, or a run that had begun before. Nothing is lost or doubled, and there is a way on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from tests.execution.maintaining import at_change, expire_all
+from tests.execution.typed_commands import COMMANDS, Typed, checked, goes_on, is_sound, said, same
+from tests.execution.world import World
+
+
+def _the_same(given: Typed, world: World) -> None:
+    """The first one sleeps for so long that it counts as dead."""
+    expire_all(world.root)
+    said(given.words(world))
+
+
+def _the_same_while_it_is_alive(given: Typed, world: World) -> None:
+    said(given.words(world))
+
+
+def _a_run(given: Typed, world: World) -> None:
+    with suppress(MicroBatchError):
+        given.carried_on(world).run(50)
+
+
+def _two_runs_by_the_same(given: Typed, world: World) -> None:
+    """The command sleeps, another finishes it, and the pipeline goes on."""
+    _the_same(given, world)
+    expire_all(world.root)
+    for number in (50, 51):
+        with suppress(MicroBatchError):
+            given.carried_on(world).run(number)
+
+
+BESIDE: dict[str, Callable[[Typed, World], None]] = {
+    "the same": _the_same,
+    "the same while it is alive": _the_same_while_it_is_alive,
+    "a run": _a_run,
+    "the same, and runs": _two_runs_by_the_same,
+}
+NAMES = ("rewind", "set-offset back", "set-offset on", "rename-source", "start-behind", "adopt", "repair", "copy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("given", map(COMMANDS.__getitem__, NAMES), ids=NAMES)
+def test_whoever_comes_at_any_change_of_it_nothing_is_lost_or_doubled_and_there_is_a_way_on(
+    tmp_path: Path, given: Typed, beside: Callable[[Typed, World], None]
+) -> None:
+    original = given.prepared(tmp_path / "world")
+    shutil.copytree(tmp_path / "world", tmp_path / "kept", symlinks=True)
+    for moment in range(1, 400, 2):
+        shutil.rmtree(tmp_path / "world")
+        shutil.copytree(tmp_path / "kept", tmp_path / "world", symlinks=True)
+        world = same(original)
+        came = at_change(
+            moment,
+            lambda world=world: said(given.words(world)),  # type: ignore[misc]
+            lambda world=world: beside(given, world),  # type: ignore[misc]
+        )
+        try:
+            for _ in range(2):
+                checked(given, world)
+                current = goes_on(given, world)
+            is_sound(given, world, current)
+        except BaseException as error:
+            error.add_note(f"met at {moment}")
+            raise
+        if not came:
+            assert moment > 3, "it changes nothing"
+            return
+    raise AssertionError("it does not come to an end")

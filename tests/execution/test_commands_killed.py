@@ -1,0 +1,80 @@
+"""Whatever command a person types, its process may die at any change that it makes: nothing is lost or doubled then,
+and there is a way on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.execution.maintaining import expire_all, killed_at
+from tests.execution.typed_commands import COMMANDS, Typed, checked, goes_on, is_sound, said, same
+from tests.execution.world import World
+
+Afterwards = Callable[[Typed, World], World]
+
+
+def _again(given: Typed, world: World) -> World:
+    """The same is typed once more; where it was done, it says so, or finds nothing to do."""
+    is_done = given.is_done(world) and world.checkpoint.maintenance.unfinished() is None
+    status, text = said(given.words(world))
+    assert status == 0 or is_done, text
+    return goes_on(given, world)
+
+
+def _not_again(given: Typed, world: World) -> World:
+    """Nobody types it again: the pipeline goes on, or says what is to be typed."""
+    goes_on(given, world)
+    checked(given, world)
+    return goes_on(given, world)
+
+
+def _as_checked(given: Typed, world: World) -> World:
+    """Somebody does what ``check`` prints, before the pipeline goes on and after it."""
+    checked(given, world)
+    goes_on(given, world)
+    checked(given, world)
+    return goes_on(given, world)
+
+
+def _given_up(given: Typed, world: World) -> World:
+    """Somebody gives it up, and sees by ``check`` what is left of it."""
+    said(["repair", world.pipeline.checkpoint, "--give-up"])
+    return _as_checked(given, world)
+
+
+AFTERWARDS: dict[str, Afterwards] = {
+    "again": _again,
+    "not again": _not_again,
+    "as checked": _as_checked,
+    "given up": _given_up,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("afterwards", AFTERWARDS.values(), ids=AFTERWARDS)
+@pytest.mark.parametrize("given", COMMANDS.values(), ids=COMMANDS)
+def test_killed_at_any_change_nothing_is_lost_or_doubled_and_there_is_a_way_on(
+    tmp_path: Path, given: Typed, afterwards: Afterwards
+) -> None:
+    original = given.prepared(tmp_path / "world")
+    shutil.copytree(tmp_path / "world", tmp_path / "kept", symlinks=True)
+    for moment in range(1, 400, 2):
+        shutil.rmtree(tmp_path / "world")
+        shutil.copytree(tmp_path / "kept", tmp_path / "world", symlinks=True)
+        world = same(original)
+        killed = killed_at(moment, lambda world=world: said(given.words(world)), signs=False)  # type: ignore[misc]
+        expire_all(tmp_path)
+        # Whoever begins to import a checkpoint sees to it that it is there before the pipeline goes on.
+        is_nothing_there = given.words(world)[0] == "import" and not (world.root / "checkpoint" / "metadata").exists()
+        try:
+            is_sound(given, world, (_again if is_nothing_there else afterwards)(given, world))
+        except BaseException as error:
+            error.add_note(f"killed at {moment}")
+            raise
+        if not killed:
+            assert moment > 3, "it changes nothing"
+            return
+    raise AssertionError("it was killed each time")

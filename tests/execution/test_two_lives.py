@@ -1,0 +1,53 @@
+"""A checkpoint has had two lives: it was restored from a backup, went on, and was restored once more. Whatever is typed
+then, as it is printed, no row is in the table twice, and none is lost."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from tests.execution.maintaining import expire_all, rows
+from tests.execution.test_restored_under_commands import world as world
+from tests.execution.typed_commands import COMMANDS, checked, goes_on, is_sound, said
+from tests.execution.world import World
+
+
+@pytest.fixture
+def of_two_lives(world: World) -> World:
+    """Batches 4 and 5 of the first life are committed by the logs; the table has the second's batch 4, of both."""
+    checkpoint = world.root / "checkpoint"
+    for number in (4, 5):
+        world.land(number)
+        world.run(number)
+    world.expire_leases()
+    shutil.move(checkpoint, world.root / "first life")
+    shutil.copytree(world.root / "backup", checkpoint)
+    assert said(["rewind", str(checkpoint), "--to", "3", "--drop-output"])[0] == 0
+    world.run(6)
+    assert world.table()[4] == [4, 5]
+    shutil.rmtree(checkpoint)
+    shutil.move(world.root / "first life", checkpoint)
+    expire_all(world.root)
+    return world
+
+
+def test_a_batch_is_not_made_again_beside_the_one_that_has_its_rows(of_two_lives: World) -> None:
+    before = of_two_lives.table()
+    with pytest.raises(SinkError, match=r"place of batch 4 is one of another life.*`microbatch rewind \S+ --to 3 "):
+        of_two_lives.run(5, clear_number=1)
+    assert of_two_lives.table() == before
+    assert rows(of_two_lives) == list(range(6))
+
+
+def test_neither_does_check_say_that_its_task_is_to_be_cleared(of_two_lives: World) -> None:
+    status, text = said(["check", of_two_lives.pipeline.checkpoint, "--table"])
+    assert status == 1
+    assert "Clear task" not in text
+
+
+def test_what_check_prints_makes_it_whole(of_two_lives: World) -> None:
+    given = COMMANDS["rewind"]
+    checked(given, of_two_lives)
+    is_sound(given, of_two_lives, goes_on(given, of_two_lives))

@@ -1,0 +1,94 @@
+"""Mutations of what a person does after a command was killed, or a checkpoint restored: of what is printed, and what is
+refused."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+KILLED = "tests/execution/test_commands_killed.py"
+TWO_LIVES = "tests/execution/test_two_lives.py"
+LOST_ROWS = "tests/postgres/test_lost_rows.py"
+STATE = "tests/state/test_commands.py"
+
+MUTATIONS = [
+    Mutation(
+        name="an export that has finished what it had begun is planned again",
+        why="it is refused, since its copy is there: who types it again is told that it failed",
+        file="cli/maintaining.py",
+        old="    is_done = once and finished is not None and finished.command == command\n",
+        new="    is_done = False\n",
+        tests=(KILLED,),
+    ),
+    Mutation(
+        name="a copy that was killed is said to be finished by a repair",
+        why="it is refused, and who follows check stands where he was",
+        file="checkpoint/maintenance.py",
+        old="(--drop-output), or copies the checkpoint (copy, export, import), ",
+        new="(--drop-output), ",
+        tests=(KILLED,),
+    ),
+    Mutation(
+        name="a copy that slept removes what another has opened the new place with",
+        why="an entry of the log that the pipeline goes on from is gone",
+        file="upkeep/commands/moving.py",
+        old="                if _came_late(store, target, path, data):\n                    target",
+        new="                if True:\n                    target",
+        tests=("tests/execution/test_copy.py",),
+    ),
+    Mutation(
+        name="a batch is made again beside one of another life",
+        why="the rows of both are in the table twice",
+        file="execution/replay.py",
+        old="        check_of_this_life(checkpoint, sink, key)\n        ask_again(",
+        new="        ask_again(",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
+        name="check has what another life's batch may hold made again",
+        why="who follows it is refused, and does not know why",
+        file="upkeep/table_check.py",
+        old="        if other is not None:\n",
+        new="        if False:\n",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
+        name="check has a batch made again in whose place another life's is",
+        why="who follows it is refused",
+        file="upkeep/table_check.py",
+        old="    if isinstance(told, ForeignBatchError):\n",
+        new="    if False:\n",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
+        name="a batch is published beside its rows whose record was removed",
+        why="its rows are in the table twice",
+        file="sinks/postgres/open.py",
+        old="        elif (left := rows.unrecorded(batch.key)) is not None:\n",
+        new="        elif (left := None) is not None:\n",
+        tests=(LOST_ROWS,),
+    ),
+    Mutation(
+        name="a position is set where batches keep state",
+        why="the next batch has nothing to go on from",
+        file="upkeep/commands/set_offset.py",
+        old="    check_stateless(checkpoint, recorded)\n",
+        new="",
+        tests=(STATE,),
+    ),
+    Mutation(
+        name="a stateful checkpoint counts on behind a table",
+        why="the next batch has nothing to go on from",
+        file="upkeep/commands/start_behind.py",
+        old="    check_stateless(checkpoint, recorded)\n",
+        new="",
+        tests=(STATE,),
+    ),
+    Mutation(
+        name="a batch that was set by hand is said to be of before the state",
+        why="the way on that is named is a new table, where a rewind is enough",
+        file="execution/stateful.py",
+        old="    if state is None and is_position(before.entry):\n",
+        new="    if False:\n",
+        tests=(STATE,),
+    ),
+]

@@ -1,0 +1,159 @@
+"""Moves of a person who brings back what was lost: checkpoint and table, or the table alone, as they were once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from tests.simulator.commands import COMMANDS, command, rewind
+from tests.simulator.moves import move
+from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+
+def _first(world: World) -> Subject | None:
+    """The pipeline, if what it has can be saved and restored as a whole."""
+    subject = next(iter(world.subjects.values()))
+    may_be = (
+        len(world.subjects) == 1
+        and subject.kept is None
+        and not subject.is_away
+        and not subject.table_is_older
+        and subject.moves_to is None
+        and subject.options.plan == "live"
+        and subject.renamed is None
+        and subject.removed is None
+        and not any(run.interval for run in world.airflow.runs)
+        and subject.checkpoint().maintenance.unfinished() is None
+        and not any(process.name.startswith(COMMANDS) for process in world.processes.living())
+    )
+    return subject if may_be else None
+
+
+def stop_everybody(world: World) -> None:
+    """Nobody is at work any more, and whoever was counts as dead."""
+    for process in world.processes.living():
+        world.processes.kill(process)
+    world.now_ms += 2 * round(LEASE_SECONDS * 1000)
+
+
+@move("checkpoint and table are saved", weight=4)
+def saved(world: World) -> str | None:
+    subject = _first(world)
+    if subject is None or not subject.checkpoint().commit_log.ids() or not subject.system.save_table():
+        return None
+    stop_everybody(world)
+    subject.system.save_table()
+    subject.saved = Saved(
+        checkpoint=world.disk.below(subject.folder),
+        names={landing: tuple(names) for landing, names in subject.names.items()},
+        told={attempt: tuple(told) for attempt, told in world.told.items()},
+    )
+    return f"checkpoint and table of {subject.name} are saved, up to {subject.checkpoint().commit_log.latest_id()}"
+
+
+def _is_of_today(subject: Subject) -> bool:
+    """Whether what was saved knows the sources by the names that they have."""
+    return subject.saved is not None and all(
+        tuple(names) == subject.saved.names[landing] for landing, names in subject.names.items()
+    )
+
+
+@move("checkpoint and table are restored", weight=6)
+def restored(world: World) -> str | None:
+    """Both to the same older moment: what was read since is read again, also what ``clean_source`` has archived, once
+    a person has brought that back as the refusal says."""
+    subject = _first(world)
+    if subject is None or subject.saved is None or not _is_of_today(subject):
+        return None
+    before = subject.checkpoint().commit_log.latest_id()
+    stop_everybody(world)
+    for path in world.disk.below(subject.folder):
+        world.disk.remove(path)
+    for path, entry in subject.saved.checkpoint.items():
+        world.disk.put(path, entry)
+    subject.system.restore_table()
+    subject.backup, subject.jumps = {}, {}
+    world.told = {attempt: list(told) for attempt, told in subject.saved.told.items()}
+    _forget_clears(world, subject)
+    world.touched = True
+    after = subject.checkpoint().commit_log.latest_id()
+    return f"checkpoint and table of {subject.name} are restored, to {after} from {before}"
+
+
+def _forget_clears(world: World, subject: Subject) -> None:
+    """What runs have made since is not there any more; whoever wants it again clears them again."""
+    for run in world.airflow.runs:
+        if run.subject is subject:
+            run.wanted = 0
+
+
+@move("what was archived is brought back", weight=4)
+def brought_back(world: World) -> str | None:
+    subject = next(iter(world.subjects.values()))
+    if subject.kept is not None or not bring_back(world, subject):
+        return None
+    return f"what was archived of {subject.name} and no batch has read is brought back"
+
+
+def bring_back(world: World, subject: Subject) -> bool:
+    """Where a source says that files were archived for batches that the checkpoint does not know, a person does what it
+    says. False if none does."""
+    found = list(forgotten(subject))
+    for landing in found:
+        subject.system.bring_back_what_was_given_up(landing)
+    return bool(found)
+
+
+def forgotten(subject: Subject) -> Iterator[str]:
+    """Landing places of which more was given up than the checkpoint knows."""
+    if subject.renamed is not None or subject.moves_to is not None:
+        return  # nobody can ask yet
+    sources = subject.execution().planner.sources
+    for landing in subject.landings:
+        if landing != subject.removed and sources.open(subject.named(landing)).forgotten() is not None:
+            yield landing
+
+
+@move("the table is restored alone", weight=3)
+def table_restored(world: World) -> str | None:
+    """``check`` names what is missing, and a rewind runs it again."""
+    subject = _first(world)
+    if subject is None or not _is_of_today(subject) or subject.saved is None or subject.options.retained is not None:
+        return None
+    ids = subject.checkpoint().commit_log.ids()
+    if not ids or ids[0] != 0:
+        return None
+    stop_everybody(world)
+    subject.system.restore_table()
+    _forget_clears(world, subject)
+    subject.table_is_older, world.touched = True, True
+    run_again(world, subject)
+    return f"the table of {subject.name} is restored alone"
+
+
+def run_again(world: World, subject: Subject) -> None:
+    """Somebody has what is missing in the table run again."""
+    checkpoint, table = subject.checkpoint(), subject.table()
+    log = checkpoint.commit_log
+    missing = [
+        number
+        for number in log.ids()
+        if (commit := log.get(number)) is not None and not commit.set_aside and BatchKey(LIVE, number) not in table
+    ]
+    if missing:
+        command(world, subject, rewind(missing[0] - 1))
+    elif checkpoint.maintenance.unfinished() is None:
+        subject.table_is_older = False
+
+
+@move("what is missing in the table is run again", weight=6, always=True)
+def runs_again(world: World) -> str | None:
+    subject = next(iter(world.subjects.values()))
+    if not subject.table_is_older or subject.kept is not None:
+        return None
+    run_again(world, subject)
+    return f"what is missing in the table of {subject.name} is to run again"
