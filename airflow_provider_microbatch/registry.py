@@ -116,6 +116,7 @@ SINKS = Registry(
         "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
+        "with_dead_letters": Entry(f"{_PACKAGE}.sinks.dead_letters:WithDeadLetters"),
     },
 )
 CATALOGS = Registry(

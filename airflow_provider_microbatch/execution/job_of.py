@@ -39,7 +39,7 @@ def job_of(
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
     else:
-        reads, absent = sources.reads(planned.ranges)
+        reads, absent = sources.reads(planned.ranges, tell_refused=pipeline.sink.dead_letters is not None)
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     job = Job(
@@ -56,6 +56,7 @@ def job_of(
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
         identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
         streaming=streaming,
+        checks=pipeline.checks(),
     )
     if not pipeline.split_wise:
         return job

@@ -72,6 +72,11 @@ class Sink(Definition, ABC):
         return ()
 
     @property
+    def dead_letters(self) -> Sink | None:
+        """The one of its tables that has the rows which the others do not get; None if none does."""
+        return None
+
+    @property
     def tables(self) -> Sequence[Sink]:
         """The sinks of one table each that it consists of, in the order in which they are published."""
         return (self,)

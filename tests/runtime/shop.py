@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,19 @@ def pair(batch: Batch) -> DataFrame:
     """Of a flow: people with an order, or all of them if there is none."""
     people = batch.sources["people"]
     return people.join(batch.sources["kept"].select("id"), "id") if "kept" in batch.sources else people
+
+
+def only_ids(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id")
+
+
+def none_at_all(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id").limit(0)
+
+
+def with_changing_amounts(batch: Batch) -> DataFrame:
+    @F.udf("double")
+    def amount() -> float:
+        return random.random() - 0.5
+
+    return batch.sources["orders"].select("id", amount.asNondeterministic()().alias("amount"))
