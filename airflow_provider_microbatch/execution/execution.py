@@ -49,7 +49,6 @@ from airflow_provider_microbatch.execution.read_again import (
     say_what_changed,
     say_where_from,
 )
-from airflow_provider_microbatch.execution.refused import say_refused
 from airflow_provider_microbatch.execution.replay import (
     answer_replays,
     committer,
@@ -301,7 +300,6 @@ class Execution:
             read, learned = (told(self.checkpoint, staged.result, part) for part in ("read", "learned"))
             self.planner.sources.verify(planned.ranges, read=read, learned=learned)
             look_at_stage(self.checkpoint, self.planner.sources, planned, attempt, staged, first=published is None)
-            say_refused(key, staged.result)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):

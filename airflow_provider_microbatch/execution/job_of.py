@@ -6,6 +6,7 @@ import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.stateful import streaming_of
@@ -33,6 +34,7 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
+    check_not_taken(checkpoint, attempt)
     reads: dict[str, Read] = {}
     absent: dict[str, str] = {}
     streaming = None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +46,3 @@ def refused_in(result: Mapping[str, Any]) -> list[Refused]:
         if isinstance(what, str) and isinstance(sink, str) and isinstance(action, str) and type(rows) is int:
             found.append(Refused(what=what, sink=sink, action=action, rows=rows))
     return found
-
-
-def say_refused(key: BatchKey, result: Mapping[str, Any]) -> None:
-    """Say it in the task's log."""
-    for one in refused_in(result):
-        log.warning("Batch %s: %s", key, one)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.job import Job
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 UNPARSED, REFUSED = "unparsed", "refused"
 """Values of the column ``kind``: a record of a source that is no row of its schema; a row of the result."""
@@ -129,3 +130,25 @@ def _named(column: str) -> Column:
 
 def _quoted(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
+
+
+def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
+    """Read the dead letters of batches.
+
+    :param arguments: ``parts``: for each batch ``lane`` and ``batch_id``, and where its rows are: ``format``, ``base``,
+        ``paths`` and ``options``.
+    """
+    from pyspark.sql import functions as F
+
+    kinds = ", ".join(f"{name} {'timestamp' if name == 'read_at' else 'string'}" for name in COLUMNS)
+    frame: DataFrame = spark.createDataFrame([], kinds)
+    for part in arguments["parts"]:
+        if not part["paths"]:
+            continue
+        reader = spark.read.format(part["format"]).options(**part["options"]).option("basePath", part["base"])
+        # A letter that cannot be read must not be taken for one that says nothing.
+        reader = reader.option("mode", "FAILFAST").option("ignoreCorruptFiles", "false")
+        rows = reader.option("ignoreMissingFiles", "false").schema(f"{kinds}, lane string, batch_id bigint")
+        own = (F.col("lane") == part["lane"]) & (F.col("batch_id") == part["batch_id"])
+        frame = frame.unionByName(rows.load(list(part["paths"])).where(own).select(*COLUMNS))
+    return ReadResult(frame=frame, place="place")

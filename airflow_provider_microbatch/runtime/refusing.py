@@ -104,7 +104,7 @@ class Refusing:
         from pyspark.sql import functions as F
 
         for one in self._checks.forgotten_of(stage):
-            with self._naming_forgotten(one.number, stage):
+            with self._naming_forgotten(one.number, stage), _quiet():
                 _check(frame, one.condition)
             frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
         expected = self._checks.of(stage)
@@ -249,7 +249,8 @@ class Refusing:
             from pyspark.sql import functions as F
 
             try:
-                frame.select(F.expr(place)).schema  # noqa: B018
+                with _quiet():
+                    frame.select(F.expr(place)).schema  # noqa: B018
             except Exception:  # whatever Spark says of a column that is not there
                 return ""
         return place
@@ -341,6 +342,21 @@ def _counted_again(frame: DataFrame, names: list[str]) -> dict[str, int | None]:
 def _examples(frame: DataFrame, column: str) -> str:
     found = [letters.shape(row[0]) for row in frame.select(column).limit(EXAMPLES).collect()]
     return f"Of this form (x a letter, 9 a digit): {' | '.join(found)}. " if found else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark logs what Spark says of a query before anybody can catch it, with words of the query: of a condition that
+    is personal, or of a question whose answer may be no."""
+    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 def _condition_of(error: Exception) -> str:

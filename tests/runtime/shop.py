@@ -181,3 +181,11 @@ def with_changing_amounts(batch: Batch) -> DataFrame:
         return random.random() - 0.5
 
     return batch.sources["orders"].select("id", amount.asNondeterministic()().alias("amount"))
+
+
+def mends(batch: Batch) -> DataFrame:
+    """Of dead letters: numbers in words are read, and a sign is taken for a slip."""
+    letters = batch.sources["dead_letters"]
+    number = F.get_json_object("raw", "$.id")
+    mended = F.when(number == "three", F.lit(3)).when(number == "-2", F.lit(2)).otherwise(number.cast("long"))
+    return letters.select(mended.cast("long").alias("id"))
