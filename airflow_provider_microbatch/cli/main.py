@@ -21,6 +21,7 @@ from airflow_provider_microbatch.cli import (
     dead_letters,
     engine,
     export,
+    forget,
     import_,
     janitor,
     log,
@@ -41,6 +42,7 @@ COMMANDS = (
     show,
     peek,
     dead_letters,
+    forget,
     check,
     janitor,
     repair,
@@ -56,7 +58,7 @@ COMMANDS = (
     copy,
 )
 WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
-_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
+_WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy, forget)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 

@@ -6,6 +6,7 @@ import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.execution.forgetting import forgotten_of
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -14,7 +15,7 @@ from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Flow, Job, Read, Transform
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.manifest import RANGES
+from airflow_provider_microbatch.sinks.manifest import FORGOTTEN, RANGES
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def job_of(
         reads, absent = sources.reads(planned.ranges, tell_refused=pipeline.sink.dead_letters is not None)
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
+    forgotten = forgotten_of(checkpoint)
     job = Job(
         pipeline=pipeline.name,
         lane=attempt.key.lane,
@@ -56,9 +58,13 @@ def job_of(
         sources=reads,
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
-        identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
+        identity={
+            **planned.identity.to_dict(),
+            RANGES: sources.known_as(planned.ranges),
+            FORGOTTEN: [one.number for one in forgotten],
+        },
         streaming=streaming,
-        checks=pipeline.checks(),
+        checks=pipeline.checks(forgotten),
     )
     if not pipeline.split_wise:
         return job

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
+from airflow_provider_microbatch.execution.forgetting import check_left_out
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
@@ -84,9 +85,11 @@ def look_at_stage(
     of one level there.
 
     :param first: nothing of the batch is published.
+    :raises AttemptFencedError: if it holds what is to be forgotten.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: what was changed does not fit what was there when the batch was planned.
     """
+    check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))

@@ -46,7 +46,7 @@ class InlineEngine:
     :param refuse: by row of the result, ``drop`` or ``dead_letter``; None for one that the tables get. Of a job with
         dead letters these are the rows as they are.
 
-    ``rows_read`` counts the rows that were read, by all jobs.
+    ``rows_read`` counts the rows that were read, by all jobs. Of what is to be forgotten it knows ``id = 3``.
     """
 
     name = "inline"
@@ -110,6 +110,8 @@ class InlineEngine:
             rows = self.transform(sources)
         except Exception as error:
             raise BatchFailure("transform", str(error), traceback=f"Traceback: {error!r}") from error
+        forgotten = {int(one.condition.removeprefix("id = ")) for one in job.checks.forgotten} if job.checks else set()
+        rows = [row for row in rows if row.get("id") not in forgotten]
         verdicts = [self.refuse(row) for row in rows]
         letters = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict == DEAD_LETTER]
         rows = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict is None]
