@@ -1,4 +1,4 @@
-"""``microbatch forget``: have rows left out of all that is computed from now on, and see which batches may have them."""
+"""``microbatch forget``: have rows left out of all that is computed later, and see which batches may have them."""
 
 from __future__ import annotations
 
