@@ -171,8 +171,8 @@ def only_ids(batch: Batch) -> DataFrame:
     return batch.sources["orders"].select("id")
 
 
-def none_at_all(batch: Batch) -> DataFrame:
-    return batch.sources["orders"].select("id").limit(0)
+def the_first(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id").limit(1)
 
 
 def with_changing_amounts(batch: Batch) -> DataFrame:
