@@ -172,7 +172,7 @@ class Refusing:
         found = [
             letters.unparsed(one.frame, self._job, source=name, column=one.column, place=one.place)
             for name, one in self._unparsed.items()
-            if not all_read or one.counts.of(UNPARSED_ROWS) != 0
+            if not all_read or one.counts.get() is None or one.counts.of(UNPARSED_ROWS) != 0
         ]
         for stage, judged in self._judged.items():
             if judged.among(DEAD_LETTER):
