@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
@@ -85,6 +86,16 @@ def test_letters_are_run_again_once(tmp_path: Path, spark: Any, kind: str) -> No
     assert (str(again.key), again.rows_out, again.dead_letters) == ("dead-letters/1", 0, 1)
     assert world.ids() == [1, 2, 3, 5]
     assert is_clean(world)
+
+
+def test_letters_are_read_of_their_batch_where_a_table_has_merged_its_files(tmp_path: Path, spark: Any) -> None:
+    world = Letters(tmp_path, spark, DeltaSink(str(tmp_path / "letters")))
+    for number, line in enumerate(LINES[1:3]):
+        world.land_lines(str(number), line)
+        world.run(number, world.engine)
+    assert DeltaTable((tmp_path / "letters").as_uri()).optimize.compact()["numFilesRemoved"] == 2
+    assert world.replay(10) is not None
+    assert world.ids() == [2, 3]
 
 
 def test_a_batch_is_not_replayed_whose_letters_were(tmp_path: Path, spark: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import random
+import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -176,9 +177,15 @@ def the_first(batch: Batch) -> DataFrame:
 
 
 def with_changing_amounts(batch: Batch) -> DataFrame:
+    """The first ten rows that are computed are below zero, and none that is computed later."""
+    handle, path = tempfile.mkstemp()
+    os.close(handle)
+
     @F.udf("double")
     def amount() -> float:
-        return random.random() - 0.5
+        with Path(path).open("ab") as calls:
+            calls.write(b".")
+            return -1.0 if calls.tell() <= 10 else 1.0
 
     return batch.sources["orders"].select("id", amount.asNondeterministic()().alias("amount"))
 
