@@ -4,9 +4,11 @@ whatever dies when."""
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +25,7 @@ from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import expire
 from tests.execution.two_tables import dying, is_clean, read
-from tests.execution.world import World
+from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 VERDICTS = (None, "drop", "dead_letter")
@@ -67,6 +69,31 @@ def test_a_replay_replaces_the_dead_letters_too(tmp_path: Path) -> None:
     assert (world.rows("lake"), world.rows("letters")) == ([1, 2, 3], [])
     assert summarize(world.checkpoint, BatchKey("live", 0)).dead_letters == 0
     assert is_clean(world)
+
+
+def test_a_checkpoint_that_was_restored_takes_no_number_that_a_table_has(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    assert world.execution.plan(run_identity(0)) is not None
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+    attempt, real = world.staged(), FileSink.publish
+
+    def publish(sink: FileSink, *given: Any) -> object:
+        if sink.path.endswith("letters"):
+            raise Killed
+        return real(sink, *given)
+
+    with mock.patch.object(FileSink, "publish", publish), pytest.raises(Killed):
+        world.execution.publish(attempt)
+    shutil.rmtree(world.root / "letters" / "_staging")
+    shutil.rmtree(world.root / "checkpoint")
+    (world.root / "backup").rename(world.root / "checkpoint")
+    world.expire_leases()
+    world.run(0, refusing(), try_number=2)
+    assert (world.rows("lake"), world.rows("letters")) == ([3], [2])
+    commit = world.checkpoint.commit_log.get(0)
+    assert commit is not None
+    assert commit.epoch == 2
 
 
 @settings(max_examples=25, deadline=None)
