@@ -196,3 +196,7 @@ def mends(batch: Batch) -> DataFrame:
     number = F.get_json_object("raw", "$.id")
     mended = F.when(number == "three", F.lit(3)).when(number == "-2", F.lit(2)).otherwise(number.cast("long"))
     return letters.select(mended.cast("long").alias("id"))
+
+
+def only_some(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id", "amount")
