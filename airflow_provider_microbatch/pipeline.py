@@ -12,11 +12,14 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.definition import Definition, is_read_back
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.expectations import Expect, check_most, checked_expect, checks_of
 from airflow_provider_microbatch.flow import PipelineFlow, check_function
 from airflow_provider_microbatch.job_status import JobStatusHook
+from airflow_provider_microbatch.runtime.checks import Checks, Forgotten
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.dead_letters import LETTERS, with_letters
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.stores.location import open_store
@@ -55,6 +58,15 @@ def _of_several(sinks: Mapping[str, Sink], *, where: str) -> Sinks:
         raise DefinitionError(f"{where}: {error}") from error
 
 
+def _with_letters(sink: Sink, letters: object, *, where: str) -> Sink:
+    if not isinstance(letters, Sink):
+        raise DefinitionError(f"{where}: dead_letters is a {type(letters).__name__}, not a Sink.")
+    try:
+        return with_letters(sink, letters)
+    except DefinitionError as error:
+        raise DefinitionError(f"{where}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Pipeline(Definition):
     """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
@@ -66,6 +78,13 @@ class Pipeline(Definition):
     :param sink: where batches are published.
     :param sinks: in place of ``sink``, several by name: the transform returns a dict with a frame for each. They are
         published one by one in this order, and a batch is committed when all contain it.
+    :param expect: what becomes of rows of the result that do not meet a condition (SQL of Spark's), by the condition:
+        ``drop``, ``fail`` (the batch fails) or ``dead_letter``. A row of which it is null does not meet it. With
+        ``sinks`` one such dict for each, by name. ``docs/dead-letters.md``.
+    :param dead_letters: where rows go that an expectation sends there, or that do not parse; staged, published and
+        committed with the batch.
+    :param max_dead_letters: so many of them, or such a share of a batch's rows (``0.05``), let the batch fail that has
+        more.
     :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
         None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
         A pipeline of a job graph has a flow of several.
@@ -117,6 +136,9 @@ class Pipeline(Definition):
     sources: Mapping[str, Source]
     sink: Sink = _NONE
     sinks: InitVar[Mapping[str, Sink] | None] = None
+    expect: Expect = field(default_factory=dict)
+    dead_letters: InitVar[Sink | None] = None
+    max_dead_letters: float | None = None
     transform: str | PipelineFlow | None = None
     py_files: Sequence[str] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -136,7 +158,7 @@ class Pipeline(Definition):
     output_mode: str = "append"
     hooks: Sequence[JobStatusHook] = ()
 
-    def __post_init__(self, sinks: Mapping[str, Sink] | None) -> None:
+    def __post_init__(self, sinks: Mapping[str, Sink] | None, dead_letters: Sink | None) -> None:
         check_name(self.name, what="pipeline")
         where = f"pipeline {self.name!r}"
         if sinks is not None:
@@ -160,6 +182,12 @@ class Pipeline(Definition):
             raise DefinitionError(
                 f"{where}: sink is a {type(self.sink).__name__}, not a Sink. Several of them are sinks={{…}}."
             )
+        if dead_letters is not None:
+            object.__setattr__(self, "sink", _with_letters(self.sink, dead_letters, where=where))
+        has_letters = self.sink.dead_letters is not None
+        checked_expect(self.expect, sinks=self.sink.names, has_letters=has_letters, where=where)
+        check_most(self.max_dead_letters, has_letters=has_letters, where=where)
+        self._check_refusing(where)
         if isinstance(self.transform, PipelineFlow):
             self.transform.check(sources=self.sources, sinks=self.sink.names, where=where)
         elif self.transform is not None:
@@ -269,6 +297,29 @@ class Pipeline(Definition):
                     f"(clean_source), and source {left!r} ({self.sources[left].location()!r}) could read some of the "
                     "same later, or not at all. Let their paths have nothing in common, or clean up elsewhere."
                 )
+
+    def checks(self, forgotten: Sequence[Forgotten] = ()) -> Checks | None:
+        """Which rows are not to be in the tables, as a job says it; None if all are.
+
+        :param forgotten: what was asked to be erased.
+        """
+        letters = None if self.sink.dead_letters is None else LETTERS
+        expect = checked_expect(self.expect, sinks=self.sink.names, has_letters=letters is not None, where=self.name)
+        return checks_of(expect, letters=letters, most=self.max_dead_letters, forgotten=forgotten)
+
+    def _check_refusing(self, where: str) -> None:
+        if is_read_back() or not (self.expect or self.sink.dead_letters):
+            return
+        beside = {"stateful=True": self.stateful, "split_wise=True": self.split_wise}
+        for what, is_so in beside.items():
+            if is_so:
+                raise DefinitionError(
+                    f"{where}: expect and dead_letters do not go with {what} yet: a row that is refused is found by "
+                    "writing the batch's rows as a whole. Leave out one, or filter in the transform."
+                )
+        for name, source in self.sources.items() if self.sink.dead_letters is not None else ():
+            if (why := source.refuses_dead_letters) is not None:
+                raise DefinitionError(f"{where}: dead_letters gets what does not parse, and source {name!r} {why}.")
 
     def _check_stateful(self, where: str) -> None:
         if self.output_mode not in ("append", "update"):

@@ -105,6 +105,7 @@ SOURCES = Registry(
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
         "kinesis": Entry(f"{_PACKAGE}.sources.kinesis:KinesisSource", extra="kinesis"),
+        "dead_letters": Entry(f"{_PACKAGE}.execution.dead_letters:LettersSource"),
     },
 )
 SINKS = Registry(
@@ -116,6 +117,7 @@ SINKS = Registry(
         "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),
+        "with_dead_letters": Entry(f"{_PACKAGE}.sinks.dead_letters:WithDeadLetters"),
     },
 )
 CATALOGS = Registry(

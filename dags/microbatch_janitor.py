@@ -33,6 +33,7 @@ with DAG(
                 "orders_steps",
                 "orders_table",
                 "orders_delta",
+                "orders_checked",
                 "orders_iceberg",
                 "orders_once",
                 "orders_polled",

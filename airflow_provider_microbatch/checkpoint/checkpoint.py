@@ -6,6 +6,7 @@
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
 | ``microbatch/renamed/<n>``, ``microbatch/new/<name>`` | what a person has said about names of sources |
 | ``microbatch/sources/<name>/…`` | what a source keeps for itself |
+| ``microbatch/forgotten/<n>`` | what was asked to be erased, and is left out by whoever computes a batch |
 | ``microbatch/intervals/<lane>`` | data intervals that had their run |
 | ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
 | ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
@@ -48,6 +49,7 @@ from airflow_provider_microbatch.checkpoint.codec import (
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.forgotten import ForgottenRows
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
@@ -110,6 +112,7 @@ class Checkpoint:
         self.attempts = Attempts(store.scoped("attempts"))
         self.definitions = Definitions(store.scoped("microbatch/pipelines"))
         self.deliveries = Deliveries(store.scoped("hooks"))
+        self.forgotten = ForgottenRows(store.scoped("microbatch/forgotten"))
         self.horizons = Horizons(store.scoped("microbatch/retained"))
         self.leases = Leases(store.scoped("leases"))
         self.marks = Marks(store.scoped("marks"))

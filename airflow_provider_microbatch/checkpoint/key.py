@@ -12,6 +12,9 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 LIVE = "live"
 """The lane whose position moves with new data. Backfills have lanes of their own."""
 
+LETTERS = "dead-letters"
+"""The lane of batches that are made of dead letters of the others."""
+
 OF_INTERVAL = "interval-"
 """Begins the name of a lane that belongs to a data interval."""
 
@@ -50,9 +53,10 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def is_lane(name: str) -> bool:
-    """Whether a folder of this name is a lane's: there are no others than ``live`` and those of intervals, and whatever
-    else lies beside them is somebody's. So is a copy of a lane: what is in it would count as read twice."""
-    return name == LIVE or span_of(name) is not None
+    """Whether a folder of this name is a lane's: there are no others than ``live``, that of dead letters and those of
+    intervals, and whatever else lies beside them is somebody's. So is a copy of a lane: what is in it would count as
+    read twice."""
+    return name in (LIVE, LETTERS) or span_of(name) is not None
 
 
 def span_of(lane: str) -> tuple[int, int] | None:

@@ -26,6 +26,8 @@ _FIGURES = {
     "numOutputRows": 0,
     "numOutputFiles": 0,
     "numOutputBytes": 0,
+    "numDeadLetters": 0,
+    "numDroppedRows": 0,
 }
 """Of the runtime's result what is counted with: a figure (0), one for each name (1), or several for each (2)."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -13,7 +13,7 @@ from typing import TypeVar
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVersionError
 from airflow_provider_microbatch.stores import Store
 
@@ -115,6 +115,13 @@ class SourceNames:
     def is_new(self, name: str) -> bool:
         """Whether somebody has said that the source is really a new one."""
         return self._store.get(f"{NEW}/{name}") is not None
+
+    def add(self, name: str, *, by: str) -> None:
+        """Have it on record that the source is really a new one. Idempotent.
+
+        :param by: who says so.
+        """
+        self._store.put_if_absent(f"{NEW}/{name}", encode_record({"by": by}))
 
     def with_log(self) -> list[str]:
         """Sources, of v2, that have planned something."""

@@ -19,8 +19,10 @@ from airflow_provider_microbatch.cli import (
     check_source,
     class_archive,
     copy,
+    dead_letters,
     engine,
     export,
+    forget,
     import_,
     janitor,
     log,
@@ -42,6 +44,8 @@ COMMANDS = (
     show,
     peek,
     state,
+    dead_letters,
+    forget,
     check,
     janitor,
     repair,
@@ -57,7 +61,19 @@ COMMANDS = (
     copy,
 )
 WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
-_WHOLE_CHECKPOINT = (state, check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
+_WHOLE_CHECKPOINT = (
+    state,
+    check,
+    janitor,
+    repair,
+    rename_source,
+    add_source,
+    start_behind,
+    export,
+    import_,
+    copy,
+    forget,
+)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""
 

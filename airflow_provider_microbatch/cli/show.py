@@ -95,6 +95,7 @@ def _as_text(
                 "files out": "-" if summary.files_out is None else f"{summary.files_out:,}",
                 "bytes out": "-" if summary.bytes_out is None else f"{summary.bytes_out:,}",
                 "rows out": "-" if summary.rows_out is None else f"{summary.rows_out:,}",
+                **({"refused": "\n".join(map(str, summary.refused))} if summary.refused else {}),
                 "run": show_run(summary.run),
                 "planned by": show_run(summary.planned_by),
                 "DAG": summary.run.dag_id if summary.run else "-",

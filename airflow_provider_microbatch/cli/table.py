@@ -58,7 +58,7 @@ def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
         str(batch.epoch) if batch.epoch else "-",
         "; ".join(f"{name} {show_range(ends)}" for name, ends in batch.offsets.items()) or "-",
         show_splits(batch.read),
-        flow(sum(rows_in) if rows_in else None, batch.rows_out),
+        flow(sum(rows_in) if rows_in else None, batch.rows_out) + left_out(batch),
         "-" if batch.seconds is None else f"{batch.seconds:.1f}",
         show_run(batch.run),
     )
@@ -69,6 +69,12 @@ def flow(read: int | None, written: int | None) -> str:
     if read is None and written is None:
         return "-"
     return f"{'-' if read is None else format(read, ',')} → {'-' if written is None else format(written, ',')}"
+
+
+def left_out(batch: BatchSummary) -> str:
+    """What a batch read and did not write, as ``, 3 dead letters, 1 dropped``; nothing of none."""
+    told = {"dead letters": batch.dead_letters, "dropped": batch.rows_dropped}
+    return "".join(f", {count:,} {what}" for what, count in told.items() if count)
 
 
 def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:

@@ -176,7 +176,7 @@ def look(
         )
     if held is not None:
         raise BatchInProgressError(f"{held}. Nothing was done here; that run, or the next one, finishes the batch.")
-    is_of_several = bool(planner.sink.definition.names)
+    is_of_several = len(planner.sink.tables) > 1
     if request is None and not is_of_several:
         return found
     batch = expected(checkpoint, planned.identity)

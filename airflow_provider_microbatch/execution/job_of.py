@@ -6,6 +6,8 @@ import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.execution.forgetting import forgotten_of
+from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.stateful import streaming_of
@@ -13,7 +15,7 @@ from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.job import Flow, Job, Read, Transform
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.manifest import RANGES
+from airflow_provider_microbatch.sinks.manifest import FORGOTTEN, RANGES
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +35,17 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
+    check_not_taken(checkpoint, attempt)
     reads: dict[str, Read] = {}
     absent: dict[str, str] = {}
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
     else:
-        reads, absent = sources.reads(planned.ranges)
+        reads, absent = sources.reads(planned.ranges, tell_refused=pipeline.sink.dead_letters is not None)
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
+    forgotten = forgotten_of(checkpoint)
     job = Job(
         pipeline=pipeline.name,
         lane=attempt.key.lane,
@@ -54,8 +58,13 @@ def job_of(
         sources=reads,
         absent=absent,
         stages=sink.stages_by_name(attempt.batch, attempt.epoch),
-        identity={**planned.identity.to_dict(), RANGES: sources.known_as(planned.ranges)},
+        identity={
+            **planned.identity.to_dict(),
+            RANGES: sources.known_as(planned.ranges),
+            FORGOTTEN: [one.number for one in forgotten],
+        },
         streaming=streaming,
+        checks=pipeline.checks(forgotten),
     )
     if not pipeline.split_wise:
         return job

@@ -20,12 +20,14 @@ def attempt_label(key: BatchKey, epoch: int) -> str:
     return f"{batch_label(key)} · attempt {epoch}"
 
 
-def done_label(key: BatchKey, *, rows: int | None) -> str:
-    """``batch 5 · 1,000 rows``.
+def done_label(key: BatchKey, *, rows: int | None, letters: int = 0) -> str:
+    """``batch 5 · 1,000 rows``, and its dead letters if there are any.
 
     :param rows: published; None if that is not known.
+    :param letters: dead letters.
     """
-    return batch_label(key) if rows is None else f"{batch_label(key)} · {rows_label(rows)}"
+    told = "" if rows is None else f" · {rows_label(rows)}"
+    return f"{batch_label(key)}{told}{letters_label(letters)}"
 
 
 def aside_label(key: BatchKey) -> str:
@@ -36,6 +38,11 @@ def aside_label(key: BatchKey) -> str:
 def rows_label(count: int) -> str:
     """``1,000 rows``."""
     return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def letters_label(count: int) -> str:
+    """What a label says of dead letters, behind the rest: ``· 3 dead letters``; nothing of none."""
+    return f" · {count:,} dead letter{'' if count == 1 else 's'}" if count else ""
 
 
 def names_of(keys: Sequence[BatchKey]) -> str:

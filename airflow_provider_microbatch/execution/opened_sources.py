@@ -203,9 +203,10 @@ class OpenedSources:
             {name: start for name, (start, _) in planned.items()}, {name: end for name, (_, end) in planned.items()}
         )
 
-    def reads(self, ranges: Ranges) -> tuple[dict[str, Read], dict[str, str]]:
+    def reads(self, ranges: Ranges, *, tell_refused: bool = False) -> tuple[dict[str, Read], dict[str, str]]:
         """What the runtime has to read of each source; and for those that can have no frame, why.
 
+        :param tell_refused: the runtime is also told what does not parse.
         :raises SourceError: if a source that has rows in the ranges is none of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
@@ -219,7 +220,8 @@ class OpenedSources:
             if why is None:
                 words = source.in_words(*ranges.of(name))
                 amount = ", ".join(f"{count} {word}" for word, count in words.items())
-                reads[name] = replace(source.read(*ranges.of(name)), amount=amount)
+                read = source.read(*ranges.of(name))
+                reads[name] = replace(source.telling_refused(read) if tell_refused else read, amount=amount)
             else:
                 absent[name] = why
         return reads, absent

@@ -334,12 +334,12 @@ class Planner:
         return PlannedBatch(key=key, entry=entry, starts=ranges.starts, identity=batch)
 
     def _check_read_once(self, ranges: Ranges) -> None:
-        if ranges.late and self.sink.definition.names:
+        if ranges.late and len(self.sink.tables) > 1:
             # Each sink's frame is computed by a job of its own, and each would end where it comes to an end.
             raise SourceError(
                 f"source {', '.join(sorted(ranges.late))} has an end that is known only after reading, and pipeline "
-                f"{self.pipeline.name!r} has several sinks, for each of which it would be read once more. Nothing was "
-                "read. Give the pipeline one sink, and let another pipeline read that."
+                f"{self.pipeline.name!r} has several sinks (dead letters are one), for each of which it would be read "
+                "once more. Nothing was read. Give the pipeline one sink, and let another pipeline read that."
             )
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:

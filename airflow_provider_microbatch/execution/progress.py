@@ -18,6 +18,7 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) ->
     result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity", "warnings")}
     return {
         **result,
+        **({"forgotten": list(manifest.forgotten)} if manifest.forgotten else {}),
         "sources": dict(sources),
         "numOutputFiles": len(manifest.files),
         "numOutputBytes": sum(manifest.files.values()),

@@ -16,11 +16,13 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
+from airflow_provider_microbatch.execution.forgetting import check_left_out
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
+from airflow_provider_microbatch.execution.refused import refused_in
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
@@ -79,15 +81,20 @@ def look_at_stage(
     *,
     first: bool,
 ) -> None:
-    """Say the runtime's warnings as the task's own: what comes from Spark through a pipe is all of one level there.
+    """Say what was refused, and the runtime's warnings, as the task's own: what comes from Spark through a pipe is all
+    of one level there.
 
     :param first: nothing of the batch is published.
+    :raises AttemptFencedError: if it holds what is to be forgotten.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: what was changed does not fit what was there when the batch was planned.
     """
+    check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))
+    for refused in refused_in(staged.result):
+        log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, refused)
     empty = _empty(staged) if first else {}
     read = _read_as(checkpoint, attempt.key, attempt.epoch, sources.classes) if empty else {}
     changed = {name for name, now in read.items() if planned.entry.read_as.get(name, now) != now}

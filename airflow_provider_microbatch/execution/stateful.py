@@ -126,8 +126,8 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
     if state is None and is_position(load_batch(checkpoint, before).entry):
         back = command(checkpoint.lane(key.lane), f"rewind --to {before.id - 1}")
         raise CheckpointError(
-            f"batch {before} of {checkpoint.location} was set by hand, and keeps no state to go on from: {back} takes it "
-            "back."
+            f"batch {before} of {checkpoint.location} was set by hand, and keeps no state to go on from: {back} takes "
+            "it back."
         )
     if state is None:
         raise CheckpointError(

@@ -99,6 +99,8 @@ def _made_of(job: Job, attempt: Attempt, sink: OpenSink) -> str:
             "conf": dict(job.conf),
             "sink": sink.definition.to_dict(),
             "runtime": JOB_VERSION,
+            # What was forgotten since is in what was finished before.
+            **({} if job.checks is None else {"checks": dataclasses.asdict(job.checks)}),
         }
     )
 

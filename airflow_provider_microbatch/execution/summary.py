@@ -11,8 +11,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError
-from airflow_provider_microbatch.execution.labels import aside_label, done_label, names_of, rows_label
+from airflow_provider_microbatch.execution.labels import aside_label, done_label, letters_label, names_of, rows_label
 from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.execution.refused import Refused, refused_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,10 @@ class BatchSummary:
     :param rows_in: rows read, by source.
     :param rows_out: rows published, in all tables.
     :param rows_by_sink: of several sinks those of each, by name; empty for a single one.
+    :param dead_letters: rows that went to the dead letters; 0 for a pipeline without.
+    :param rows_dropped: rows that an expectation dropped.
+    :param refused: what refused them, with ``what``, ``sink``, ``action`` and ``rows``.
+    :param forgotten: numbers of the entries of ``microbatch forget`` whose rows it has left out.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
     :param files_out: data files published.
     :param bytes_out: bytes published.
@@ -47,6 +52,10 @@ class BatchSummary:
     rows_in: Mapping[str, int | None]
     rows_out: int | None
     rows_by_sink: Mapping[str, int | None]
+    dead_letters: int | None
+    rows_dropped: int | None
+    refused: Sequence[Refused]
+    forgotten: Sequence[int]
     read: Mapping[str, Mapping[str, int]]
     files_out: int | None
     bytes_out: int | None
@@ -61,7 +70,9 @@ class BatchSummary:
     @property
     def label(self) -> str:
         """A few words for a square in the grid."""
-        return aside_label(self.key) if self.state == "set_aside" else done_label(self.key, rows=self.rows_out)
+        if self.state == "set_aside":
+            return aside_label(self.key)
+        return done_label(self.key, rows=self.rows_out, letters=self.dead_letters or 0)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
@@ -90,7 +101,8 @@ class RunSummary:
         if len(self.batches) == 1:
             return self.batches[0].label
         rows = sum(batch.rows_out or 0 for batch in self.batches)
-        return f"{names_of([batch.key for batch in self.batches])} · {rows_label(rows)}"
+        letters = letters_label(sum(batch.dead_letters or 0 for batch in self.batches))
+        return f"{names_of([batch.key for batch in self.batches])} · {rows_label(rows)}{letters}"
 
     def to_dict(self) -> dict[str, Any]:
         """That of the last batch, with all keys as ``batches``."""
@@ -153,7 +165,11 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         offsets={name: {"start": starts.get(name), "end": offset} for name, offset in entry.ends.items()},
         rows_in=progress.get("numInputRows", {}),
         rows_out=progress.get("numOutputRows"),
-        rows_by_sink=progress.get("numOutputRowsBySink", {}),
+        rows_by_sink=_by_sink(progress),
+        dead_letters=progress.get("numDeadLetters", 0 if progress else None),
+        rows_dropped=progress.get("numDroppedRows", 0 if progress else None),
+        refused=refused_in(progress),
+        forgotten=_numbers(progress.get("forgotten")),
         read=progress.get("sources", {}),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
@@ -165,6 +181,16 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         complete=commit is not None and commit.complete,
         error=error,
     )
+
+
+def _numbers(told: object) -> list[int]:
+    return [number for number in told if type(number) is int] if isinstance(told, list) else []
+
+
+def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:
+    """Of several sinks; those of a single one, beside its dead letters, are all the rows that there are."""
+    found: Mapping[str, int | None] = progress.get("numOutputRowsBySink", {})
+    return {} if "" in found else found
 
 
 def _unended(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> tuple[str, str | None]:

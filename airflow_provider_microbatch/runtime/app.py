@@ -22,6 +22,7 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
+from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of
 from airflow_provider_microbatch.runtime.session import open_session, pin
 from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, run_query
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
@@ -122,8 +123,8 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
             batch = _batch(spark, job, frames)
             results = _transform(job, batch)
             _check_columns(job, results)
+            (frame,) = (Refusing(job).divide(name, found) for name, found in results.items())
         with watch.phase("query"):
-            (frame,) = results.values()
             state, another, figures = run_query(spark, job, frame, write)
     result: dict[str, Any] = {
         "batchId": job.batch_id,
@@ -154,26 +155,28 @@ def _run(
     """:param subtask: which one of a batch it is, whose manifest says so.
     :return: the result; of a subtask also the lines that name its files.
     """
-    watch, warnings = Stopwatch(), Warnings()
+    watch, warnings, refusing = Stopwatch(), Warnings(), Refusing(job)
     with watch.phase("total"):
         pin(spark, job.conf)
         with watch.phase("read"):
-            frames, counts, learned, told, ended = _read(spark, job, warnings)
+            frames, counts, learned, told, ended = _read(spark, job, warnings, refusing)
         batch = _batch(spark, job, frames)
         listings: dict[str, DataFrame | list[str] | None] = dict.fromkeys(job.stages)
         columns: list[list[str]] | None = None
         written: dict[str, int | None] = dict.fromkeys(job.stages, 0)
         if job.sources and not frames:
-            _check_nothing(job, job.stages, warnings)
+            _check_nothing(job, job.tables, warnings)
         else:
             with watch.phase("transform"):
                 results = _transform(job, batch)
                 returned = time.monotonic()
                 _check_columns(job, results)
-            _check_nothing(job, [name for name in job.stages if name not in results], warnings)
+                # All of them before the first is written: of a condition that is none nothing comes of the batch.
+                divided = {name: refusing.divide(name, frame) for name, frame in results.items()}
+            _check_nothing(job, [name for name in job.tables if name not in results], warnings)
             for count in counts.values():
                 count.spoil(since=returned)
-            for name, frame in results.items():
+            for name, frame in divided.items():
                 stage, rows_out = job.stages[name], RowCount()
                 with watch.phase("write"), failing_as("write", where=f"sink {name!r}" if name else ""):
                     log.info("writing the stage %s", stage.report)
@@ -183,7 +186,10 @@ def _run(
                         columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
                     for count in (rows_out, *counts.values()):
                         count.written(counted)
+                    refusing.written(name, counted)
                 written[name] = rows_out.get()
+            with watch.phase("write"), failing_as("write", where="the dead letters"):
+                listings |= _write_letters(job, refusing, all_read=job.transform is None)
         for name, tell in ended.items():
             with failing_as("read", where=f"source {name!r}"):
                 told[name] = {**told.get(name, {}), **tell()}
@@ -195,8 +201,9 @@ def _run(
             f"source {name}: {rows:,} of {rows_in[name]:,} rows have nothing in any column of its schema: does it fit "
             "the files (names, types, separator, header)?"
         )
-    known = [rows for rows in written.values() if rows is not None]
-    total = sum(known) if len(known) == len(written) else None
+    known = [written[name] for name in job.tables if written[name] is not None]
+    total = sum(rows or 0 for rows in known) if len(known) == len(job.tables) else None
+    written |= {name: refusing.rows for name in job.stages if name not in job.tables}
     result: dict[str, Any] = {
         "batchId": job.batch_id,
         "epoch": job.epoch,
@@ -211,6 +218,7 @@ def _run(
         "warnings": warnings.texts,
         "requiresAnotherBatch": batch.requires_another_batch,
         "sparkVersion": spark.version,
+        **refusing.figures(),
     }
     lines: list[str] = []
     if subtask is not None:
@@ -249,7 +257,7 @@ def _lines(listing: DataFrame | list[str] | None) -> list[str]:
 
 
 def _read(
-    spark: SparkSession, job: Job, warnings: Warnings
+    spark: SparkSession, job: Job, warnings: Warnings, refusing: Refusing
 ) -> tuple[Frames, dict[str, RowCount], dict[str, Any], dict[str, Any], dict[str, Callable[[], Mapping[str, Any]]]]:
     frames, counts, learned, told, ended = Frames(absent=job.absent), {}, {}, {}, {}
     for name, read in job.sources.items():
@@ -257,8 +265,11 @@ def _read(
             log.info("reading source %s%s", name, f", {read.amount}" if read.amount else "")
             found = _load(read.reader)(spark, read.arguments)
             if found.absent is None:
-                counts[name] = RowCount(found.columns)
-                frames[name] = counts[name].on(found.frame)
+                counts[name] = counts_of(found.columns, found.refused)
+                observed = counts[name].on(found.frame)
+                frames[name] = refusing.take_unparsed(
+                    name, observed, column=found.refused, place=found.place, counts=counts[name]
+                )
             else:
                 warnings.add(f"source {name}: {found.absent}")
                 frames.absent[name] = found.absent
@@ -269,6 +280,21 @@ def _read(
             if found.ended is not None:
                 ended[name] = found.ended
     return frames, counts, learned, told, ended
+
+
+def _write_letters(job: Job, refusing: Refusing, *, all_read: bool) -> dict[str, DataFrame | list[str] | None]:
+    """What the stage of the dead letters lists, by its name. Where there are none nothing is written, and no query run.
+
+    :param all_read: no transform has left rows of a source unread.
+    """
+    frame = refusing.letters(all_read=all_read)
+    if frame is None or job.checks is None or job.checks.letters is None:
+        return {}
+    stage = job.stages[job.checks.letters]
+    log.info("writing the dead letters %s", stage.report)
+    listing = _load(stage.writer)(frame, stage.arguments)
+    refusing.letters_written(frame)
+    return {job.checks.letters: listing}
 
 
 def _check_nothing(job: Job, names: Collection[str], warnings: Warnings) -> None:
@@ -295,7 +321,7 @@ def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
     stage whose sources have no frame."""
     if isinstance(job.transform, Flow):
         found = run_flow(job.transform, batch, _call_node)
-        return {name: found[name] for name in job.stages if name in found}
+        return {name: found[name] for name in job.tables if name in found}
     if job.transform is None:
         (source,) = (*job.sources, *job.absent)
         with failing_as("read"):
@@ -323,22 +349,22 @@ def _by_stage(job: Job, what: str, returned: object) -> Mapping[str, object]:
 
     :param what: the transform, for messages.
     """
-    if list(job.stages) == [""]:
+    if list(job.tables) == [""]:
         return {"": returned}
-    names = ", ".join(map(repr, job.stages))
+    names = ", ".join(map(repr, job.tables))
     if not isinstance(returned, Mapping):
         kind = f"{type(returned).__name__}, not a dict of DataFrames by the names of the sinks ({names})"
         raise BatchFailure("transform", f"{what} returned {kind}")
-    unknown = [name for name in returned if name not in job.stages]
+    unknown = [name for name in returned if name not in job.tables]
     if unknown:
         which = f"{', '.join(map(repr, unknown))}, which is no sink of this pipeline; its sinks are: {names}"
         raise BatchFailure("transform", f"{what} returned a frame for {which}")
-    missing = [name for name in job.stages if name not in returned]
+    missing = [name for name in job.tables if name not in returned]
     if missing:
         # Left out by mistake it would be a batch without rows there, for ever.
         which = f"{', '.join(map(repr, missing))}; return an empty one (frame.limit(0)) if there is nothing to write"
         raise BatchFailure("transform", f"{what} returned no frame for sink {which}")
-    return {name: returned[name] for name in job.stages}
+    return {name: returned[name] for name in job.tables}
 
 
 def _frame(value: object, what: str, name: str) -> DataFrame:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,12 @@ class RowCount:
     still read: Spark does not prune columns through an observation.
 
     :param columns: rows in which all of these are null are counted, too; none, none.
+    :param conditions: SQL by name; the rows of which it is true are counted, too.
     """
 
-    def __init__(self, columns: Sequence[str] = ()) -> None:
+    def __init__(self, columns: Sequence[str] = (), conditions: Mapping[str, str] | None = None) -> None:
         self._columns = columns
+        self._conditions = dict(conditions or {})
         self._name = f"rows-{uuid.uuid4()}"
         self._observation: Any = None
         self._metrics: dict[str, Any] = {}
@@ -45,6 +48,7 @@ class RowCount:
             names = ("`" + name.replace("`", "``") + "`" for name in self._columns)
             empty = reduce(lambda one, other: one & other, (F.col(name).isNull() for name in names))
             counted.append(F.count(F.when(empty, 1)).alias("empty"))
+        counted += [F.count(F.when(F.expr(sql), 1)).alias(name) for name, sql in self._conditions.items()]
         if "connect" in type(frame).__module__:
             # By name alone: its client raises if one Observation is found twice in a query, as in a join with itself.
             return frame.observe(self._name, *counted)
@@ -84,5 +88,12 @@ class RowCount:
         """How many of the rows of :meth:`get`, which is asked first, have nothing in any of the columns."""
         return int(self._metrics.get("empty") or 0)
 
+    def of(self, condition: str) -> int | None:
+        """How many of the rows of :meth:`get`, which is asked first, meet a condition; None if nobody knows."""
+        found = None if self._spoilt else self._metrics.get(condition)
+        return None if found is None else int(found)
+
     def _look(self) -> None:
-        self._metrics = self._observation.get
+        # Of a frame that Spark has found out to be empty before it ran there are no counts, and PySpark fails.
+        with suppress(Exception):
+            self._metrics = self._observation.get

@@ -21,6 +21,8 @@ _PARTITION_VALUE = re.compile(
     r"for partition column `(?P<column>.*?)`",
     re.DOTALL,
 )
+FILE = "_metadata.file_path"
+"""Spark's hidden column: the file that a row was read from."""
 _NO_LISTING_JOB = str(2**31 - 1)
 
 
@@ -35,6 +37,9 @@ class ReadResult:
     :param ended: called once the stage is written; what it returns is told too, such as where a range has ended that
         was read without an end.
     :param absent: why the range has no frame for a transform, for people: it holds nothing, and no schema is known.
+    :param refused: a column of the frame that holds the text of rows that do not parse, and is null in all others. Only
+        where dead letters are kept: they get these rows, and the transform gets neither them nor the column.
+    :param place: SQL that says where a row lies, such as its file; empty if nothing does.
     """
 
     frame: DataFrame
@@ -43,6 +48,8 @@ class ReadResult:
     columns: tuple[str, ...] = ()
     ended: Callable[[], Mapping[str, Any]] | None = None
     absent: str | None = None
+    refused: str = ""
+    place: str = ""
 
 
 @contextmanager
@@ -72,7 +79,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
         and ``base_path``, one set of partition columns a group), names of Hadoop's settings that are ``secrets``,
         ``left_out`` (planned files that were gone) and ``as_found`` (those that have changed since, as
-        they were found: path, size, mtime and, of an object, ETag).
+        they were found: path, size, mtime and, of an object, ETag), ``keeps_refused`` (whether rows that do not parse
+        are told).
     :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
         or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
         an inferred one without a column of the files' own would take all columns from every later batch.
@@ -87,14 +95,16 @@ def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     declared = _declared(arguments)
     pinned = _struct(arguments.get("partitions_json"))
     known = None if declared is None else _with_fields(declared, pinned)
+    refused = _corrupt_column(arguments) if arguments.get("keeps_refused") else ""
+    asked = known if known is None or not refused else _with_text(known, refused)
     frame: DataFrame | None = None
     for group in arguments["groups"]:
-        part = _read_group(spark, arguments, group, known)
+        part = _read_group(spark, arguments, group, asked)
         frame = part if frame is None else frame.unionByName(part, allowMissingColumns=True)
     if frame is None:
         if known is None:
             raise ValueError(f"source {arguments['name']!r}: no file to read and no schema. Give it a schema.")
-        return ReadResult(frame=spark.createDataFrame([], known), told=told(arguments))
+        return ReadResult(frame=spark.createDataFrame([], known), told=told(arguments), place=FILE)
     if known is None or declared is None:
         if _own_columns(arguments, frame.columns) or _hold_a_column(spark, arguments):
             return ReadResult(frame=frame, learned={"schema": frame.schema.json()}, told=told(arguments))
@@ -104,7 +114,7 @@ def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         )
         return ReadResult(frame=frame, told=told(arguments), absent=absent)
     found = frame.schema
-    added = [column for column in found.fields if column.name not in set(known.fieldNames())]
+    added = [column for column in found.fields if column.name not in {*known.fieldNames(), refused}]
     if added and pinned is not None:
         names = ", ".join(column.name for column in added)
         raise ValueError(
@@ -112,8 +122,12 @@ def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
             "Name them in the source's schema."
         )
     learned = {"partitions": type(found)(added).json()} if added else {}
-    ordered = _ordered(frame, [*known.fieldNames(), *(column.name for column in added)])
-    return ReadResult(frame=ordered, learned=learned, told=told(arguments), columns=_filled(arguments, known))
+    own = [*known.fieldNames(), *(column.name for column in added)]
+    ordered = _ordered(frame, own if not refused or refused in own else [*own, refused])
+    columns = _filled(arguments, known)
+    return ReadResult(
+        frame=ordered, learned=learned, told=told(arguments), columns=columns, refused=refused, place=FILE
+    )
 
 
 def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
@@ -158,14 +172,25 @@ def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]
 
 def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
     """Those that are neither of the folders nor where Spark puts the text that did not fit."""
-    given = {key.lower(): value for key, value in arguments["options"].items()}
-    other = {str(given.get("columnnameofcorruptrecord", "_corrupt_record"))}
+    other = {_corrupt_column(arguments)}
     for group in arguments["groups"]:
         if group["base_path"] is not None:
             parts = (part for path in group["paths"][:1] for part in path.removeprefix(group["base_path"]).split("/"))
             other.update(part.partition("=")[0] for part in parts if "=" in part)
     lowered = {name.lower() for name in other}
     return tuple(name for name in names if name.lower() not in lowered)
+
+
+def _corrupt_column(arguments: Mapping[str, Any]) -> str:
+    """Where Spark puts the text of a row that does not fit the schema, if the schema has that column."""
+    given = {key.lower(): value for key, value in arguments["options"].items()}
+    return str(given.get("columnnameofcorruptrecord", "_corrupt_record"))
+
+
+def _with_text(schema: StructType, column: str) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return _with_fields(schema, StructType([StructField(column, StringType())]))
 
 
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +219,10 @@ def _read_group(
         reader = reader.schema(schema)
     for key, value in arguments["options"].items():
         reader = reader.option(key, value)
+    if arguments.get("keeps_refused"):
+        # Named, as a session may be set to another; and a row is refused by all its columns, whichever are selected.
+        reader = reader.option("columnNameOfCorruptRecord", _corrupt_column(arguments)).option("mode", "PERMISSIVE")
+        reader = reader.option("columnPruning", "false")
     # A file that goes while it is read fails the attempt, and the next one plans without it or reads it in the archive.
     # Else Spark would leave it out without a word, whatever the session is set to.
     reader = reader.option("ignoreMissingFiles", "false")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.runtime.checks import Checks
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 
 JOB_VERSION = 5
@@ -188,6 +189,7 @@ class Job:
     :param identity: whose batch it is, as JSON values that the manifest repeats.
     :param subtasks: of a batch that is run split by split, in order; their output is what the only stage consists of.
     :param streaming: of a stateful pipeline, which has no sources but these streams.
+    :param checks: which rows are not to be in the tables; None if all are.
     """
 
     pipeline: str
@@ -204,6 +206,13 @@ class Job:
     identity: Mapping[str, Any] = field(default_factory=dict)
     subtasks: tuple[Subtask, ...] = ()
     streaming: Streaming | None = None
+    checks: Checks | None = None
+
+    @property
+    def tables(self) -> dict[str, Stage]:
+        """The stages that the transform returns the rows of: all but that of the dead letters."""
+        letters = None if self.checks is None else self.checks.letters
+        return {name: stage for name, stage in self.stages.items() if name != letters}
 
     @property
     def stage(self) -> Stage:
@@ -229,8 +238,9 @@ class Job:
     def to_json(self) -> str:
         """The job as a JSON text."""
         values = {"version": JOB_VERSION, **dataclasses.asdict(self)}
-        if self.streaming is None:
-            del values["streaming"]  # no other job says so: a warm engine of before runs it as ever
+        for name in ("streaming", "checks"):
+            if values[name] is None:
+                del values[name]  # no other job says so: a warm engine of before runs it as ever
         return json.dumps(values, ensure_ascii=False)
 
     @classmethod
@@ -249,9 +259,10 @@ class Job:
         transform, sources, stages, subtasks = (
             data.pop(name) for name in ("transform", "sources", "stages", "subtasks")
         )
-        streaming = data.pop("streaming", None)
+        streaming, checks = data.pop("streaming", None), data.pop("checks", None)
         return cls(
             **data,
+            checks=Checks.from_values(checks) if checks else None,
             streaming=Streaming.from_values(streaming) if streaming else None,
             sources={name: _read(read) for name, read in sources.items()},
             stages={name: _stage(stage) for name, stage in stages.items()},

@@ -34,7 +34,9 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     if not frames:
         schema = _COLUMNS + (_HEADERS if arguments["headers"] else "")
         return ReadResult(frame=spark.createDataFrame([], schema), told=told)
-    return ReadResult(frame=reduce(lambda one, other: one.unionByName(other), frames), told=told)
+    # For dead letters, as long as the transform keeps these columns.
+    place = "concat(topic, '/', partition, ' at ', `offset`)"
+    return ReadResult(frame=reduce(lambda one, other: one.unionByName(other), frames), told=told, place=place)
 
 
 def _layer(

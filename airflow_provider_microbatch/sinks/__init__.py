@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +25,16 @@ from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
 
-__all__ = ["ExpectedBatch", "Manifest", "OpenSink", "SelfContained", "Sink", "SinkContext", "SubtaskStages"]
+__all__ = [
+    "ExpectedBatch",
+    "Manifest",
+    "OpenSink",
+    "PublishedRows",
+    "SelfContained",
+    "Sink",
+    "SinkContext",
+    "SubtaskStages",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +50,23 @@ class SinkContext:
     clock_ms: Callable[[], int] = now_ms
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRows:
+    """Files that hold the rows of a batch, which has the columns ``lane`` and ``batch_id``; rows of others may be there
+    too.
+
+    :param format: of the files.
+    :param base: the table's folder, in Spark's form: folders below it have values of columns.
+    :param paths: files or folders, in Spark's form.
+    :param options: of Spark's reader.
+    """
+
+    format: str
+    base: str
+    paths: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Sink(Definition, ABC):
@@ -70,6 +96,11 @@ class Sink(Definition, ABC):
         """Names under which a transform returns what is written, in the order in which it is published; empty for a
         sink that takes the one frame that there is."""
         return ()
+
+    @property
+    def dead_letters(self) -> Sink | None:
+        """The one of its tables that has the rows which the others do not get; None if none does."""
+        return None
 
     @property
     def tables(self) -> Sequence[Sink]:
@@ -281,6 +312,16 @@ class OpenSink(ABC):
         :raises SinkError: if the sink cannot list them, or is away.
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        """How Spark reads the rows that a batch has in the table, for who reads them batch by batch: dead letters.
+
+        :raises SinkError: if the batch is not in, or the sink's batches cannot be read one by one.
+        """
+        raise SinkError(
+            f"{type(self).__name__} does not tell which rows of {self.location()} are a batch's. Use a FileSink or a "
+            "DeltaSink for dead letters that are to be replayed."
+        )
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         """How what is published differs from what :meth:`contains` has told of it, in words: files that are missing,

@@ -12,6 +12,9 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 
+FORGOTTEN = "forgotten"
+"""Where a manifest's identity tells which entries of what was asked to be erased the output has left out."""
+
 RANGES = "ranges"
 """Where a manifest's identity tells, by source, of what data the output was made."""
 
@@ -41,6 +44,13 @@ class Manifest:
         ranges = told.get(RANGES) if isinstance(told, Mapping) else None
         found = ranges.items() if isinstance(ranges, Mapping) else ()
         return {str(name): known for name, known in found if isinstance(known, str)}
+
+    @property
+    def forgotten(self) -> tuple[int, ...]:
+        """Numbers of the entries whose rows it has left out."""
+        told = self.result.get("identity")
+        found = told.get(FORGOTTEN) if isinstance(told, Mapping) else None
+        return tuple(number for number in found if type(number) is int) if isinstance(found, list) else ()
 
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
         """Whether it is that attempt's."""

@@ -28,6 +28,27 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink,
 from airflow_provider_microbatch.sinks.overlap import first_overlap
 
 
+def check_sinks(sinks: Mapping[str, Sink], *, unnamed: bool = False) -> None:
+    """See that each is a sink of one table, of its own.
+
+    :param unnamed: one of them is a pipeline's only sink, by the empty name.
+    :raises DefinitionError: if not.
+    """
+    for name, sink in sinks.items():
+        if name or not unnamed:
+            check_name(name, what="sink")
+        if not isinstance(sink, Sink) or len(sink.tables) > 1:
+            raise DefinitionError(f"sink {name!r} is a {type(sink).__name__}, not a sink of one table.")
+    overlap = None if is_read_back() else first_overlap(sinks)
+    if overlap is not None:
+        one, other = (sinks[name].location() for name in overlap)
+        first, second = (repr(name) if name else "sink=…" for name in overlap)
+        raise DefinitionError(
+            f"sinks {first} and {second} write to one table, or one within the other's: {one!r} and {other!r}. "
+            "Give each a table of its own; rows for one table are one frame (union)."
+        )
+
+
 @dataclass(frozen=True)
 class Sinks(Sink):
     """What ``Pipeline(sinks={…})`` makes of its sinks.
@@ -41,18 +62,7 @@ class Sinks(Sink):
     def __post_init__(self) -> None:
         if not isinstance(self.sinks, Mapping) or len(self.sinks) < 2:
             raise DefinitionError("sinks must be a dict of at least two names and sinks; a single one is sink=….")
-        for name, sink in self.sinks.items():
-            check_name(name, what="sink")
-            if not isinstance(sink, Sink) or sink.names:
-                raise DefinitionError(f"sink {name!r} is a {type(sink).__name__}, not a sink of one table.")
-        overlap = None if is_read_back() else first_overlap(self.sinks)
-        if overlap is not None:
-            name, second = overlap
-            one, other = self.sinks[name].location(), self.sinks[second].location()
-            raise DefinitionError(
-                f"sinks {name!r} and {second!r} write to one table, or one within the other's: {one!r} and {other!r}. "
-                "Give each a table of its own; rows for one table are one frame (union)."
-            )
+        check_sinks(self.sinks)
 
     def open(self, context: SinkContext) -> OpenSink:
         return OpenSinks(self, {name: sink.open(context) for name, sink in self.sinks.items()})
@@ -61,7 +71,7 @@ class Sinks(Sink):
         return " and ".join(sink.location() for sink in self.sinks.values())
 
     def of_pipeline(self, pipeline: str) -> Sinks:
-        return Sinks({name: sink.of_pipeline(pipeline) for name, sink in self.sinks.items()})
+        return replace(self, sinks={name: sink.of_pipeline(pipeline) for name, sink in self.sinks.items()})
 
     def hooks(self) -> Sequence[Definition]:
         return tuple(hook for sink in self.sinks.values() for hook in sink.hooks())

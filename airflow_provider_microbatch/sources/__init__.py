@@ -141,6 +141,12 @@ class Source(Definition, ABC):
         return "it has no form that Spark's streaming engine reads a planned range by"
 
     @property
+    def refuses_dead_letters(self) -> str | None:
+        """Why a pipeline that keeps dead letters cannot have the source, in words that follow its name; None if it
+        can."""
+        return None
+
+    @property
     def gives_up(self) -> bool:
         """Whether what is committed may be gone from the source afterwards."""
         return False
@@ -234,6 +240,11 @@ class OpenSource(ABC):
 
         :raises SourceChangedError: if what was planned is no longer there as it was.
         """
+
+    def telling_refused(self, read: Read) -> Read:
+        """A read of :meth:`read`, of which the runtime is also told what does not parse (``refused`` of its result),
+        for dead letters. By default nothing is: each row parses, or fails the batch."""
+        return read
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream:
         """How Spark's streaming engine reads ``(start, end]``: what its own source would have in a checkpoint. Asked

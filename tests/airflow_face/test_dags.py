@@ -25,6 +25,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_table",
         "shop_job",
         "orders_delta",
+        "orders_checked",
         "orders_iceberg",
         "orders_once",
         "orders_polled",

@@ -125,7 +125,7 @@ MUTATIONS = [
         name="a late range is read once for each of several sinks",
         why="tables have different rows of one batch",
         file="execution/plan.py",
-        old="        if ranges.late and self.sink.definition.names:",
+        old="        if ranges.late and len(self.sink.tables) > 1:",
         new="        if False:",
         tests=(CHANGES,),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,37 @@ def pair(batch: Batch) -> DataFrame:
     """Of a flow: people with an order, or all of them if there is none."""
     people = batch.sources["people"]
     return people.join(batch.sources["kept"].select("id"), "id") if "kept" in batch.sources else people
+
+
+def only_ids(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id")
+
+
+def the_first(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id").limit(1)
+
+
+def with_changing_amounts(batch: Batch) -> DataFrame:
+    """The first ten rows that are computed are below zero, and none that is computed later."""
+    handle, path = tempfile.mkstemp()
+    os.close(handle)
+
+    @F.udf("double")
+    def amount() -> float:
+        with Path(path).open("ab") as calls:
+            calls.write(b".")
+            return -1.0 if calls.tell() <= 10 else 1.0
+
+    return batch.sources["orders"].select("id", amount.asNondeterministic()().alias("amount"))
+
+
+def mends(batch: Batch) -> DataFrame:
+    """Of dead letters: numbers in words are read, and a sign is taken for a slip."""
+    letters = batch.sources["dead_letters"]
+    number = F.get_json_object("raw", "$.id")
+    mended = F.when(number == "three", F.lit(3)).when(number == "-2", F.lit(2)).otherwise(number.cast("long"))
+    return letters.select(mended.cast("long").alias("id"))
+
+
+def only_some(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select("id", "amount")

@@ -18,6 +18,7 @@ from acme_microbatch.counter_reader import numbers
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
+from airflow_provider_microbatch.runtime.checks import DEAD_LETTER, DROP
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Subtask
@@ -42,8 +43,10 @@ class InlineEngine:
     :param after_stage: called with the job when the stage is complete; raise here to crash between stage and publish.
     :param before_subtask: called with each subtask before it is run; raise here to crash between two.
     :param told: what the runtime tells beside, in its result.
+    :param refuse: by row of the result, ``drop`` or ``dead_letter``; None for one that the tables get. Of a job with
+        dead letters these are the rows as they are.
 
-    ``rows_read`` counts the rows that were read, by all jobs.
+    ``rows_read`` counts the rows that were read, by all jobs. Of what is to be forgotten it knows ``id = 3``.
     """
 
     name = "inline"
@@ -56,11 +59,13 @@ class InlineEngine:
         after_stage: Callable[[Job], None] = lambda job: None,
         before_subtask: Callable[[Subtask], None] = lambda subtask: None,
         told: Mapping[str, Any] | None = None,
+        refuse: Callable[[Mapping[str, Any]], str | None] = lambda row: None,
     ) -> None:
         self.transform = transform or (lambda sources: [row for rows in sources.values() for row in rows])
         self.before_stage = before_stage
         self.after_stage = after_stage
         self.before_subtask = before_subtask
+        self.refuse = refuse
         self.rows_read = 0
         self.told = dict(told or {})
         self.jobs: list[Job] = []
@@ -105,19 +110,29 @@ class InlineEngine:
             rows = self.transform(sources)
         except Exception as error:
             raise BatchFailure("transform", str(error), traceback=f"Traceback: {error!r}") from error
+        forgotten = {int(one.condition.removeprefix("id = ")) for one in job.checks.forgotten} if job.checks else set()
+        rows = [row for row in rows if row.get("id") not in forgotten]
+        verdicts = [self.refuse(row) for row in rows]
+        letters = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict == DEAD_LETTER]
+        rows = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict is None]
         part = "part-0" if subtask is None else f"part-{subtask.name}-{job.epoch}"
         listed = {
             local(stage.arguments["path"]): write_part(
-                local(stage.arguments["path"]), stage.writer, stage.arguments, part, rows
+                local(stage.arguments["path"]),
+                stage.writer,
+                stage.arguments,
+                part,
+                rows if name in job.tables else letters,
             )
-            for stage in job.stages.values()
+            for name, stage in job.stages.items()
         }
         counted = {name: len(found) for name, found in sources.items()}
         self.rows_read += sum(counted.values())
         result = {
             "numInputRows": counted,
-            "numOutputRows": len(rows) * len(listed),
-            **({"numOutputRowsBySink": dict.fromkeys(job.stages, len(rows))} if len(listed) > 1 else {}),
+            "numOutputRows": len(rows) * len(job.tables),
+            **({"numDeadLetters": len(letters), "numDroppedRows": verdicts.count(DROP)} if job.checks else {}),
+            **({"numOutputRowsBySink": dict.fromkeys(job.stages, len(rows))} if len(job.tables) > 1 else {}),
             "durationMs": {"total": 1},
             "batchId": job.batch_id,
             "epoch": job.epoch,

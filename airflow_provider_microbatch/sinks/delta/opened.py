@@ -9,12 +9,12 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published
@@ -73,6 +73,18 @@ class OpenDelta(OpenPlaced):
                     self._log.sync(since_ns=0)
                     return True
         raise self._outrun(key)
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        with reporting("read", batch.key):
+            snapshot = self._log.open()
+            if snapshot is None or self._published(snapshot, batch) is None:
+                raise SinkError(f"batch {batch.key} is not in the Delta table {self._root}.")
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+            # Of a file with a deletion vector rows would come back that somebody has deleted.
+            protocol.check_may_remove(snapshot, where=self._where)
+            base = f"file://{self._root}"
+            paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
+        return PublishedRows(format="parquet", base=base, paths=paths)
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, DeltaSink) and self._folder.is_table_of(before.folder, tables)

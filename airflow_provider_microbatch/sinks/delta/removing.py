@@ -99,6 +99,11 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
     return found
 
 
+def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
+    """Files that may have rows of the batch, below the table's folder."""
+    return sorted(unquote(file["path"]) for file in _candidates(snapshot, key))
+
+
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, by what the log says of them."""
     import pyarrow as pa

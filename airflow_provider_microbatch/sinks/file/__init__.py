@@ -38,7 +38,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SelfContained, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, SelfContained, Sink
 from airflow_provider_microbatch.sinks.file.arguments import (
     RESERVED_COLUMNS,
     check_options,
@@ -218,6 +218,19 @@ class FileSink(SelfContained):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
         return sorted(int(text) for text in ids if text.isascii() and text.isdecimal() and str(int(text)) == text)
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        found = self.contains(batch)
+        if found is None:
+            raise SinkError(f"batch {batch.key} is not in {self.location()}.")
+        # A batch without rows has no file, and Spark could tell no format of its folder.
+        folder = f"file://{self._target_path(batch.key)}"
+        return PublishedRows(
+            format=self.format,
+            base=f"file://{self.root}",
+            paths=tuple(f"{folder}/{file}" for file in sorted(found.files)),
+            options=dict(self.options),
+        )
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         with reporting("look at", batch.key):

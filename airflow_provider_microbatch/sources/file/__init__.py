@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.file.place import Place
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
+PARSED = ("json", "csv")
+"""Of those, what is text: a record may be no row of the schema, and Spark tells which."""
 
 _PLANNED_HERE = {
     "path": "path",
@@ -172,6 +174,19 @@ class FileSource(Source):
             return "clean_source takes files away from where its stream looks. Leave clean_source out"
         if is_object(self.path):
             return "a stream of objects is not built yet. Use a path of a file system"
+        return None
+
+    @property
+    def refuses_dead_letters(self) -> str | None:
+        """What does not parse is only told of a schema that is known; and a reader that is told to drop it, or to fail,
+        leaves nothing for dead letters."""
+        if self.format not in PARSED:
+            return None
+        if self.schema is None:
+            return "infers its columns from whatever is in its files. Give it schema='id long, …'"
+        mode = {key.lower(): value for key, value in self.options.items()}.get("mode", "PERMISSIVE")
+        if str(mode).upper() != "PERMISSIVE":
+            return f"has mode={mode!r}, which leaves nothing for them. Leave out the option"
         return None
 
     @property

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChan
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
-from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file import PARSED, FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
 from airflow_provider_microbatch.sources.file.candidates import Candidates
 from airflow_provider_microbatch.sources.file.clean import Cleaner
@@ -144,6 +144,11 @@ class OpenFileSource(OpenSource):
         """Paths grouped by their partition columns, and the schema as far as it is known."""
         files = self._usable(start, end)
         return self._reads.of(files, left_out=self._left_out(start, end, files))
+
+    def telling_refused(self, read: Read) -> Read:
+        if self._source.format not in PARSED:
+            return read
+        return replace(read, arguments={**read.arguments, "keeps_refused": True})
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Its files, as they were planned: log ids are another log's in another checkpoint."""

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
@@ -268,8 +268,8 @@ class Recorded:
     def source(self, name: str, *, lane: str) -> OpenSource | None:
         """The source beside the checkpoint, as the lane reads it; None if the newest attempt on record had none of that
         name."""
-        known = {self._checkpoint.names.of(one): found for one, found in self.arguments().get("sources", {}).items()}
-        recorded = known.get(name)
+        sources = self.arguments(of_letters=lane == LETTERS).get("sources", {}).items()
+        recorded = {self._checkpoint.names.of(one): found for one, found in sources}.get(name)
         if recorded is None:
             return None
         defined = {name: Source.from_dict(recorded)}
@@ -279,10 +279,14 @@ class Recorded:
         """Names of the pipeline's sources, as they are called now."""
         return [self._checkpoint.names.of(name) for name in self.arguments().get("sources", {})]
 
-    def arguments(self) -> Mapping[str, Any]:
-        """Arguments of the pipeline as the newest attempt that can be read ran it; empty if there is none."""
+    def arguments(self, *, of_letters: bool = False) -> Mapping[str, Any]:
+        """Arguments of the pipeline as the newest attempt that can be read ran it; empty if there is none.
+
+        :param of_letters: of the pipeline that runs its dead letters again, which has these as its source.
+        """
         attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
-        for lane in sorted(attempts.epochs.lanes(), key=lambda name: name != LIVE):
+        lanes = (lane for lane in attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
+        for lane in sorted(lanes, key=lambda name: name != LIVE):
             for number in reversed(attempts.epochs.ids(lane)):
                 key = BatchKey(lane, number)
                 for epoch in reversed(attempts.epochs.all(key)):

@@ -1,0 +1,98 @@
+"""What was asked to be erased: conditions that whoever computes a batch leaves out. They name people, so nobody shows
+them in a log or an error; entries are as private as the rest of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import is_whole
+from airflow_provider_microbatch.checkpoint.log import numbers
+from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.stores import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetting:
+    """What a person has asked for.
+
+    :param number: of the entry; entries are in order.
+    :param condition: SQL of Spark's; a row of which it is true is left out. Empty for an entry that lifts another.
+    :param sinks: names of the sinks whose rows it is about; empty for all.
+    :param lifts: the number of the entry that no longer counts from now on; None for a condition.
+    :param by: who asked.
+    :param at_ms: when; milliseconds since the epoch, UTC.
+    """
+
+    number: int
+    condition: str
+    sinks: tuple[str, ...]
+    lifts: int | None
+    by: str
+    at_ms: int
+
+
+class ForgottenRows:
+    """Files ``<n>``, put if absent, never changed and never removed.
+
+    :param store: scoped to ``microbatch/forgotten``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def all(self) -> list[Forgetting]:
+        """All entries, in order.
+
+        :raises CorruptEntryError: if one cannot be read: nobody can say then what is to be left out.
+        """
+        return [self._entry(number) for number in sorted(numbers(self._store.list("")))]
+
+    def active(self) -> list[Forgetting]:
+        """Those that count: conditions that no later entry lifts. Raises as :meth:`all` does."""
+        found = self.all()
+        lifted = {one.lifts for one in found if one.lifts is not None}
+        return [one for one in found if one.lifts is None and one.number not in lifted]
+
+    def add(self, condition: str, *, sinks: tuple[str, ...], by: str, at_ms: int) -> Forgetting:
+        """Have a condition on record. Durable on return."""
+        return self._add({"condition": condition, "sinks": list(sinks), "lifts": None, "by": by, "at_ms": at_ms})
+
+    def lift(self, number: int, *, by: str, at_ms: int) -> Forgetting:
+        """Have it on record that an entry no longer counts.
+
+        :raises MaintenanceError: if it does not count now.
+        """
+        if number not in {one.number for one in self.active()}:
+            counting = ", ".join(str(one.number) for one in self.active()) or "none"
+            raise MaintenanceError(
+                f"{self._store.location} has no entry {number} that counts; those that do: {counting}. Nothing was "
+                "lifted."
+            )
+        return self._add({"condition": "", "sinks": [], "lifts": number, "by": by, "at_ms": at_ms})
+
+    def _add(self, values: dict[str, Any]) -> Forgetting:
+        data = encode_record(values)
+        number = max(numbers(self._store.list("")), default=-1) + 1
+        while not self._store.put_if_absent(str(number), data):
+            number += 1
+        return self._entry(number)
+
+    def _entry(self, number: int) -> Forgetting:
+        where = f"{self._store.location}/{number}"
+        values = decode_record(self._store.get(str(number)) or b"", where=where)
+        condition, sinks, lifts, by, at_ms = (
+            values.get(name) for name in ("condition", "sinks", "lifts", "by", "at_ms")
+        )
+        is_sound = isinstance(condition, str) and isinstance(by, str) and is_whole(at_ms) and isinstance(sinks, list)
+        if not is_sound or not (lifts is None or type(lifts) is int) or bool(condition) == (lifts is not None):
+            corrupt(where, "not what it should be: it says neither what to forget nor what to lift")
+        return Forgetting(
+            number=number,
+            condition=str(condition),
+            sinks=tuple(map(str, sinks or ())),
+            lifts=lifts,
+            by=str(by),
+            at_ms=int(at_ms or 0),
+        )

@@ -1,0 +1,127 @@
+"""``microbatch dead-letters``: what batches did not write into their tables, counted; and to run it again through code
+that was mended, which starts a Spark by one of Airflow's connections."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.cli.opening import open_checkpoint
+from airflow_provider_microbatch.cli.table import batch_table, text_table
+from airflow_provider_microbatch.definition import class_path
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.dead_letters import LettersSource, execution_of, replaying, with_letters
+from airflow_provider_microbatch.execution.letters_taken import SOURCE, taken
+from airflow_provider_microbatch.execution.refused import Refused
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+NAME = "dead-letters"
+HELP = (
+    "count dead letters by batch and reason; --replay runs them through mended code, as batches of a lane of their own"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    parser.add_argument(
+        "--replay", metavar="FILE:FUNCTION",
+        help="run those that no such batch has had through this function, which gets batch.sources['dead_letters'] and "
+        "returns what the pipeline's transform does",
+    )  # fmt: skip
+    parser.add_argument("--conn-id", default="spark_default", help="connection of the Spark (default: %(default)s)")
+    parser.add_argument("--base", type=Path, default=Path(), help="folder of FILE (default: the working directory)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line for each reason of each batch; or make a batch of dead letters and print it.
+
+    :return: exit status, always 0.
+    :raises CheckpointError: if the checkpoint, or what it says of its pipeline, is of no use here.
+    """
+    checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
+    if arguments.replay is not None:
+        return _replay(checkpoint, arguments)
+    by = taken(checkpoint)
+    batches = [batch for batch in with_letters(checkpoint) if arguments.lane in (LIVE, batch.key.lane)]
+    if arguments.json:
+        listed = [
+            {
+                "batch": str(batch.key),
+                "dead_letters": batch.dead_letters,
+                "reasons": [dataclasses.asdict(one) for one in _reasons(batch)],
+                "replayed_as": str(by[batch.key]) if batch.key in by else None,
+            }
+            for batch in batches
+        ]
+        print(json.dumps(listed, ensure_ascii=False, indent=2))
+        return 0
+    if not batches:
+        print(f"No batch of {checkpoint.location} has dead letters.")
+        return 0
+    rows = [
+        (str(batch.key), f"{one.rows:,}", one.what, one.sink or "-", str(by.get(batch.key, "-")))
+        for batch in batches
+        for one in _reasons(batch)
+    ]
+    print(text_table(("batch", "rows", "reason", "sink", "replayed as"), rows, right=frozenset({"rows"})))
+    letters = _letters(checkpoint)
+    print(f"{sum(batch.dead_letters or 0 for batch in batches):,} dead letters in {letters.location()}")
+    return 0
+
+
+def _reasons(batch: BatchSummary) -> list[Refused]:
+    return [one for one in batch.refused if one.action == DEAD_LETTER]
+
+
+def _letters(checkpoint: Checkpoint) -> Sink:
+    recorded = Recorded(checkpoint).arguments().get("sink")
+    found = None if recorded is None else Sink.from_dict(recorded).dead_letters
+    if found is None:
+        raise MaintenanceError(f"the pipeline of {checkpoint.location} has no dead_letters=… on record.")
+    return found
+
+
+def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
+    from airflow_provider_microbatch.engines.code import resolve_code
+    from airflow_provider_microbatch.engines.lookup import Wanted, engine_for
+
+    pipeline = replaying(_on_record(checkpoint), arguments.replay)
+    code, transform = resolve_code(arguments.replay, base=arguments.base.absolute(), py_files=pipeline.py_files)
+    engine = engine_for(Wanted(conn_id=arguments.conn_id))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = f"dead-letters {now}"
+    by = RunIdentity(
+        dag_id="microbatch", run_id=run_id, task_id=NAME, ti_id=str(uuid.uuid4()), try_number=1, clear_number=0
+    )
+    summary = execution_of(pipeline, checkpoint).run(run=by, engine=engine, code=code, transform=transform)
+    if summary is None:
+        print("There are no dead letters that were not run again before.")
+        return 0
+    batches = summary.batches if isinstance(summary, RunSummary) else [summary]
+    if arguments.json:
+        print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
+    else:
+        print(batch_table(batches))
+    return 0
+
+
+def _on_record(checkpoint: Checkpoint) -> Pipeline:
+    """The pipeline, with the dead letters in place of its sources: whatever these are, nobody asks them here."""
+    recorded = dict(Recorded(checkpoint).arguments())
+    if SOURCE in recorded.get("sources", {}):
+        raise MaintenanceError(f"the pipeline has a source called {SOURCE!r}, as its letters would be.")
+    letters = LettersSource(checkpoint.location, _letters(checkpoint))
+    recorded |= {"checkpoint": checkpoint.location, "sources": {SOURCE: letters.to_dict()}, "plan": LIVE}
+    values = {"class": class_path(Pipeline), "version": Pipeline.version, "arguments": {**recorded, "lookback": None}}
+    return Pipeline.from_dict(values)

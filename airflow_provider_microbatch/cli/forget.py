@@ -1,0 +1,153 @@
+"""``microbatch forget``: have rows left out of all that is computed later, and see which batches may have them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
+from airflow_provider_microbatch.cli.maintaining import whoami
+from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
+from airflow_provider_microbatch.cli.table import show_run, show_time, text_table
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.forgetting import holding
+from airflow_provider_microbatch.execution.summary import BatchSummary
+from airflow_provider_microbatch.expectations import check_condition
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+NAME = "forget"
+HELP = "leave rows out of every later batch and replay (erasure on request), and list the batches that may have them"
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of this command alone."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--where", metavar="SQL",
+        help="rows of the result of which this is true are left out; - reads it from standard input, so that it is in "
+        "no list of processes",
+    )  # fmt: skip
+    what.add_argument(
+        "--lift", type=int, metavar="N", help="entry N no longer counts, for what is computed from now on"
+    )
+    parser.add_argument(
+        "--sink", action="append", default=[], metavar="NAME", help="of several sinks only this one; can be repeated"
+    )
+    parser.add_argument("--show", action="store_true", help="show conditions, which are personal data themselves")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record what was asked for, then print all entries and the batches that were made before them.
+
+    :return: exit status, always 0.
+    :raises DefinitionError: if the condition is none, or answers otherwise each time; nothing is recorded then.
+    :raises MaintenanceError: for an unknown sink or entry, or while a command is at the checkpoint.
+    """
+    store = open_checkpoint_store(arguments.location, sources=arguments.sources)
+    checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
+    if arguments.where is not None:
+        given = sys.stdin.readline() if arguments.where == "-" else arguments.where
+        condition = check_condition(given, what="the condition of --where")
+        sinks = _sinks(checkpoint, tuple(arguments.sink))
+        checkpoint.maintenance.check_none()
+        made = checkpoint.forgotten.add(condition, sinks=sinks, by=whoami(), at_ms=now_ms())
+        _say(arguments, f"Recorded as entry {made.number} in {store.location}: later batches and replays leave it out.")
+    elif arguments.lift is not None:
+        checkpoint.maintenance.check_none()
+        checkpoint.forgotten.lift(arguments.lift, by=whoami(), at_ms=now_ms())
+        _say(arguments, f"Entry {arguments.lift} no longer counts.")
+    active = checkpoint.forgotten.active()
+    batches = list(holding(checkpoint, [one.number for one in active])) if active else []
+    if arguments.json:
+        print(json.dumps(_as_json(active, batches, show=arguments.show), ensure_ascii=False, indent=2))
+        return 0
+    if not active:
+        print(f"Nothing is to be forgotten in {checkpoint.location}.")
+        return 0
+    print("\n".join(_as_text(active, batches, show=arguments.show)))
+    return 0
+
+
+def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    recorded = Recorded(checkpoint).arguments().get("sink")
+    known = () if recorded is None else Sink.from_dict(recorded).names
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        has = ", ".join(map(repr, known)) or "one, without a name: leave out --sink"
+        raise MaintenanceError(
+            f"the pipeline on record has no sink {unknown[0]!r}; it has {has}. Nothing was recorded."
+        )
+    return names
+
+
+def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:
+    return [one.number for one in active if one.number not in batch.forgotten]
+
+
+def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, show: bool) -> list[str]:
+    rows = [
+        (
+            str(one.number),
+            show_time(one.at_ms),
+            one.by,
+            ", ".join(one.sinks) or "all",
+            one.condition if show else "*** (--show)",
+            f"{sum(one.number in _missing(batch, active) for batch in batches):,}",
+        )
+        for one in active
+    ]
+    lines = [text_table(("entry", "since", "by", "sinks", "where", "batches before it"), rows)]
+    if not batches:
+        return [*lines, "No published batch was made before them."]
+    shown = [
+        (str(batch.key), ", ".join(map(str, _missing(batch, active))), batch.run.dag_id if batch.run else "-",
+         show_run(batch.run))
+        for batch in batches[:_SHOWN]
+    ]  # fmt: skip
+    lines += ["", "These batches were published before, and may have such rows:", ""]
+    lines.append(text_table(("batch", "entries", "DAG", "run"), shown))
+    if len(batches) > _SHOWN:
+        lines.append(f"and {len(batches) - _SHOWN:,} more; --json lists all.")
+    lines.append(
+        "Clear the task of such a run (its DAG's grid, or `airflow tasks clear`): the replay leaves the rows out. What "
+        "a replay put out is kept for its readers until the janitor removes it; the source, and dead letters that did "
+        "not parse, are looked at by nobody."
+    )
+    return lines
+
+
+def _as_json(active: list[Forgetting], batches: list[BatchSummary], *, show: bool) -> dict[str, object]:
+    return {
+        "entries": [
+            {
+                "entry": one.number,
+                "since_ms": one.at_ms,
+                "by": one.by,
+                "sinks": list(one.sinks),
+                **({"where": one.condition} if show else {}),
+            }
+            for one in active
+        ],
+        "batches": [
+            {
+                "batch": str(batch.key),
+                "entries": _missing(batch, active),
+                "dag_id": batch.run.dag_id if batch.run else None,
+                "run_id": batch.run.run_id if batch.run else None,
+            }
+            for batch in batches
+        ],
+    }
+
+
+def _say(arguments: argparse.Namespace, text: str) -> None:
+    if not arguments.json:
+        print(text)

@@ -1,0 +1,140 @@
+"""Runs dead letters again, through code that was mended: a pipeline of its own in a lane of its own, into the same
+tables. A batch of it has the letters of batches that no other has, so none comes twice, and what it refuses again are
+letters that a later one may have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.clock import now_ms
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceChangedError
+from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, taken
+from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.execution.summary import BatchSummary, summaries
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.stores.location import open_store
+
+
+@dataclass(frozen=True)
+class LettersSource(Source):
+    """The dead letters of a pipeline's batches. A transform finds them as ``batch.sources["dead_letters"]``, with the
+    columns of :data:`~airflow_provider_microbatch.runtime.letters.COLUMNS`.
+
+    :param checkpoint: the pipeline's.
+    :param letters: where they are.
+    """
+
+    checkpoint: str
+    letters: Sink
+
+    def open(self, context: SourceContext) -> OpenSource:
+        return OpenLetters(self, context)
+
+    def location(self) -> str:
+        return self.letters.location()
+
+
+class OpenLetters(OpenSource):
+    """A position is ``{"batches": ["live/3", "live/7"]}``, and its range is the letters of these. It keeps no log: the
+    entries of the lane say what was taken.
+
+    :param source: its definition.
+    :param context: whose clock it goes by.
+    """
+
+    def __init__(self, source: LettersSource, context: SourceContext) -> None:
+        self._source = source
+        self._checkpoint = Checkpoint(open_store(source.checkpoint))
+        self._clock_ms = context.clock_ms
+
+    @property
+    def splits(self) -> str:
+        return "batches"
+
+    def check(self) -> None:
+        self._source.letters.open(SinkContext(clock_ms=self._clock_ms)).check()
+
+    def has_new(self, position: Offset | None) -> bool:
+        return bool(self._not_taken())
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        found = self._not_taken()
+        return json.dumps({"batches": list(map(str, found))}) if found else start
+
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """:raises SourceChangedError: if one of the batches is not among the letters any more."""
+        keys = [] if start == end else batches_of(end)
+        sink = self._source.letters.open(SinkContext(clock_ms=self._clock_ms))
+        parts = []
+        for key in keys:
+            try:
+                rows = sink.published_rows(expected(self._checkpoint, load_batch(self._checkpoint, key).identity))
+            except (SinkError, CheckpointError) as error:
+                raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
+            parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id})
+        return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
+
+    def check_offset(self, offset: Offset) -> None:
+        batches_of(offset)
+
+    def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        return {self.splits: 0 if start == end else len(batches_of(end))}
+
+    def _not_taken(self) -> list[BatchKey]:
+        found = taken(self._checkpoint)
+        return [batch.key for batch in with_letters(self._checkpoint) if batch.key not in found]
+
+
+def with_letters(checkpoint: Checkpoint) -> Iterator[BatchSummary]:
+    """Batches of all lanes that have dead letters, in their order. Reads all entries that are kept."""
+    for lane in checkpoint.lanes():
+        yield from (batch for batch in summaries(checkpoint, lane=lane) if batch.dead_letters)
+
+
+def replaying(pipeline: Pipeline, transform: str) -> Pipeline:
+    """The pipeline that runs its dead letters again.
+
+    :param transform: ``path/to/file.py:function``; gets ``batch.sources["dead_letters"]``, and returns what the
+        pipeline's own does.
+    :raises MaintenanceError: if it keeps no dead letters.
+    """
+    letters = pipeline.sink.dead_letters
+    if letters is None:
+        raise MaintenanceError(f"pipeline {pipeline.name!r} has no dead_letters=…, so there are none to replay.")
+    if SOURCE in pipeline.sources and not isinstance(pipeline.sources[SOURCE], LettersSource):
+        raise MaintenanceError(f"pipeline {pipeline.name!r} has a source called {SOURCE!r}, as its letters would be.")
+    return dataclasses.replace(
+        pipeline,
+        sources={SOURCE: LettersSource(pipeline.checkpoint, letters)},
+        transform=transform,
+        plan=LIVE,
+        lookback=None,
+        target_seconds=None,
+        on_failure="fail",
+    )
+
+
+def execution_of(pipeline: Pipeline, checkpoint: Checkpoint, *, clock_ms: Callable[[], int] = now_ms) -> Execution:
+    """What runs the batches of :func:`replaying`, beside the pipeline's own.
+
+    :raises MaintenanceError: if the checkpoint has sources by their positions: its entries could not name another.
+    """
+    identity = checkpoint.identity()
+    if identity is None or identity.format == "v1":
+        raise MaintenanceError(
+            f"{checkpoint.location} is of format v1, whose entries have the pipeline's own sources by their positions. "
+            "Dead letters are replayed from a checkpoint of format v2."
+        )
+    checkpoint.names.add(SOURCE, by="dead-letters")
+    return Execution(pipeline=pipeline, checkpoint=checkpoint, lane=LETTERS, clock_ms=clock_ms)

@@ -1,0 +1,154 @@
+"""Dead letters: the rows of a batch that its tables do not get, as rows of a table of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.files import ReadResult
+from airflow_provider_microbatch.runtime.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+UNPARSED, REFUSED = "unparsed", "refused"
+"""Values of the column ``kind``: a record of a source that is no row of its schema; a row of the result."""
+
+COLUMNS = ("batch", "kind", "source", "sink", "place", "reason", "raw", "columns", "read_at")
+"""Of the table: ``batch`` is lane and id, as in ``live/7``; ``source`` is where the row comes from, by name (of
+several, all that it may come from); ``sink`` whose rows it was to be among; ``place`` its file, or whatever else says
+where it lay; ``raw`` the record as it was read, or the row of the result as JSON with ``columns`` as its schema;
+``read_at`` the batch's timestamp."""
+
+_LONGEST = 300
+"""Characters of an example."""
+_WORD, _DIGIT = re.compile(r"[^\W\d_]"), re.compile(r"\d")
+
+
+def unparsed(frame: DataFrame, job: Job, *, source: str, column: str, place: str) -> DataFrame:
+    """The letters of a source.
+
+    :param frame: all its rows, before the transform.
+    :param column: the one that has the text of rows that do not parse.
+    :param place: SQL that says where a row lies; may be empty.
+    """
+    from pyspark.sql import functions as F
+
+    return frame.where(_named(column).isNotNull()).select(
+        *_letter(
+            job,
+            kind=UNPARSED,
+            source=source,
+            sink=None,
+            place=place,
+            reason=F.lit(f"source {source!r}: it does not parse by the source's schema"),
+            raw=_named(column),
+            columns=None,
+        )
+    )
+
+
+def refused(frame: DataFrame, job: Job, *, stage: str, columns: list[str], reason: Column, place: str) -> DataFrame:
+    """The letters of a table.
+
+    :param frame: the rows that it does not get.
+    :param columns: those that the transform returned.
+    :param place: SQL that says where a row lies, if the frame knows it; may be empty.
+    """
+    from pyspark.sql import functions as F
+
+    schema = frame.select(*map(_named, columns)).schema
+    written = ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
+    return frame.select(
+        *_letter(
+            job,
+            kind=REFUSED,
+            source=", ".join(job.sources),
+            sink=stage or None,
+            place=place,
+            reason=reason,
+            raw=F.to_json(F.struct(*map(_named, columns)), {"ignoreNullFields": "false"}),
+            columns=written,
+        )
+    )
+
+
+def _letter(
+    job: Job,
+    *,
+    kind: str,
+    source: str,
+    sink: str | None,
+    place: str,
+    reason: Column,
+    raw: Column,
+    columns: str | None,
+) -> Iterable[Column]:
+    from pyspark.sql import functions as F
+
+    text = {
+        "batch": F.lit(f"{job.lane}/{job.batch_id}"),
+        "kind": F.lit(kind),
+        "source": F.lit(source),
+        "sink": F.lit(sink),
+        "place": F.expr(place) if place else F.lit(None),
+        "reason": reason,
+        "raw": raw,
+        "columns": F.lit(columns),
+    }
+    return (
+        *(column.cast("string").alias(name) for name, column in text.items()),
+        F.expr(f"timestamp_millis({job.batch_timestamp_ms})").alias("read_at"),
+    )
+
+
+def shape(raw: str) -> str:
+    """The form of a record without what it says: letters become ``x`` and digits ``9``. Of a JSON object the names
+    stay. Errors are stored and logged, and quote nobody's data."""
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        return _veiled(raw)[:_LONGEST]
+    return ", ".join(f"{name}={_veiled(json.dumps(one, ensure_ascii=False))}" for name, one in value.items())[:_LONGEST]
+
+
+def _veiled(text: str) -> str:
+    if text in ("null", "true", "false"):
+        return text
+    return _DIGIT.sub("9", _WORD.sub("x", text))
+
+
+def _named(column: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(_quoted(column))
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
+    """Read the dead letters of batches.
+
+    :param arguments: ``parts``: for each batch ``lane`` and ``batch_id``, and where its rows are: ``format``, ``base``,
+        ``paths`` and ``options``.
+    """
+    from pyspark.sql import functions as F
+
+    kinds = ", ".join(f"{name} {'timestamp' if name == 'read_at' else 'string'}" for name in COLUMNS)
+    frame: DataFrame = spark.createDataFrame([], kinds)
+    for part in arguments["parts"]:
+        if not part["paths"]:
+            continue
+        reader = spark.read.format(part["format"]).options(**part["options"]).option("basePath", part["base"])
+        # A letter that cannot be read must not be taken for one that says nothing.
+        reader = reader.option("mode", "FAILFAST").option("ignoreCorruptFiles", "false")
+        rows = reader.option("ignoreMissingFiles", "false").schema(f"{kinds}, lane string, batch_id bigint")
+        own = (F.col("lane") == part["lane"]) & (F.col("batch_id") == part["batch_id"])
+        frame = frame.unionByName(rows.load(list(part["paths"])).where(own).select(*COLUMNS))
+    return ReadResult(frame=frame, place="place")

@@ -1,0 +1,378 @@
+"""Divides the rows of a batch: those that its tables get, dead letters, and those that are dropped.
+
+A row is divided by a column that is computed once for a write; the dead letters are a write of their own. So each row
+is in one of them as long as it is computed alike twice, and where counts say that it was not the batch fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime import letters
+from airflow_provider_microbatch.runtime.checks import DEAD_LETTER, DROP, FAIL, Checks, Expectation
+from airflow_provider_microbatch.runtime.counting import RowCount
+from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+VERDICT = "_microbatch_verdict"
+"""A column: the number of the expectation that refuses the row; null if none does. No table gets it."""
+
+UNPARSED_ROWS = "unparsed"
+"""What a count of a source's rows calls those that do not parse."""
+
+EXAMPLES = 3
+"""Rows that an error shows the form of."""
+
+log = logging.getLogger("microbatch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unparsed:
+    """Of one source, the rows with the text of those that do not parse."""
+
+    frame: DataFrame
+    column: str
+    place: str
+    counts: RowCount
+
+
+@dataclass(kw_only=True)
+class _Judged:
+    """Of one stage.
+
+    :param frame: the rows, with the verdict of each.
+    :param counts: of them, by verdict, while they are written.
+    :param rows: by verdict, once that is known; under the empty name all.
+    """
+
+    frame: DataFrame
+    columns: list[str]
+    expected: list[Expectation]
+    counts: RowCount
+    counted: DataFrame
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def among(self, action: str) -> int:
+        """How many rows had that done to them."""
+        return sum(self.rows[str(number)] for number, one in enumerate(self.expected) if one.action == action)
+
+
+class Refusing:
+    """What is not to be in the tables of one attempt.
+
+    :param job: with :attr:`Job.checks`, or without: then all rows are.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._checks = job.checks or Checks()
+        self._unparsed: dict[str, _Unparsed] = {}
+        self._places: dict[str, str] = {}
+        self._judged: dict[str, _Judged] = {}
+        self._letters = RowCount(conditions={name: _is_of(name) for name in job.sources})
+        self._rows = 0
+        self._rows_of: dict[str, int] = {}
+
+    def take_unparsed(self, source: str, frame: DataFrame, *, column: str, place: str, counts: RowCount) -> DataFrame:
+        """Keep the rows of a source that do not parse from the transform.
+
+        :param frame: all its rows, which are counted.
+        :param column: has the text of those that do not; empty if all do, or fail the batch.
+        :param place: SQL that says where a row lies.
+        :param counts: of them, by :func:`counts_of`.
+        :return: the others.
+        """
+        if place:
+            self._places[source] = place
+        if not column or self._checks.letters is None:
+            return frame
+        self._unparsed[source] = _Unparsed(frame=frame, column=column, place=place, counts=counts)
+        return frame.where(f"{_quoted(column)} IS NULL").drop(column)
+
+    def divide(self, stage: str, frame: DataFrame) -> DataFrame:
+        """The rows of a stage that its table gets. Nothing has been written yet when all have been asked for.
+
+        :raises BatchFailure: naming the condition that Spark cannot compute, or that is no condition.
+        """
+        from pyspark.sql import functions as F
+
+        for one in self._checks.forgotten_of(stage):
+            with self._naming_forgotten(one.number, stage), _quiet():
+                _check(frame, one.condition)
+            frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
+        expected = self._checks.of(stage)
+        for rule in expected:
+            with failing_as("transform", where=f"the expectation {rule.condition!r}{_for(stage)}"):
+                _check(frame, rule.condition)
+        if not expected:
+            return frame
+        if VERDICT in {column.casefold() for column in frame.columns}:
+            raise BatchFailure(
+                "transform", f"the result{_for(stage)} has the column {VERDICT}, which this package adds"
+            )
+        verdict: Any = F
+        for number, rule in enumerate(expected):
+            verdict = verdict.when(_fails(rule), F.lit(number))
+        judged = frame.withColumn(VERDICT, verdict)
+        counts = RowCount(conditions={str(number): f"{VERDICT} = {number}" for number in range(len(expected))})
+        counted = counts.on(judged)
+        self._judged[stage] = _Judged(
+            frame=judged, columns=frame.columns, expected=expected, counts=counts, counted=counted
+        )
+        return counted.where(f"{VERDICT} IS NULL").drop(VERDICT)
+
+    @contextmanager
+    def _naming_forgotten(self, number: int, stage: str) -> Iterator[None]:
+        """Its words, and those of Spark, which quotes them, say of whom something was asked to be forgotten."""
+        try:
+            yield
+        except Exception as error:
+            raise BatchFailure(
+                "transform",
+                f"what was asked to be forgotten by entry {number} cannot be found in the result{_for(stage)} "
+                f"({_condition_of(error)}): its columns are others, or it is no condition. Nothing was written. Lift "
+                f"it (`microbatch forget … --lift {number}`) and say it anew, for the tables that have these columns "
+                "(--sink)",
+            ) from None
+
+    def written(self, stage: str, frame: DataFrame) -> None:
+        """Called when a stage is written.
+
+        :param frame: what was.
+        :raises BatchFailure: if there is a row that was to fail the batch.
+        """
+        judged = self._judged.get(stage)
+        if judged is None:
+            return
+        judged.counts.written(frame)
+        names = [str(number) for number in range(len(judged.expected))]
+        found: dict[str, int | None] = {"": judged.counts.get(), **{name: judged.counts.of(name) for name in names}}
+        if None in found.values():
+            found = _counted_again(judged.frame, names)
+        judged.rows = {name: rows for name, rows in found.items() if rows is not None}
+        failing = {str(n): one for n, one in enumerate(judged.expected) if one.action == FAIL and judged.rows[str(n)]}
+        if failing:
+            raise self._failure(judged, failing, stage)
+
+    def letters(self, *, all_read: bool) -> DataFrame | None:
+        """The dead letters, when all tables are written; None if there are none, for certain.
+
+        :param all_read: each row of the sources has been read by the tables' queries, which tells whether one did not
+            parse. A transform may leave rows unread, which may not parse either.
+        """
+        if self._checks.letters is None:
+            return None
+        found = [
+            letters.unparsed(one.frame, self._job, source=name, column=one.column, place=one.place)
+            for name, one in self._unparsed.items()
+            if not all_read or one.counts.get() is None or one.counts.of(UNPARSED_ROWS) != 0
+        ]
+        for stage, judged in self._judged.items():
+            if judged.among(DEAD_LETTER):
+                found.append(self._refused(stage, judged))
+        frame: DataFrame | None = None
+        for part in found:
+            frame = part if frame is None else frame.unionByName(part)
+        return None if frame is None else self._letters.on(frame)
+
+    def letters_written(self, frame: DataFrame) -> None:
+        """Called when they are.
+
+        :raises BatchFailure: if they are more than a batch may have, or not those that the tables did not get.
+        """
+        self._letters.written(frame)
+        names = list(self._job.sources)
+        found: dict[str, int | None] = {"": self._letters.get(), **{name: self._letters.of(name) for name in names}}
+        if None in found.values():
+            from pyspark.sql import functions as F
+
+            row = frame.select(
+                F.count(F.lit(1)), *(F.count(F.when(F.expr(_is_of(name)), 1)) for name in names)
+            ).collect()[0]
+            found = dict(zip(["", *names], row, strict=True))
+        self._rows = found.pop("") or 0
+        self._rows_of = {name: rows for name, rows in found.items() if rows}
+        self._check_whole()
+        self._check_number(frame)
+
+    @property
+    def rows(self) -> int:
+        """Dead letters."""
+        return self._rows
+
+    def figures(self) -> dict[str, Any]:
+        """For the result: how many rows were refused, by what; nothing if nothing was expected."""
+        if self._job.checks is None or not (self._judged or self._checks.letters):
+            return {}
+        refused = [
+            {"sink": stage, "expectation": one.condition, "action": one.action, "rows": rows}
+            for stage, judged in self._judged.items()
+            for number, one in enumerate(judged.expected)
+            if (rows := judged.rows[str(number)])
+        ]
+        return {
+            "numDeadLetters": self._rows,
+            "numDroppedRows": sum(judged.among(DROP) for judged in self._judged.values()),
+            "numUnparsedRows": self._rows_of,
+            "refused": refused,
+        }
+
+    def _refused(self, stage: str, judged: _Judged) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        numbers = [number for number, one in enumerate(judged.expected) if one.action == DEAD_LETTER]
+        reasons = (
+            F.when(_fails(judged.expected[number]), F.lit(judged.expected[number].condition)) for number in numbers
+        )
+        frame = judged.frame.where(F.col(VERDICT).isin(numbers))
+        return letters.refused(
+            frame,
+            self._job,
+            stage=stage,
+            columns=judged.columns,
+            reason=F.concat_ws("; ", *reasons),
+            place=self._place_in(frame),
+        )
+
+    def _place_in(self, frame: DataFrame) -> str:
+        """Where the rows of a result lay, if Spark still knows: as long as each is made of one row of the only
+        source."""
+        place = next(iter(self._places.values()), "") if len(self._job.sources) == 1 else ""
+        if place:
+            from pyspark.sql import functions as F
+
+            try:
+                with _quiet():
+                    frame.select(F.expr(place)).schema  # noqa: B018
+            except Exception:  # whatever Spark says of a column that is not there
+                return ""
+        return place
+
+    def _check_whole(self) -> None:
+        refused = self._rows - sum(self._rows_of.values())
+        told = sum(judged.among(DEAD_LETTER) for judged in self._judged.values())
+        if refused != told:
+            raise BatchFailure(
+                "transform",
+                f"{told:,} rows of the result were refused when the tables were written, and {refused:,} when the dead "
+                "letters were: the transform, or an expectation, answers otherwise each time (rand(), the clock, rows "
+                "in no order), so that rows would be lost, or be in both. Let it depend on the rows and on "
+                "batch.timestamp alone",
+            )
+
+    def _check_number(self, frame: DataFrame) -> None:
+        seen = sum(judged.rows[""] for judged in self._judged.values()) + sum(self._rows_of.values())
+        most, share = self._checks.max_rows, self._checks.max_share
+        if not ((most is not None and self._rows > most) or (share is not None and self._rows > share * seen)):
+            return
+        by = {f"source {name!r} does not parse": rows for name, rows in self._rows_of.items()}
+        for stage, judged in self._judged.items():
+            for number, one in enumerate(judged.expected):
+                if one.action == DEAD_LETTER and judged.rows[str(number)]:
+                    by[f"{one.condition!r}{_for(stage)}"] = judged.rows[str(number)]
+        told = ", ".join(f"{what}: {rows:,}" for what, rows in by.items())
+        limit = f"{most:,}" if share is None else f"{share:g} of them"
+        raise BatchFailure(
+            "data",
+            f"{self._rows:,} of {seen:,} rows would be dead letters, and max_dead_letters allows {limit} ({told}). "
+            f"{_examples(frame, 'raw')}Nothing was published",
+        )
+
+    def _failure(self, judged: _Judged, failing: Mapping[str, Expectation], stage: str) -> BatchFailure:
+        from pyspark.sql import functions as F
+
+        told = ", ".join(f"{one.condition!r}: {judged.rows[number]:,}" for number, one in failing.items())
+        rows = judged.frame.where(F.col(VERDICT).isin([int(number) for number in failing]))
+        raw = rows.select(
+            F.to_json(F.struct(*map(_quoted, judged.columns)), {"ignoreNullFields": "false"}).alias("raw")
+        )
+        return BatchFailure(
+            "data",
+            f"rows{_for(stage)} do not meet what is expected with 'fail' ({told} of {judged.rows['']:,}). "
+            f"{_examples(raw, 'raw')}Nothing was published",
+        )
+
+
+def counts_of(columns: Sequence[str], refused: str) -> RowCount:
+    """Counts the rows of a source.
+
+    :param columns: rows in which all are null are counted.
+    :param refused: has the text of those that do not parse, which are counted too; may be empty.
+    """
+    if not refused:
+        return RowCount(columns)
+    # With the text: a row that does not parse has something in a column.
+    return RowCount((*columns, refused), {UNPARSED_ROWS: f"{_quoted(refused)} IS NOT NULL"})
+
+
+def _fails(rule: Expectation) -> Column:
+    """What is unknown is not met, as in Delta Live Tables."""
+    from pyspark.sql import functions as F
+
+    return ~F.coalesce(F.expr(rule.condition), F.lit(False))
+
+
+def _check(frame: DataFrame, condition: str) -> None:
+    """As a filter it may be neither an aggregate nor anything but a boolean, and its columns have to be there."""
+    from pyspark.sql import functions as F
+
+    frame.where(F.expr(condition)).schema  # noqa: B018
+
+
+def _counted_again(frame: DataFrame, names: list[str]) -> dict[str, int | None]:
+    """Where Spark has not delivered what it counted while it wrote."""
+    from pyspark.sql import functions as F
+
+    log.warning("Spark told no counts of the rows that were refused: they are counted by a query of its own")
+    found: dict[str, int | None] = dict.fromkeys(["", *names], 0)
+    for row in frame.groupBy(VERDICT).agg(F.count(F.lit(1)).alias("rows")).collect():
+        found[""] = (found[""] or 0) + row["rows"]
+        if row[VERDICT] is not None:
+            found[str(row[VERDICT])] = row["rows"]
+    return found
+
+
+def _examples(frame: DataFrame, column: str) -> str:
+    found = [letters.shape(row[0]) for row in frame.select(column).limit(EXAMPLES).collect()]
+    return f"Of this form (x a letter, 9 a digit): {' | '.join(found)}. " if found else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark logs what Spark says of a query before anybody can catch it, with words of the query: of a condition that
+    is personal, or of a question whose answer may be no."""
+    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
+
+
+def _condition_of(error: Exception) -> str:
+    """Spark's name of what is wrong: its text would quote the condition."""
+    ask = getattr(error, "getCondition", None) or getattr(error, "getErrorClass", None)
+    return str((ask() if callable(ask) else None) or type(error).__name__)
+
+
+def _is_of(source: str) -> str:
+    literal = source.replace("\\", "\\\\").replace("'", "\\'")
+    return f"kind = '{letters.UNPARSED}' AND source = '{literal}'"
+
+
+def _for(stage: str) -> str:
+    return f" for sink {stage!r}" if stage else ""
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"

@@ -1,0 +1,63 @@
+"""A sink beside those of a pipeline, for the rows that they do not get. It is staged with them, and published behind
+them: a batch is in when its tables and its dead letters are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.definition import is_read_back
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.several import Sinks, check_sinks
+
+LETTERS = "dead_letters"
+"""Name of the stage that they are written to. No sink of a pipeline that has dead letters is called so."""
+
+
+@dataclass(frozen=True)
+class WithDeadLetters(Sinks):
+    """What ``Pipeline(dead_letters=…)`` makes of its sinks.
+
+    :param sinks: those of the pipeline by name, in the order in which they are published (a single one by the empty
+        name), and last, as ``dead_letters``, the one of the letters.
+    :raises DefinitionError: for something else than a sink, for two of one table, or a table that cannot have letters.
+    """
+
+    def __post_init__(self) -> None:
+        *tables, last = self.sinks if isinstance(self.sinks, Mapping) and len(self.sinks) > 1 else ("", "")
+        if last != LETTERS:
+            raise DefinitionError(f"the dead letters are the last of sinks, as {LETTERS!r}.")
+        check_sinks(self.sinks, unnamed=tables == [""])
+        letters = self.sinks[LETTERS]
+        if is_read_back():
+            return
+        if not letters.keeps_batches:
+            raise DefinitionError(
+                f"dead_letters={letters.location()!r} is a table that each batch replaces, and with it the letters of "
+                "the batches before. Give it a table that keeps its batches, such as a FileSink."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.sinks if name not in ("", LETTERS))
+
+    @property
+    def dead_letters(self) -> Sink:
+        return self.sinks[LETTERS]
+
+
+def with_letters(sink: Sink, letters: Sink) -> WithDeadLetters:
+    """The sinks of a pipeline, with one for its dead letters.
+
+    :param sink: its only one, or several.
+    """
+    tables: Mapping[str, Sink] = sink.sinks if isinstance(sink, Sinks) else {"": sink}
+    if LETTERS in tables:
+        raise DefinitionError(f"a sink is called {LETTERS!r}, as that of dead_letters=… is. Give it another name.")
+    return WithDeadLetters({**tables, LETTERS: letters})
+
+
+def tables_of(sink: Sink) -> Sequence[str]:
+    """Names of the stages that hold what a transform returns; that of a single sink is empty."""
+    return sink.names or ("",)

@@ -1,0 +1,161 @@
+"""What was asked to be erased is left out by whoever computes a batch from then on, and it is told which batches were
+published before."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    CorruptEntryError,
+    DefinitionError,
+    MaintenanceError,
+    TransformError,
+)
+from airflow_provider_microbatch.expectations import check_condition
+from tests.execution.two_tables import Two, coded, is_clean
+from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
+
+ENTRY = ("microbatch", "forgotten", "0")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two batches are published before anybody asks."""
+    world = World(tmp_path)
+    for number, ids in enumerate(((1, 2), (3, 4))):
+        world.land(*ids)
+        world.run(number)
+    return world
+
+
+def forget(capsys: pytest.CaptureFixture[str], world: World, *arguments: str) -> str:
+    assert main(["forget", world.pipeline.checkpoint, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_later_batches_and_replays_leave_it_out(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    out = forget(capsys, world, "--where", "id = 3")
+    assert "Recorded as entry 0" in out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("live/")] == ["live/0", "live/1"]
+    assert "id = 3" not in out
+    world.run(1, clear_number=1)
+    world.land(5, 6)
+    world.run(2)
+    assert world.table() == {0: [1, 2], 1: [4], 2: [5, 6]}
+    out = forget(capsys, world)
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("live/")] == ["live/0"]
+    world.run(0, clear_number=1)
+    assert "No published batch was made before them." in forget(capsys, world)
+    assert is_clean(world)
+
+
+def test_an_attempt_that_was_at_work_when_somebody_asked_does_not_publish(world: World, tmp_path: Path) -> None:
+    world.land(7, 8)
+    attempt = world.staged(2)
+    world.checkpoint.forgotten.add("id = 7", sinks=(), by="me@here", at_ms=1)
+    with pytest.raises(AttemptFencedError, match=r"has not left out what .* \(entry 0\)"):
+        world.execution.publish(attempt)
+    assert 2 not in world.table()
+    world.expire_leases()
+    world.run(3)
+    assert world.table()[2] == [8]
+
+
+def test_what_is_lifted_no_longer_counts(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    forget(capsys, world, "--where", "id = 9")
+    assert "Entry 0 no longer counts" in forget(capsys, world, "--lift", "0")
+    world.land(9)
+    world.run(2)
+    assert world.table()[2] == [9]
+    with pytest.raises(MaintenanceError, match="has no entry 0 that counts"):
+        world.checkpoint.forgotten.lift(0, by="me@here", at_ms=1)
+
+
+def test_entries_are_in_order_whoever_writes_at_once(world: World) -> None:
+    forgotten = world.checkpoint.forgotten
+    numbers = [forgotten.add(f"id = {number}", sinks=(), by="me@here", at_ms=number).number for number in range(3)]
+    assert numbers == [0, 1, 2]
+    assert [one.condition for one in world.checkpoint.forgotten.all()] == ["id = 0", "id = 1", "id = 2"]
+
+
+def test_the_condition_is_private_and_shown_to_who_asks_for_it(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("id = 4\n"))
+    assert "id = 4" not in forget(capsys, world, "--where", "-")
+    entry = Path(world.pipeline.checkpoint).joinpath(*ENTRY)
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+    assert "id = 4" in forget(capsys, world, "--show")
+    told = json.loads(forget(capsys, world, "--json"))
+    assert [(one["entry"], "where" in one) for one in told["entries"]] == [(0, False)]
+    assert [one["batch"] for one in told["batches"]] == ["live/0", "live/1"]
+
+
+@pytest.mark.parametrize("condition", ["", "id = 3 --", "id IN (3", "ts < now()", "name = 'x"])
+def test_what_cannot_be_a_condition_is_not_recorded(
+    world: World, capsys: pytest.CaptureFixture[str], condition: str
+) -> None:
+    assert main(["forget", world.pipeline.checkpoint, "--where", condition]) == 2
+    said = capsys.readouterr().err
+    assert "the condition of --where" in said
+    assert world.checkpoint.forgotten.all() == []
+    with pytest.raises(DefinitionError):
+        check_condition(condition, what="it")
+
+
+def test_a_sink_that_there_is_not_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forget", world.pipeline.checkpoint, "--where", "id = 3", "--sink", "daily"]) == 2
+    assert "has no sink 'daily'" in capsys.readouterr().err
+    assert world.checkpoint.forgotten.all() == []
+
+
+def test_of_several_sinks_one_may_be_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = Two(tmp_path)
+    world.land(1)
+    world.run(0, coded())
+    forget(capsys, world, "--where", "id = 3", "--sink", "daily")
+    world.land(2)
+    engine = coded()
+    world.run(1, engine)
+    checks = engine.jobs[0].checks
+    assert checks is not None
+    assert ([one.number for one in checks.forgotten_of("daily")], checks.forgotten_of("orders")) == ([0], [])
+
+
+def test_an_entry_that_nobody_can_read_lets_nothing_be_published(world: World) -> None:
+    world.checkpoint.forgotten.add("id = 3", sinks=(), by="me@here", at_ms=1)
+    Path(world.pipeline.checkpoint).joinpath(*ENTRY).write_text("v1\n{")
+    world.land(5)
+    with pytest.raises(CorruptEntryError, match="microbatch/forgotten/0"):
+        world.run(2)
+    assert sorted(world.table()) == [0, 1]
+
+
+def test_what_a_failed_attempt_had_finished_does_not_bring_it_back(tmp_path: Path) -> None:
+    """Split by split: what was done before somebody asked is done again."""
+    world = World(tmp_path, split_wise=True)
+    for number in (1, 2, 3):
+        world.land(number)
+
+    def fail_at_the_last(subtask: Any) -> None:
+        done.append(subtask)
+        if len(done) == 3:
+            raise OSError("gone")
+
+    done: list[Any] = []
+    with pytest.raises((OSError, TransformError)):
+        world.run(0, InlineEngine(before_subtask=fail_at_the_last))
+    world.checkpoint.forgotten.add("id = 1", sinks=(), by="me@here", at_ms=1)
+    world.expire_leases()
+    world.run(0, InlineEngine(), try_number=2)
+    assert world.table() == {0: [2, 3]}
+    assert run_identity(0).dag_id == "orders"
