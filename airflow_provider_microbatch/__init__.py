@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
     from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
+    from airflow_provider_microbatch.sources.delta import DeltaSource
     from airflow_provider_microbatch.sources.file import FileSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.kafka import KafkaSource
@@ -38,6 +39,7 @@ __all__ = [
     "Catalog",
     "ConnectStatements",
     "DeltaSink",
+    "DeltaSource",
     "FileSink",
     "FileSource",
     "ForeachSink",
@@ -62,6 +64,7 @@ __all__ = [
 _LAZY = {
     "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
     "DeltaSink": "airflow_provider_microbatch.sinks.delta",
+    "DeltaSource": "airflow_provider_microbatch.sources.delta",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "ForeachSink": "airflow_provider_microbatch.sinks.foreach",

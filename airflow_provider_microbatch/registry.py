@@ -100,6 +100,7 @@ class Registry:
 SOURCES = Registry(
     "sources",
     {
+        "delta": Entry(f"{_PACKAGE}.sources.delta:DeltaSource", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
         "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
