@@ -12,9 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_microbatch.exceptions import SourceChangedError
+from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.delta import read
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.delta import DeltaSource
+from tests.airflow_face.support import context
 from tests.environments import jars
+from tests.sinks.delta_world import opened, publish
 from tests.sources.delta_world import World
 from tests.support.local_spark import local_spark
 
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+TRANSFORM = """
+def transform(batch):
+    return batch.sources["orders"].withColumnRenamed("batch_id", "upstream").drop("lane")
+"""
 NOTES = ["a b", "50%/ü=?", "_c", None]
 
 
@@ -146,3 +156,30 @@ def test_a_table_is_restored_by_its_log_and_appends_stop(spark: SparkSession, tm
     with pytest.raises(SourceChangedError, match=r"version 3 .* no append: RESTORE .*skip_versions=\[3\]"):
         world.plan()
     assert DeltaTable(world.root.as_uri()).version() == 3
+
+
+def test_a_pipeline_reads_what_another_has_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does so by Spark as it is, without a jar of Delta's."""
+    world = World(tmp_path, made=False)
+    upstream = opened(world.root)
+    for number in (6, 7):
+        publish(upstream, number)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "orders.py").write_text(TRANSFORM)
+    lake = DeltaSink(str(tmp_path / "lake"))
+    pipeline = Pipeline(
+        "orders",
+        checkpoint=str(tmp_path / "checkpoints" / "orders"),
+        sources={"orders": DeltaSource(str(world.root), packages=["not:needed:1"], max_files=1)},
+        sink=lake,
+        transform="orders.py:transform",
+    )
+    operator = MicroBatchOperator(
+        task_id="micro_batch", pipeline=pipeline, conn_id="spark_default", conf={"spark.ui.enabled": "false"}
+    )
+    summary = operator.execute(context(bundle))
+    assert (summary["state"], summary["rows_out"]) == ("committed", 3)
+    found = DeltaTable(lake.root.as_uri()).to_pyarrow_table().to_pylist()
+    assert Counter((row["upstream"], row["batch_id"]) for row in found) == {(6, 0): 3}

@@ -21,7 +21,7 @@ class File:
     """A file with rows.
 
     :param path: as the log spells it: percent-encoded, relative to the table or absolute.
-    :param size: in bytes.
+    :param size: in bytes; 0 if the log does not say.
     :param rows: how many; None if the log does not say.
     :param partition: its values of partition columns, as texts; None is null.
     :param is_whole: whether all its rows are in the table: no deletion vector takes some out.

@@ -67,14 +67,13 @@ class History:
         return Stretch(version=version, in_snapshot=True, files=tuple(files))
 
     def _version(self, version: int) -> Stretch:
-        if version in self._source.skip_versions:
-            commit = self._commits.get(version)
-            what = "which is expired" if commit is None else _in_words(commit)
-            return Stretch(version=version, passed_over=f"{what} (skip_versions)")
         commit = self._commits.get(version)
+        is_other = commit is not None and commit.schema is not None and version > 0
+        if version in self._source.skip_versions:
+            what = "which is expired" if commit is None else _in_words(commit)
+            return Stretch(version=version, passed_over=f"{what} (skip_versions)", is_other=is_other)
         if commit is None:
             return Stretch(version=version, refused=self._expired(version))
-        is_other = commit.schema is not None and version > 0
         if self._source.change_feed:
             if commit.properties is not None and not has_change_feed(commit.properties):
                 refused = (

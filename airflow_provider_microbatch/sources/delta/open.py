@@ -168,15 +168,16 @@ class OpenDeltaSource(OpenSource):
         return one.order > two.order
 
     def lag(self, position: Offset | None) -> Figures:
-        """Files, bytes and rows up to the table's newest version, or to one that cannot be read."""
+        """Files, bytes and rows up to the table's newest version."""
         return self._named(lambda: self._lag(position))
 
     def _lag(self, position: Offset | None) -> Figures:
         now, begin = self._now(), self._start(position)
         if begin is None:
             begin = beginning(self._source, now, self._commits)
-        head = Place(version=now.version + 1)
-        found = between(begin, head, self._history(now).stretches(begin))
+        history, head = self._history(now), Place(version=now.version + 1)
+        history.check(begin)
+        found = between(begin, head, history.stretches(begin))
         return figures_of(file for one in found for file in one.files)
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:

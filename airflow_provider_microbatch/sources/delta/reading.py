@@ -43,7 +43,7 @@ def check_there(root: str, stretches: Sequence[Stretch]) -> None:
                 ) from None
             except OSError as error:
                 raise SourceChangedError(f"cannot look at {path}: {error}") from error
-            if size != file.size:
+            if file.size and size != file.size:
                 raise SourceChangedError(
                     f"{path} has {size} bytes, and its table's log says {file.size}: it was written anew"
                 )
