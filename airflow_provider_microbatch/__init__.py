@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources import Source
     from airflow_provider_microbatch.sources.delta import DeltaSource
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.sources.iceberg import IcebergSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.kafka import KafkaSource
     from airflow_provider_microbatch.sources.kinesis import KinesisSource
@@ -44,6 +45,7 @@ __all__ = [
     "FileSource",
     "ForeachSink",
     "IcebergSink",
+    "IcebergSource",
     "JdbcSource",
     "JobStatusHook",
     "KafkaSource",
@@ -69,6 +71,7 @@ _LAZY = {
     "FileSource": "airflow_provider_microbatch.sources.file",
     "ForeachSink": "airflow_provider_microbatch.sinks.foreach",
     "IcebergSink": "airflow_provider_microbatch.sinks.iceberg",
+    "IcebergSource": "airflow_provider_microbatch.sources.iceberg",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
@@ -28,6 +29,7 @@ from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support import kafka
 from tests.support.delta_orders import OrdersOfDelta
+from tests.support.iceberg_orders import iceberg_orders
 from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
@@ -183,6 +185,23 @@ class DeltaTables:
         self._table.root.rename(self._table.root.with_name("elsewhere"))
 
 
+class IcebergTables:
+    """An Iceberg table, at most two files a batch."""
+
+    keeps_a_log = False
+    counts = True
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._table = stack.enter_context(iceberg_orders(root / "lake"))
+        self.source: Source = IcebergSource(self._table.conn_id, "shop.orders", max_files=2, packages=["not:needed:1"])
+
+    def arrive(self) -> None:
+        self._table.append()
+
+    def break_it(self) -> None:
+        self._table.drop()
+
+
 SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "file": Files,
     "file, ordered": partial(Files, ordered=True),
@@ -195,6 +214,7 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "jdbc": Rows,
     "kafka": Kafka,
     "delta-source": DeltaTables,
+    "iceberg-source": IcebergTables,
     "delta-source, change feed": partial(DeltaTables, change_feed=True),
 }
 

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SourceChange
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import File
 from airflow_provider_microbatch.sources.delta.offset import Place
-from airflow_provider_microbatch.sources.delta.stretch import Limits, Refused, Stretch, between, end_of
+from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
 from tests.sinks.stages import batch_of, expect
@@ -300,7 +300,7 @@ def test_ranges_tile_the_stream_within_their_limits(
 ) -> None:
     """Whatever there is, each file is in one range, in order, and no range has more than it may, but for one unit."""
 
-    def stretch(version: int, sizes: list[int], **how: bool) -> Stretch:
+    def stretch(version: int, sizes: list[int], **how: bool) -> Stretch[File]:
         return Stretch(
             version=version, files=tuple(File(path=f"{version}/{at}", size=n) for at, n in enumerate(sizes)), **how
         )
@@ -315,7 +315,7 @@ def test_ranges_tile_the_stream_within_their_limits(
     ]
     limits = Limits(files=files, bytes=bytes)
 
-    def after(at: Place) -> list[Stretch]:
+    def after(at: Place) -> list[Stretch[File]]:
         return [one for one in shown if (one.version, one.in_snapshot) >= (at.version, at.in_snapshot)]
 
     at, found = Place(version=3, in_snapshot=True), list[str]()

@@ -14,22 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.stretch import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
-    """A file with rows.
+class File(Unit):
+    """A file with rows. The path is as the log spells it: percent-encoded, relative to the table or absolute.
 
-    :param path: as the log spells it: percent-encoded, relative to the table or absolute.
-    :param size: in bytes; 0 if the log does not say.
-    :param rows: how many; None if the log does not say.
     :param partition: its values of partition columns, as texts; None is null.
     :param is_whole: whether all its rows are in the table: no deletion vector takes some out.
     """
 
-    path: str
-    size: int
-    rows: int | None = None
     partition: Mapping[str, str | None] = field(default_factory=dict)
     is_whole: bool = True
 

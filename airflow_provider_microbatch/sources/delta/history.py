@@ -7,10 +7,10 @@ from shlex import quote
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
-from airflow_provider_microbatch.sources.delta.commits import Commit, Commits
+from airflow_provider_microbatch.sources.delta.commits import Commit, Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
-from airflow_provider_microbatch.sources.delta.stretch import Stretch
 from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change_feed, snapshot_of
+from airflow_provider_microbatch.sources.stretch import Stretch
 
 
 class History:
@@ -45,7 +45,7 @@ class History:
                 f"and has been written since. {self._begin_again()}"
             )
 
-    def stretches(self, start: Place) -> Iterator[Stretch]:
+    def stretches(self, start: Place) -> Iterator[Stretch[File]]:
         """From the start's own on."""
         version = start.version
         if start.in_snapshot:
@@ -54,7 +54,7 @@ class History:
         for number in range(version, self._now.version + 1):
             yield self._version(number)
 
-    def _snapshot(self, version: int) -> Stretch:
+    def _snapshot(self, version: int) -> Stretch[File]:
         try:
             files = snapshot_of(self._source.root, version).files()
         except SourceError as error:
@@ -66,7 +66,7 @@ class History:
             return Stretch(version=version, in_snapshot=True, refused=refused)
         return Stretch(version=version, in_snapshot=True, files=tuple(files))
 
-    def _version(self, version: int) -> Stretch:
+    def _version(self, version: int) -> Stretch[File]:
         commit = self._commits.get(version)
         is_other = commit is not None and commit.schema is not None and version > 0
         if version in self._source.skip_versions:
@@ -114,7 +114,7 @@ class History:
         return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."
 
 
-def feeds(stretches: Iterable[Stretch]) -> list[list[int]]:
+def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:
     """First and last of versions that are read together; none that is passed over is between."""
     found = list[list[int]]()
     for one in stretches:

@@ -7,31 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-
-BEFORE_ITS_FILES = -1
-"""The index of a version of which nothing has been read."""
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Spot
 
 _KNOWN = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion", "commit"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a range ends: the files of ``version`` up to ``index`` are read, and all that comes before them.
-
-    A version of which all is read is written as the next one, of which nothing is.
+class Place(Spot):
+    """A version of the log, and which table's it is.
 
     :param table: the table's id; None where a person wrote the position, for the table that is there.
-    :param version: of the table's log.
-    :param index: of a file of it, in the order of the plan.
-    :param in_snapshot: whether it is the files of the table at that version that are read, and not those that the
-        version has added.
     :param commit: a digest of the commit before ``version`` (of a snapshot: of its own), by which another history under
         the same numbers is told; None if it was not there to be looked at.
     """
 
-    version: int
-    index: int = BEFORE_ITS_FILES
-    in_snapshot: bool = False
     table: str | None = None
     commit: str | None = None
 
@@ -39,11 +28,6 @@ class Place:
     def pinned(self) -> int:
         """The version that ``commit`` is of."""
         return self.version if self.in_snapshot else self.version - 1
-
-    @property
-    def order(self) -> tuple[int, bool, int]:
-        """Of two places of one table, the one with the greater order lies after the other."""
-        return (self.version, self.in_snapshot, self.index)
 
     def text(self) -> Offset:
         """As it stands in the logs."""

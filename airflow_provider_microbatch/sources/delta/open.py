@@ -20,12 +20,20 @@ from airflow_provider_microbatch.sources import (
 )
 from airflow_provider_microbatch.sources.delta import EARLIEST, DeltaSource
 from airflow_provider_microbatch.sources.delta.begin import beginning
-from airflow_provider_microbatch.sources.delta.commits import Commits
+from airflow_provider_microbatch.sources.delta.commits import Commits, File
 from airflow_provider_microbatch.sources.delta.history import History, feeds
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.delta.reading import check_there, files_to_read, schema_of
-from airflow_provider_microbatch.sources.delta.stretch import Limits, Refused, Stretch, between, end_of, figures_of
 from airflow_provider_microbatch.sources.delta.table import Snapshot, snapshot_of
+from airflow_provider_microbatch.sources.stretch import (
+    Limits,
+    Refused,
+    Stretch,
+    between,
+    end_of,
+    figures_of,
+    passed_over,
+)
 
 T = TypeVar("T")
 
@@ -45,6 +53,7 @@ class OpenDeltaSource(OpenSource):
         self._name = context.name
         self._state = context.state
         self._commits = Commits(source.root)
+        self._limits = Limits(files=source.max_files, bytes=source.max_bytes)
 
     @property
     def splits(self) -> str:
@@ -92,7 +101,7 @@ class OpenDeltaSource(OpenSource):
             self._state.put_if_absent(_BEGIN, first.text().encode())
             begin = self._start(None)
             assert begin is not None, "it was put there, and nobody removes it"
-        end = self._end(begin, now, self._limits(limit))
+        end = self._end(begin, now, self._limits & Limits(files=limit.splits, bytes=limit.bytes, rows=limit.rows))
         if end == begin:
             return begin.text() if start is None else start
         return self._pinned(end, now).text()
@@ -120,7 +129,7 @@ class OpenDeltaSource(OpenSource):
                 "name": self._name,
                 "path": self._source.root,
                 "schema": schema_of(snapshot),
-                "told": {"passed_over": _passed_over(stretches)},
+                "told": {"passed_over": passed_over(stretches)},
                 **how,
             },
             requires=self._source.requires() if needs_delta else NOTHING,
@@ -143,7 +152,7 @@ class OpenDeltaSource(OpenSource):
     ) -> str | None:
         """Versions that are passed over, as the source is set."""
         before = (told or {}).get("passed_over", {})
-        now = self._named(lambda: _passed_over(self._range(start, end)))
+        now = self._named(lambda: passed_over(self._range(start, end)))
         new = [f"version {version}, {what}" for version, what in now.items() if version not in before]
         return f"passed over: {'; '.join(new)}" if new else None
 
@@ -183,7 +192,7 @@ class OpenDeltaSource(OpenSource):
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         return figures_of(file for one in self._named(lambda: self._range(start, end)) for file in one.files)
 
-    def _range(self, start: Offset | None, end: Offset | None) -> list[Stretch]:
+    def _range(self, start: Offset | None, end: Offset | None) -> list[Stretch[File]]:
         """What lies in it.
 
         :raises SourceChangedError: if it is not there any more as it was planned.
@@ -211,15 +220,6 @@ class OpenDeltaSource(OpenSource):
             return end_of(begin, history.stretches(begin), limits)
         except Refused as error:
             raise SourceChangedError(str(error)) from error
-
-    def _limits(self, limit: ReadLimit) -> Limits:
-        def least(*given: int | None) -> int | None:
-            return min((one for one in given if one is not None), default=None)
-
-        source = self._source
-        return Limits(
-            files=least(source.max_files, limit.splits), bytes=least(source.max_bytes, limit.bytes), rows=limit.rows
-        )
 
     def _history(self, now: Snapshot) -> History:
         go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
@@ -256,7 +256,3 @@ class OpenDeltaSource(OpenSource):
             if repr(self._name) in str(error):
                 raise
             raise type(error)(f"source {self._name!r}: {error}") from error
-
-
-def _passed_over(stretches: list[Stretch]) -> dict[str, str]:
-    return {str(one.version): one.passed_over for one in stretches if one.passed_over is not None}

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.delta.commits import File
-from airflow_provider_microbatch.sources.delta.stretch import Stretch
 from airflow_provider_microbatch.sources.delta.table import Snapshot
 from airflow_provider_microbatch.sources.file.path import to_url
+from airflow_provider_microbatch.sources.stretch import Stretch
 
 
 def path_of(root: str, file: File) -> str:
@@ -27,7 +27,7 @@ def path_of(root: str, file: File) -> str:
     return path if path.startswith("/") else f"{root}/{path}"
 
 
-def check_there(root: str, stretches: Sequence[Stretch]) -> None:
+def check_there(root: str, stretches: Sequence[Stretch[File]]) -> None:
     """:raises SourceChangedError: naming a file that is gone, or is another one."""
     for stretch in stretches:
         for file in stretch.files:
@@ -49,7 +49,7 @@ def check_there(root: str, stretches: Sequence[Stretch]) -> None:
                 )
 
 
-def files_to_read(root: str, stretches: Sequence[Stretch], schema: Snapshot) -> dict[str, Any]:
+def files_to_read(root: str, stretches: Sequence[Stretch[File]], schema: Snapshot) -> dict[str, Any]:
     """Arguments of the reader for stretches that are read file by file; ``versions`` is what takes Delta's reader.
 
     :param schema: the table at the version whose schema the rows get.
