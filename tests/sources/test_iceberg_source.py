@@ -1,5 +1,5 @@
-"""Iceberg tables as a source: where a range ends, and what becomes of a history that is not the one that was read. (Rows are
-read in test_iceberg_source_spark.py; what it shares with every source is in tests/contract/test_source.py.)"""
+"""Iceberg tables as a source: where a range ends, and what becomes of a history that is not the one that was read. Rows
+are read in test_iceberg_source_spark.py; what it shares with every source is in tests/contract/test_source.py."""
 
 from __future__ import annotations
 
