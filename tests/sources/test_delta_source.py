@@ -175,6 +175,8 @@ def test_only_the_current_start_has_to_be_in_the_log(world: World) -> None:
     second = world.plan()
     assert world.open().describe(*second).splits == 2
     assert "expired" in (world.open().not_replayable(*first) or "")
+    assert world.open().in_words(*first) == {}, "of a batch that nobody can look at any more nothing is told"
+    assert world.open().left_out(*first) is None
     world.orders.append()
     world.orders.append()
     world.orders.clean_log(7)

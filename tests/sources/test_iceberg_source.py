@@ -129,6 +129,8 @@ def test_history_that_has_expired_is_named(world: World) -> None:
     with pytest.raises(SourceChangedError, match=rf"'orders'.*expired before they were read: .*{snapshots[2]}"):
         world.plan()
     assert "expired" in (world.open().not_replayable(*first) or "")
+    assert world.open().in_words(*first) == {}, "of a batch that nobody can look at any more nothing is told"
+    assert world.open().left_out(*first) is None
     with pytest.raises(SourceError, match="has expired"):
         World(world.orders._folder.parent / "other", orders=world.orders).plan(start=snapshots[2])
     with pytest.raises(SourceError, match="is later"):

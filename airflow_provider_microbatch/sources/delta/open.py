@@ -152,7 +152,10 @@ class OpenDeltaSource(OpenSource):
     ) -> str | None:
         """Versions that are passed over, as the source is set."""
         before = (told or {}).get("passed_over", {})
-        now = self._named(lambda: passed_over(self._range(start, end)))
+        try:
+            now = self._named(lambda: passed_over(self._range(start, end)))
+        except SourceChangedError:
+            return None  # a read refuses
         new = [f"version {version}, {what}" for version, what in now.items() if version not in before]
         return f"passed over: {'; '.join(new)}" if new else None
 
@@ -190,7 +193,12 @@ class OpenDeltaSource(OpenSource):
         return figures_of(file for one in found for file in one.files)
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        return figures_of(file for one in self._named(lambda: self._range(start, end)) for file in one.files)
+        """Files, bytes and rows; of what the log does not tell any more nobody knows."""
+        try:
+            found = self._named(lambda: self._range(start, end))
+        except SourceChangedError:
+            return Figures()
+        return figures_of(file for one in found for file in one.files)
 
     def _range(self, start: Offset | None, end: Offset | None) -> list[Stretch[File]]:
         """What lies in it.

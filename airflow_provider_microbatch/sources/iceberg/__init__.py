@@ -102,6 +102,10 @@ class IcebergSource(Source):
         """Files and snapshots do not change."""
         return True
 
+    def would_read(self, location: str) -> bool:
+        """Whether it is the branch, as a sink names it."""
+        return location == self.location()
+
     def shares_with(self, other: Source) -> bool:
         """Whether it is the same branch."""
         return isinstance(other, IcebergSource) and self.location() == other.location()

@@ -159,7 +159,10 @@ class OpenIcebergSource(OpenSource):
     ) -> str | None:
         """Snapshots that are passed over, as the source is set."""
         before = (told or {}).get("passed_over", {})
-        now = self._named(lambda: passed_over(self._range(start, end, self._history()[1])))
+        try:
+            now = self._named(lambda: passed_over(self._range(start, end, self._history()[1])))
+        except SourceChangedError:
+            return None  # a read refuses
         new = [f"sequence number {number}, {what}" for number, what in now.items() if number not in before]
         return f"passed over: {'; '.join(new)}" if new else None
 
@@ -195,7 +198,11 @@ class OpenIcebergSource(OpenSource):
         return figures_of(file for one in found for file in one.files)
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        found = self._named(lambda: self._range(start, end, self._history()[1]))
+        """Files, bytes and rows; of what has expired nobody knows."""
+        try:
+            found = self._named(lambda: self._range(start, end, self._history()[1]))
+        except SourceChangedError:
+            return Figures()
         return figures_of(file for one in found for file in one.files)
 
     def _range(self, start: Offset | None, end: Offset | None, history: History) -> list[Stretch[Unit]]:
