@@ -19,17 +19,14 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
-from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support import kafka
-from tests.support.delta_orders import OrdersOfDelta
-from tests.support.iceberg_orders import iceberg_orders
+from tests.support.lake_systems import DeltaTables, IcebergTables
 from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
@@ -166,40 +163,6 @@ class Kafka:
 
     def break_it(self) -> None:
         self._broker.remove(self._topic)
-
-
-class DeltaTables:
-    """A Delta table, at most two files a batch."""
-
-    keeps_a_log = False
-    counts = True
-
-    def __init__(self, root: Path, stack: ExitStack, *, change_feed: bool = False) -> None:
-        self._table = OrdersOfDelta(root / "orders", change_feed=change_feed)
-        self.source: Source = DeltaSource(str(self._table.root), change_feed=change_feed, max_files=2)
-
-    def arrive(self) -> None:
-        self._table.append()
-
-    def break_it(self) -> None:
-        self._table.root.rename(self._table.root.with_name("elsewhere"))
-
-
-class IcebergTables:
-    """An Iceberg table, at most two files a batch."""
-
-    keeps_a_log = False
-    counts = True
-
-    def __init__(self, root: Path, stack: ExitStack) -> None:
-        self._table = stack.enter_context(iceberg_orders(root / "lake"))
-        self.source: Source = IcebergSource(self._table.conn_id, "shop.orders", max_files=2, packages=["not:needed:1"])
-
-    def arrive(self) -> None:
-        self._table.append()
-
-    def break_it(self) -> None:
-        self._table.drop()
 
 
 SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
