@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
     from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
     from airflow_provider_microbatch.sources import Source
+    from airflow_provider_microbatch.sources.delta import DeltaSource
     from airflow_provider_microbatch.sources.file import FileSource
+    from airflow_provider_microbatch.sources.iceberg import IcebergSource
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
     from airflow_provider_microbatch.sources.kafka import KafkaSource
     from airflow_provider_microbatch.sources.kinesis import KinesisSource
@@ -38,10 +40,12 @@ __all__ = [
     "Catalog",
     "ConnectStatements",
     "DeltaSink",
+    "DeltaSource",
     "FileSink",
     "FileSource",
     "ForeachSink",
     "IcebergSink",
+    "IcebergSource",
     "JdbcSource",
     "JobStatusHook",
     "KafkaSource",
@@ -62,10 +66,12 @@ __all__ = [
 _LAZY = {
     "Catalog": "airflow_provider_microbatch.sinks.table.catalog",
     "DeltaSink": "airflow_provider_microbatch.sinks.delta",
+    "DeltaSource": "airflow_provider_microbatch.sources.delta",
     "FileSink": "airflow_provider_microbatch.sinks.file",
     "FileSource": "airflow_provider_microbatch.sources.file",
     "ForeachSink": "airflow_provider_microbatch.sinks.foreach",
     "IcebergSink": "airflow_provider_microbatch.sinks.iceberg",
+    "IcebergSource": "airflow_provider_microbatch.sources.iceberg",
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",

@@ -100,7 +100,9 @@ class Registry:
 SOURCES = Registry(
     "sources",
     {
+        "delta": Entry(f"{_PACKAGE}.sources.delta:DeltaSource", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sources.file:FileSource"),
+        "iceberg": Entry(f"{_PACKAGE}.sources.iceberg:IcebergSource", extra="iceberg"),
         "jdbc": Entry(f"{_PACKAGE}.sources.jdbc:JdbcSource", extra="postgres"),
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),

@@ -23,7 +23,7 @@ _PARTITION_VALUE = re.compile(
 )
 FILE = "_metadata.file_path"
 """Spark's hidden column: the file that a row was read from."""
-_NO_LISTING_JOB = str(2**31 - 1)
+NO_LISTING_JOB = str(2**31 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
         reader = reader.option(key, value)
     # As in a read: neither may leave out rows without a word.
     reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-    return reader.load("file://" + _literally(arguments["path"]))
+    return reader.load("file://" + literally(arguments["path"]))
 
 
 def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
@@ -213,7 +213,7 @@ def _read_group(
     spark: SparkSession, arguments: Mapping[str, Any], group: Mapping[str, Any], schema: StructType | None
 ) -> DataFrame:
     # A threshold below the number of paths makes Spark start a job only to list files that are known already.
-    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", _NO_LISTING_JOB)
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", NO_LISTING_JOB)
     reader = spark.read.format(arguments["format"])
     if schema is not None:
         reader = reader.schema(schema)
@@ -235,7 +235,7 @@ def _read_group(
     for setting in arguments.get("secrets", ()):
         # As an option of this reader alone it reaches Hadoop's file system, and no setting of the session shows it.
         reader = reader.option(setting, secret(f"{arguments['name']}/{setting}"))
-    return reader.load([_url(_literally(path)) for path in group["paths"]])
+    return reader.load([_url(literally(path)) for path in group["paths"]])
 
 
 def _url(path: str) -> str:
@@ -243,7 +243,7 @@ def _url(path: str) -> str:
     return path if "://" in path else "file://" + path
 
 
-def _literally(path: str) -> str:
+def literally(path: str) -> str:
     """The path with the characters of Hadoop's globs escaped: else the name ``a*.json`` would read ``ab.json`` too.
 
     Spark's own switch for that, the option ``__globPaths__``, is lost by Spark Connect (it lower-cases option names).

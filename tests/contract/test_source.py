@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support import kafka
+from tests.support.lake_systems import DeltaTables, IcebergTables
 from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
@@ -175,6 +176,9 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "python": partial(PythonStream, reader="LimitedNumbers"),
     "jdbc": Rows,
     "kafka": Kafka,
+    "delta-source": DeltaTables,
+    "iceberg-source": IcebergTables,
+    "delta-source, change feed": partial(DeltaTables, change_feed=True),
 }
 
 

@@ -74,7 +74,7 @@ MUTATIONS = [
     Mutation(
         name="messages have the catalog's password",
         why="it stands in a task's log",
-        file="sinks/iceberg/catalog.py",
+        file="iceberg_catalog.py",
         old='            text = text.replace(secret, "***")',
         new="            pass",
         tests=(SINK,),

@@ -23,9 +23,10 @@ from pyiceberg.table import Table
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.iceberg_catalog import OpenCatalog, properties_of
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
-from airflow_provider_microbatch.sinks.iceberg.catalog import OpenCatalog, properties_of
+from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import PAGE, Ledger
 from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog, Look
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
@@ -370,6 +371,8 @@ def test_a_connection_says_where_the_catalog_is_and_keeps_its_secrets(folder: Pa
         "shop.orders",
         connect=lambda _: Connection(conn_id="lake", conn_type="iceberg", extra=extra),
         at_end=lambda _: None,
+        failed=SinkError,
+        busy=CatalogBusyError,
     )
     with pytest.raises((SinkError, DefinitionError)) as error:
         catalog.load()

@@ -16,10 +16,11 @@ from urllib.parse import quote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.iceberg_catalog import OpenCatalog
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync, write_mark
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 from airflow_provider_microbatch.sinks.iceberg import MAIN
-from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, OpenCatalog
+from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
 

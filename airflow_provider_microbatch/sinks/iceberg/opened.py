@@ -16,7 +16,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink, protocol
 from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
-from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, OpenCatalog
+from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, catalog_of
 from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
@@ -37,7 +37,7 @@ class OpenIceberg(OpenPlaced):
     def __init__(self, sink: IcebergSink, context: SinkContext) -> None:
         super().__init__(sink.folder, options=sink.options)
         self._sink = sink
-        catalog = OpenCatalog(sink.conn_id, sink.table, connect=context.connect, at_end=context.at_end)
+        catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
 
     @property

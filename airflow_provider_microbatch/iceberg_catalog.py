@@ -1,0 +1,161 @@
+"""A catalog of Iceberg tables, found by its connection, and its errors without what the connection keeps secret. What
+sources and sinks of these tables share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
+from airflow_provider_microbatch.lifetime import Close
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+NAME = "catalog_name"
+"""In the connection's extra: what the catalog is called, where it keeps tables by its name, as those in SQL do."""
+
+_SECRET = re.compile(r"secret|token|credential|password|passwd|signature|access-key|account-key|sas", re.IGNORECASE)
+
+
+class OpenCatalog:
+    """:param connect: finds the connection, each time that a catalog is opened.
+    :param at_end: takes what closes it.
+    :param failed: the error that tells what could not be done.
+    :param busy: likewise, if the catalog could not be asked, or its answer was lost: what was told to it may have been
+        done.
+    :param defaults: properties of the catalog where the connection does not say otherwise.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        table: str,
+        *,
+        connect: Connect,
+        at_end: Callable[[Close], None],
+        failed: type[MicroBatchError],
+        busy: type[MicroBatchError],
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
+        self._conn_id = conn_id
+        self._connect = connect
+        self._at_end = at_end
+        self._failed, self._busy = failed, busy
+        self._defaults = dict(defaults or {})
+        self._catalog: Catalog | None = None
+        self._secrets: tuple[str, ...] = ()
+        self.table = table
+
+    def get(self) -> Catalog:
+        """The catalog, opened once for a task.
+
+        :raises DefinitionError: if the connection is none of a catalog.
+        """
+        if self._catalog is None:
+            from pyiceberg.catalog import load_catalog
+
+            name, properties = properties_of(self._connect(self._conn_id))
+            properties = {**self._defaults, **properties}
+            self._secrets = tuple(secrets_of(properties))
+            try:
+                try:
+                    with self.reporting("open"):
+                        catalog = load_catalog(name, **properties)
+                except self._busy:
+                    # Of two who make the tables of a new catalog in SQL at once one is refused, and finds them then.
+                    with self.reporting("open"):
+                        catalog = load_catalog(name, **properties)
+            except MicroBatchError:
+                raise
+            except (ValueError, KeyError, ImportError) as error:
+                # Not as its cause: a parser of addresses repeats what it could not parse.
+                raise DefinitionError(
+                    f"connection {self._conn_id!r} is none of an Iceberg catalog: {self._without_secrets(error)}"
+                ) from None
+            self._at_end(catalog.close)
+            self._catalog = catalog
+        return self._catalog
+
+    def load(self) -> Table | None:
+        """The table as it is now; None if the catalog has none of its name."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        with self.reporting("read"):
+            try:
+                return self.get().load_table(self.table)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+
+    @contextmanager
+    def reporting(self, doing: str) -> Iterator[None]:
+        """Errors of the catalog, and of files of the table, as errors of who has opened it."""
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, RESTError
+        from requests import RequestException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (MicroBatchError, CommitFailedException):
+            raise
+        except (RequestException, SQLAlchemyError, RESTError, CommitStateUnknownException) as error:
+            what = f"cannot {doing} the Iceberg table {self.table} of connection {self._conn_id!r}"
+            raise self._busy(f"{what}: {type(error).__name__}: {self._without_secrets(error)}") from None
+        except OSError as error:
+            raise self._failed(
+                f"cannot {doing} the Iceberg table {self.table}: {self._without_secrets(error)}"
+            ) from None
+
+    def _without_secrets(self, error: Exception) -> str:
+        text = str(error)
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
+    """Name and properties of a catalog, as pyiceberg has them: those of the connection's extra; its host is the
+    ``uri``, login and password are client id and secret.
+
+    :raises DefinitionError: for a connection of another type, or properties that are no texts.
+    """
+    where = f"connection {connection.conn_id!r}"
+    if connection.conn_type != "iceberg":
+        raise DefinitionError(f"{where} is of type {connection.conn_type!r:.40}, not 'iceberg'.")
+    found = {}
+    for key, value in connection.extra.items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if not isinstance(value, (str, int, float)):
+            raise DefinitionError(f"{where}: {key!r:.100} in its extra must be a text: a property of the catalog.")
+        found[key] = str(value)
+    name = found.pop(NAME, connection.conn_id)
+    if connection.host and "uri" not in found:
+        host = connection.host if "://" in connection.host else f"https://{connection.host}"
+        found["uri"] = host if connection.port is None else f"{host}:{connection.port}"
+    if connection.login and connection.password and "credential" not in found:
+        found["credential"] = f"{connection.login}:{connection.password}"
+    if "uri" not in found and "type" not in found:
+        raise DefinitionError(f"{where} says of no catalog where it is: give it a host, or 'uri' and 'type' in extra.")
+    return name, found
+
+
+def secrets_of(properties: Mapping[str, str]) -> Iterator[str]:
+    """Texts that no message may have."""
+    for key, value in properties.items():
+        if _SECRET.search(key) and len(value) > 3:
+            yield value
+            yield from (part for part in value.split(":", 1)[1:] if len(part) > 3)
+        if "://" in value:
+            try:
+                password = urlsplit(value).password
+            except ValueError:
+                yield value
+                continue
+            if password:
+                yield from {value, password, unquote(password)}

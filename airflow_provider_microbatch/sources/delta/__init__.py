@@ -1,0 +1,166 @@
+"""A Delta table as a source: planned by delta-rs, without a JVM; each range is read exactly by Spark.
+
+The stream of a table is what its log says: the files of one snapshot, if the first batches read one, and then what each
+later version has added, or with the change feed how rows have changed. A position is a version, and how many of its
+files have been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from importlib import metadata
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.job import Requirements
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.file.path import is_glob, local_path
+
+EARLIEST, LATEST = "earliest", "latest"
+FAIL, RECORD_GAP = "fail", "record_gap"
+DELTA = "4.4.0"
+
+
+@dataclass(frozen=True)
+class DeltaSource(Source):
+    """What a Delta table has, and what comes into it; each row is read once.
+
+    By default its versions are read as appends: a version that takes rows out or changes them (an UPDATE, a DELETE, an
+    overwrite, a replay of a batch that a pipeline has published there) stops the plan with an error that names it. With
+    ``change_feed`` such versions are read too, and each row says what it is by ``_change_type``, ``_commit_version``
+    and ``_commit_timestamp``.
+
+    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
+    :param change_feed: read how rows have changed. The table must have ``delta.enableChangeDataFeed``.
+    :param start: where the first batch begins. ``earliest``: with the rows that the table has at the first plan, and
+        then what comes. ``latest``: with what is committed after the first plan. A version: with what that version has
+        committed. A moment, as ISO 8601 text with its offset from UTC: with the first version of that time or later.
+    :param max_files: so many files are in a batch at most; None for no limit. With ``change_feed`` a version is in one
+        batch, whatever it has, but for the rows that are there at the start.
+    :param max_bytes: so many bytes of files at most, but for one that is larger by itself; None for no limit.
+    :param skip_versions: versions that are passed over, with all that they have added, removed or changed. The batch
+        whose range they are in says so.
+    :param on_delete: what becomes of a version that only takes rows out, as a DELETE of whole files does: ``fail``; or
+        ``record_gap``: pass over it, which the batch then says. Not with ``change_feed``, which reads it.
+    :param packages: Maven coordinates of Delta for Spark, for a spark-submit. None: those for the PySpark that is
+        installed where the task runs. Empty where Spark has Delta already.
+    :param jars: paths or addresses of its jars; then ``packages`` is empty unless it is given.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    path: str
+    _: KW_ONLY
+    change_feed: bool = False
+    start: str | int = EARLIEST
+    max_files: int | None = 1000
+    max_bytes: int | None = None
+    skip_versions: Sequence[int] = ()
+    on_delete: str = FAIL
+    packages: Sequence[str] | None = None
+    jars: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not self.path:
+            raise DefinitionError(f"DeltaSource: path must be a path or a file: URL, not {self.path!r:.200}.")
+        if "%" in self.root or is_glob(self.root) or "://" in self.path.removeprefix("file://"):
+            raise self._wrong("path must be local, without '%' and without a glob's characters: delta-rs decodes it")
+        if not isinstance(self.change_feed, bool):
+            raise self._wrong(f"change_feed must be True or False, not {self.change_feed!r:.200}")
+        for name in ("max_files", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise self._wrong(f"{name} must be a whole number above 0, or None for no limit; not {value!r:.200}")
+        if self.on_delete not in (FAIL, RECORD_GAP):
+            raise self._wrong(f"on_delete must be {FAIL!r} or {RECORD_GAP!r}, not {self.on_delete!r:.200}")
+        if not isinstance(self.skip_versions, (list, tuple)) or not all(
+            type(one) is int and one >= 0 for one in self.skip_versions
+        ):
+            raise self._wrong(f"skip_versions must be a list of versions, not {self.skip_versions!r:.200}")
+        object.__setattr__(self, "skip_versions", sorted(set(self.skip_versions)))
+        self._check_start()
+        for name in ("packages", "jars"):
+            value = getattr(self, name)
+            if value is None and name == "packages":
+                continue
+            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
+                raise self._wrong(f"{name} must be a list of texts that are not empty; not {value!r:.200}")
+            object.__setattr__(self, name, list(value))
+
+    def open(self, context: SourceContext) -> OpenSource:
+        """The source in the surroundings of one checkpoint."""
+        from airflow_provider_microbatch.sources.delta.open import OpenDeltaSource
+
+        return OpenDeltaSource(self, context)
+
+    @property
+    def root(self) -> str:
+        """The table's folder."""
+        return local_path(self.path, field="DeltaSource: path")
+
+    def reads_as(self) -> Mapping[str, str | None]:
+        """How a version is read, and which are not."""
+        skipped = ", ".join(map(str, self.skip_versions)) or None
+        return {"change_feed": str(self.change_feed).lower(), "skip_versions": skipped, "on_delete": self.on_delete}
+
+    def keeps_rows(self) -> bool:
+        """Files and versions do not change."""
+        return True
+
+    def would_read(self, location: str) -> bool:
+        """Whether it is the table's folder, or lies in it."""
+        try:
+            path = local_path(location, field="location")
+        except DefinitionError:
+            return False
+        return f"{path}/".startswith(f"{self.root}/")
+
+    def shares_with(self, other: Source) -> bool:
+        """Whether it is the same table."""
+        return isinstance(other, DeltaSource) and self.root == other.root
+
+    def location(self) -> str:
+        return self.root
+
+    @property
+    def begins_ms(self) -> int | None:
+        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        if isinstance(self.start, str) and self.start not in (EARLIEST, LATEST):
+            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
+        return None
+
+    def requires(self) -> Requirements:
+        """Delta for Spark.
+
+        :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
+        """
+        packages = self.packages
+        if packages is None and self.jars:
+            packages = ()
+        if packages is None:
+            try:
+                version = metadata.version("pyspark").rpartition(".")[0]
+            except metadata.PackageNotFoundError:
+                raise self._wrong(
+                    "no pyspark is installed here by which to tell Delta's version: give packages, such as "
+                    f"['io.delta:delta-spark_4.1_2.13:{DELTA}']"
+                ) from None
+            packages = (f"io.delta:delta-spark_{version}_2.13:{DELTA}",)
+        return Requirements(packages=tuple(packages), jars=tuple(self.jars))
+
+    def _check_start(self) -> None:
+        start = self.start
+        good = start in (EARLIEST, LATEST) or (type(start) is int and start >= 0)
+        if not good and isinstance(start, str):
+            try:
+                good = datetime.fromisoformat(start).tzinfo is not None
+            except ValueError:
+                good = False
+        if not good:
+            raise self._wrong(
+                f"start must be {EARLIEST!r}, {LATEST!r}, a version, or a moment with its offset from UTC "
+                f"('2026-11-21T00:00:00Z'); not {start!r:.200}"
+            )
+
+    def _wrong(self, text: str) -> DefinitionError:
+        return DefinitionError(f"DeltaSource({self.path!r:.200}): {text}.")

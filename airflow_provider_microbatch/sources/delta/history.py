@@ -1,0 +1,132 @@
+"""What the log of a table has after a position, stretch by stretch; and whether the position is of this log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from shlex import quote
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
+from airflow_provider_microbatch.sources.delta.commits import Commit, Commits, File
+from airflow_provider_microbatch.sources.delta.offset import Place
+from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change_feed, snapshot_of
+from airflow_provider_microbatch.sources.stretch import Stretch
+
+
+class History:
+    """:param now: the table as it is.
+    :param go_on: the command that sets the position, but for the offset.
+    """
+
+    def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, go_on: str) -> None:
+        self._source = source
+        self._now = now
+        self._commits = commits
+        self._go_on = go_on
+
+    def check(self, place: Place) -> None:
+        """:raises SourceError: if it is no place of the table that is there."""
+        now, where = self._now, self._source.root
+        if place.table is not None and place.table != now.id:
+            raise SourceError(
+                f"{where} is another table than the one that was read: its id was {place.table}, and is {now.id}. It "
+                f"was dropped and made anew, and what is there now cannot be told from what was read. "
+                f"{self._begin_again()}"
+            )
+        if place.pinned > now.version:
+            raise SourceError(
+                f"{where} went back: its newest version is {now.version}, and version {place.pinned} was read. It was "
+                f"restored from a backup. {self._begin_again()}"
+            )
+        digest = None if place.commit is None else self._commits.digest(place.pinned)
+        if digest is not None and digest != place.commit:
+            raise SourceError(
+                f"version {place.pinned} of {where} is not the one that was read: the table was restored from a backup "
+                f"and has been written since. {self._begin_again()}"
+            )
+
+    def stretches(self, start: Place) -> Iterator[Stretch[File]]:
+        """From the start's own on."""
+        version = start.version
+        if start.in_snapshot:
+            yield self._snapshot(version)
+            version += 1
+        for number in range(version, self._now.version + 1):
+            yield self._version(number)
+
+    def _snapshot(self, version: int) -> Stretch[File]:
+        try:
+            files = snapshot_of(self._source.root, version).files()
+        except SourceError as error:
+            refused = (
+                f"version {version} of {self._source.root} is expired: its rows are not all read, and its log does not "
+                f"tell any more which they are ({error}). {self._begin_again()} Keep the log for longer than the first "
+                "rows take (delta.logRetentionDuration)."
+            )
+            return Stretch(version=version, in_snapshot=True, refused=refused)
+        return Stretch(version=version, in_snapshot=True, files=tuple(files))
+
+    def _version(self, version: int) -> Stretch[File]:
+        commit = self._commits.get(version)
+        is_other = commit is not None and commit.schema is not None and version > 0
+        if version in self._source.skip_versions:
+            what = "which is expired" if commit is None else _in_words(commit)
+            return Stretch(version=version, passed_over=f"{what} (skip_versions)", is_other=is_other)
+        if commit is None:
+            return Stretch(version=version, refused=self._expired(version))
+        if self._source.change_feed:
+            if commit.properties is not None and not has_change_feed(commit.properties):
+                refused = (
+                    f"version {version} of {self._source.root} turns the change feed off ({commit.operation}): how "
+                    f"rows change from there on is not told. {self._skip(version)}"
+                )
+                return Stretch(version=version, refused=refused)
+            files = commit.changes or (*commit.added, *commit.removed)
+            return Stretch(version=version, files=files, is_one=True, is_other=is_other)
+        if not commit.removed:
+            return Stretch(version=version, files=commit.added, is_other=is_other)
+        if not commit.added and self._source.on_delete == RECORD_GAP:
+            return Stretch(version=version, passed_over=f"{_in_words(commit)} (on_delete)", is_other=is_other)
+        refused = (
+            f"version {version} of {self._source.root} is no append: {_in_words(commit)}. Whoever reads appends has "
+            "rows that are not in the table any more, and cannot tell which of the added ones are new. "
+            f"{self._skip(version)} change_feed=True reads such versions, where the table has a change feed."
+        )
+        return Stretch(version=version, refused=refused)
+
+    def _expired(self, version: int) -> str:
+        first = next(self._commits.kept(), self._now.version + 1)
+        return (
+            f"version {version} of {self._source.root} is expired: it was not read, and its log tells versions from "
+            f"{first} to {self._now.version}. {self._begin_again()} To go on without what they had: "
+            f"skip_versions={list(range(version, min(first, version + 20)))}. Keep the log for longer than the "
+            "pipeline may stand still (delta.logRetentionDuration)."
+        )
+
+    def _skip(self, version: int) -> str:
+        return (
+            f"skip_versions=[{version}] passes over it, with all that it has added, and the batch says so; or begin "
+            f"behind it with other rows: `{self._go_on} {quote(Place(version=version + 1).text())}`."
+        )
+
+    def _begin_again(self) -> str:
+        begin = quote(Place(version=self._now.version, in_snapshot=True).text())
+        return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."
+
+
+def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:
+    """First and last of versions that are read together; none that is passed over is between."""
+    found = list[list[int]]()
+    for one in stretches:
+        if one.passed_over is not None or not one.files:
+            continue
+        if found and found[-1][1] == one.version - 1:
+            found[-1][1] = one.version
+        else:
+            found.append([one.version, one.version])
+    return found
+
+
+def _in_words(commit: Commit) -> str:
+    """What it was, for people."""
+    return f"{commit.operation}, {len(commit.removed)} file(s) taken out and {len(commit.added)} added"

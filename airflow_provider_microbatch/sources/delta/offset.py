@@ -1,0 +1,67 @@
+"""Positions in a Delta table, in the words of Spark's own Delta source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Spot
+
+_KNOWN = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion", "commit"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Spot):
+    """A version of the log, and which table's it is.
+
+    :param table: the table's id; None where a person wrote the position, for the table that is there.
+    :param commit: a digest of the commit before ``version`` (of a snapshot: of its own), by which another history under
+        the same numbers is told; None if it was not there to be looked at.
+    """
+
+    table: str | None = None
+    commit: str | None = None
+
+    @property
+    def pinned(self) -> int:
+        """The version that ``commit`` is of."""
+        return self.version if self.in_snapshot else self.version - 1
+
+    def text(self) -> Offset:
+        """As it stands in the logs."""
+        values: dict[str, Any] = {
+            "sourceVersion": 1,
+            "reservoirId": self.table,
+            "reservoirVersion": self.version,
+            "index": self.index,
+            "isStartingVersion": self.in_snapshot,
+            "commit": self.commit,
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None}, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, offset: Offset) -> Self:
+        """:raises ValueError: if the text is none."""
+        try:
+            values: Any = json.loads(offset)
+            if not isinstance(values, dict) or values.keys() - _KNOWN or "reservoirVersion" not in values:
+                raise TypeError('by hand, a position is {"reservoirVersion": 7}: with all before version 7 read')
+            if values.get("sourceVersion", 1) != 1:
+                raise TypeError(f"sourceVersion {values['sourceVersion']!r} is not known")
+            place = cls(
+                version=values["reservoirVersion"],
+                index=values.get("index", BEFORE_ITS_FILES),
+                in_snapshot=values.get("isStartingVersion", False),
+                table=values.get("reservoirId"),
+                commit=values.get("commit"),
+            )
+            kinds = type(place.version), type(place.index), type(place.in_snapshot)
+            if kinds != (int, int, bool) or place.version < 0 or place.index < BEFORE_ITS_FILES:
+                raise TypeError("version and index are whole numbers, from 0 and from -1")
+            if not all(isinstance(text, (str, type(None))) for text in (place.table, place.commit)):
+                raise TypeError("the table's id and the commit's digest are texts")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{offset:.200} is no place in a Delta table: {error}") from error
+        return place

@@ -1,0 +1,161 @@
+"""What delta-rs says of a table: which one it is, how far it is, and what it has at a version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.delta.commits import File
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_TEXTS = {"string", "long", "integer", "short", "byte", "boolean", "date"}
+"""Types of partition columns whose text is the same to whoever reads it."""
+_PLAIN = _TEXTS | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
+_OF_COLUMNS = {"delta.typeChanges", "__COLLATIONS"}
+
+
+class Snapshot:
+    """The table at one version.
+
+    :param table: as delta-rs has opened it.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._table = table
+        self.version = table.version()
+
+    @property
+    def id(self) -> str:
+        """By which this table is told from another at the same place."""
+        return str(self._table.metadata().id)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self._table.metadata().configuration
+
+    @property
+    def has_change_feed(self) -> bool:
+        """Whether the log tells how rows change."""
+        return has_change_feed(self.properties)
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """In their order."""
+        return tuple(self._table.metadata().partition_columns)
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        """In the JSON form that Delta has from Spark."""
+        schema: Mapping[str, Any] = json.loads(self._table.schema().to_json())
+        return schema
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its files are read as Delta reads them by whoever reads Parquet, and knows the schema and each file's
+        partition."""
+        return (
+            self.properties.get("delta.columnMapping.mode", "none") == "none"
+            and all(_is_plain(column["type"]) for column in self.schema["fields"])
+            and not any(f'"{word}"' in json.dumps(self.schema) for word in _OF_COLUMNS)
+            and all(
+                column["type"] in _TEXTS for column in self.schema["fields"] if column["name"] in self.partition_columns
+            )
+        )
+
+    def files(self) -> list[File]:
+        """All files, in an order that they always have: that of Spark's own source, the oldest first."""
+        adds = self._table.get_add_actions()
+        columns: dict[str, Any] = {
+            name: adds.column(name).to_pylist() for name in adds.schema.names if name != "null_count"
+        }
+        count = len(columns["path"])
+        partitions = columns.get("partition") or [{}] * count
+        rows = columns.get("num_records") or [None] * count
+        every = zip(columns["modification_time"], columns["path"], columns["size_bytes"], rows, partitions, strict=True)
+        found = sorted(every, key=lambda one: one[:2])
+        partly = self._partly()
+        return [
+            File(
+                path=path,
+                size=size,
+                rows=count,
+                partition={key: _text(value) for key, value in partition.items()},
+                is_whole=_name(path) not in partly,
+            )
+            for _, path, size, count, partition in found
+        ]
+
+    def _partly(self) -> set[str]:
+        """Names of files of which a deletion vector takes rows out."""
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+            return set()
+        return {
+            _name(path) for batch in self._table.deletion_vectors() for path in batch.column("filepath").to_pylist()
+        }
+
+
+def has_change_feed(properties: Mapping[str, str]) -> bool:
+    """Whether a table with these properties tells how rows change."""
+    return properties.get("delta.enableChangeDataFeed", "false").lower() == "true"
+
+
+def snapshot_of(root: str, version: int | None = None) -> Snapshot:
+    """The table as it is now, or at a version.
+
+    :param root: its folder.
+    :raises SourceError: if there is none, or its log does not tell that version any more.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise SourceError(
+            "deltalake is not installed, which plans for Delta tables. Run: pip install "
+            "'airflow-provider-microbatch[delta]'"
+        ) from error
+    if not Path(root, "_delta_log").is_dir():
+        raise SourceError(f"{root} is no Delta table: it has no folder _delta_log. Mount it, or correct the path.")
+    with _reporting(root, version, DeltaError):
+        return Snapshot(DeltaTable(Path(root).as_uri(), version=version))
+
+
+@contextmanager
+def _reporting(root: str, version: int | None, kind: type[Exception]) -> Iterator[None]:
+    at = "" if version is None else f" at version {version}"
+    try:
+        yield
+    except (kind, OSError, ValueError) as error:
+        raise SourceError(f"the Delta table {root} cannot be opened{at}: {' '.join(str(error).split())}") from error
+
+
+def _is_plain(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind in _PLAIN or kind.startswith("decimal(")
+    if kind["type"] == "struct":
+        return all(_is_plain(column["type"]) for column in kind["fields"])
+    if kind["type"] == "array":
+        return _is_plain(kind["elementType"])
+    return kind["type"] == "map" and _is_plain(kind["keyType"]) and _is_plain(kind["valueType"])
+
+
+def _text(value: object) -> str | None:
+    """A partition's value as the log has it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _name(path: str) -> str:
+    return unquote(path).rpartition("/")[2]

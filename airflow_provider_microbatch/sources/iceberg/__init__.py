@@ -1,0 +1,158 @@
+"""An Iceberg table as a source: planned by pyiceberg, without a JVM; each range is read exactly by Spark.
+
+The stream of a branch is what its snapshots say: the files of one snapshot, if the first batches read one, and then
+what each later one has appended. A compaction brings no rows. Spark is given the address of the table's metadata, and
+needs neither the catalog nor its credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from importlib import metadata
+
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.job import Requirements
+from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+
+EARLIEST, LATEST = "earliest", "latest"
+FAIL, RECORD_GAP = "fail", "record_gap"
+MAIN = "main"
+ICEBERG = "1.12.0"
+
+
+@dataclass(frozen=True)
+class IcebergSource(Source):
+    """What a branch of an Iceberg table has, and what is appended to it; each row is read once.
+
+    A snapshot that takes rows out or changes them (a DELETE, an overwrite, a replay of a batch that a pipeline has
+    published there) stops the plan with an error that names it.
+
+    :param conn_id: the Airflow connection of the catalog, of type ``iceberg``: see ``docs/iceberg.md``.
+    :param table: its name in the catalog, ``namespace.table``.
+    :param branch: the branch that is read.
+    :param start: where the first batch begins. ``earliest``: with the rows that the branch has at the first plan, and
+        then what comes. ``latest``: with what is committed after the first plan. A snapshot's id: with what that one
+        has appended. A moment, as ISO 8601 text with its offset from UTC: with the first snapshot of then or later.
+    :param max_files: so many files are in a batch at most; None for no limit. What one snapshot has appended is in one
+        batch, whatever it is, but for the rows that are there at the start.
+    :param max_bytes: so many bytes of files at most, likewise; None for no limit.
+    :param skip_snapshots: ids of snapshots that are passed over, with all that they have added, removed or changed. The
+        batch whose range they are in says so.
+    :param on_delete: what becomes of a snapshot that only takes rows out: ``fail``; or ``record_gap``: pass over it,
+        which the batch then says.
+    :param packages: Maven coordinates of Iceberg for Spark, for a spark-submit. None: those for the PySpark that is
+        installed where the task runs. Empty where Spark has Iceberg already.
+    :param jars: paths or addresses of its jars; then ``packages`` is empty unless it is given.
+    :raises DefinitionError: for a wrong type or value, naming the field.
+    """
+
+    conn_id: str
+    table: str
+    _: KW_ONLY
+    branch: str = MAIN
+    start: str | int = EARLIEST
+    max_files: int | None = 1000
+    max_bytes: int | None = None
+    skip_snapshots: Sequence[int] = ()
+    on_delete: str = FAIL
+    packages: Sequence[str] | None = None
+    jars: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("conn_id", "branch"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise self._wrong(f"{name} must be a text that is not empty, not {value!r:.200}")
+        names = self.table.split(".") if isinstance(self.table, str) else []
+        if len(names) < 2 or not all(name and name == name.strip() for name in names):
+            raise self._wrong("table must be a name in the catalog, such as 'shop.orders'")
+        for name in ("max_files", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise self._wrong(f"{name} must be a whole number above 0, or None for no limit; not {value!r:.200}")
+        if self.on_delete not in (FAIL, RECORD_GAP):
+            raise self._wrong(f"on_delete must be {FAIL!r} or {RECORD_GAP!r}, not {self.on_delete!r:.200}")
+        if not isinstance(self.skip_snapshots, (list, tuple)) or not all(
+            type(one) is int for one in self.skip_snapshots
+        ):
+            raise self._wrong(f"skip_snapshots must be a list of snapshots' ids, not {self.skip_snapshots!r:.200}")
+        object.__setattr__(self, "skip_snapshots", sorted(set(self.skip_snapshots)))
+        self._check_start()
+        for name in ("packages", "jars"):
+            value = getattr(self, name)
+            if value is None and name == "packages":
+                continue
+            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
+                raise self._wrong(f"{name} must be a list of texts that are not empty; not {value!r:.200}")
+            object.__setattr__(self, name, list(value))
+
+    def open(self, context: SourceContext) -> OpenSource:
+        """The source in the surroundings of one checkpoint."""
+        from airflow_provider_microbatch.sources.iceberg.open import OpenIcebergSource
+
+        return OpenIcebergSource(self, context)
+
+    def reads_as(self) -> Mapping[str, str | None]:
+        """Which snapshots are not read."""
+        return {"skip_snapshots": ", ".join(map(str, self.skip_snapshots)) or None, "on_delete": self.on_delete}
+
+    def keeps_rows(self) -> bool:
+        """Files and snapshots do not change."""
+        return True
+
+    def would_read(self, location: str) -> bool:
+        """Whether it is the branch, as a sink names it."""
+        return location == self.location()
+
+    def shares_with(self, other: Source) -> bool:
+        """Whether it is the same branch."""
+        return isinstance(other, IcebergSource) and self.location() == other.location()
+
+    def location(self) -> str:
+        branch = "" if self.branch == MAIN else f"@{self.branch}"
+        return f"iceberg:{self.conn_id}/{self.table}{branch}"
+
+    @property
+    def begins_ms(self) -> int | None:
+        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        if isinstance(self.start, str) and self.start not in (EARLIEST, LATEST):
+            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
+        return None
+
+    def requires(self) -> Requirements:
+        """Iceberg for Spark.
+
+        :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
+        """
+        packages = self.packages
+        if packages is None and self.jars:
+            packages = ()
+        if packages is None:
+            try:
+                version = metadata.version("pyspark").rpartition(".")[0]
+            except metadata.PackageNotFoundError:
+                raise self._wrong(
+                    "no pyspark is installed here by which to tell Iceberg's version: give packages, such as "
+                    f"['org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}']"
+                ) from None
+            packages = (f"org.apache.iceberg:iceberg-spark-runtime-{version}_2.13:{ICEBERG}",)
+        return Requirements(packages=tuple(packages), jars=tuple(self.jars))
+
+    def _check_start(self) -> None:
+        start = self.start
+        good = start in (EARLIEST, LATEST) or type(start) is int
+        if not good and isinstance(start, str):
+            try:
+                good = datetime.fromisoformat(start).tzinfo is not None
+            except ValueError:
+                good = False
+        if not good:
+            raise self._wrong(
+                f"start must be {EARLIEST!r}, {LATEST!r}, a snapshot's id, or a moment with its offset from UTC "
+                f"('2026-11-21T00:00:00Z'); not {start!r:.200}"
+            )
+
+    def _wrong(self, text: str) -> DefinitionError:
+        return DefinitionError(f"IcebergSource({self.conn_id!r:.100}, {self.table!r:.100}): {text}.")

@@ -1,0 +1,163 @@
+"""What a branch has after a position, stretch by stretch; and whether it is the branch that the position is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from shlex import quote
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.iceberg import EARLIEST, LATEST, RECORD_GAP, IcebergSource
+from airflow_provider_microbatch.sources.iceberg.branch import Branch, Commit
+from airflow_provider_microbatch.sources.iceberg.offset import NO_SNAPSHOT, Place
+from airflow_provider_microbatch.sources.stretch import Stretch, Unit
+
+
+class History:
+    """:param branch: as it is now.
+    :param go_on: the command that sets the position, but for the offset.
+    """
+
+    def __init__(self, source: IcebergSource, *, branch: Branch, go_on: str) -> None:
+        self._source = source
+        self._branch = branch
+        self._go_on = go_on
+
+    def beginning(self) -> Place:
+        """Where the first batch begins, as of now.
+
+        :raises SourceError: if it is to begin at what is not there.
+        """
+        source, head = self._source, self._branch.head
+        if head is None or source.start == LATEST:
+            return self._behind(head)
+        if source.start == EARLIEST:
+            return Place(version=head.sequence, in_snapshot=True, snapshot=head.id)
+        chain = self._branch.chain
+        if isinstance(source.start, int):
+            at = next((number for number, one in enumerate(chain) if one.id == source.start), None)
+            if at is None:
+                raise SourceError(
+                    f"start={source.start}: {source.location()} has no such snapshot, or it has expired; the oldest is "
+                    f"{chain[0].id}."
+                )
+        else:
+            wanted = source.begins_ms or 0
+            at = next((number for number, one in enumerate(chain) if one.time_ms >= wanted), len(chain))
+            if at == 0 and not chain[0].is_first:
+                raise SourceError(
+                    f"start={source.start!r}: the oldest snapshot of {source.location()} that has not expired, "
+                    f"{chain[0].id}, is later; what was committed between is not told. start={EARLIEST!r} begins with "
+                    "all rows that the table has."
+                )
+        if at > 0:
+            return self._behind(chain[at - 1])
+        if chain[0].parent is None and not chain[0].is_first:
+            raise SourceError(
+                f"start={source.start}: what was before this snapshot of {source.location()} has expired, and what it "
+                "has appended cannot be told from that. Begin behind it."
+            )
+        return self._parent(chain[0])
+
+    def check(self, place: Place) -> None:
+        """:raises SourceError: if it is no place of the branch that is there."""
+        branch, where = self._branch, self._source.location()
+        if place.table is not None and place.table != branch.uuid:
+            raise SourceError(
+                f"{where} is another table than the one that was read: its uuid was {place.table}, and is "
+                f"{branch.uuid}. It was dropped and made anew. {self._begin_again()}"
+            )
+        if place.snapshot == NO_SNAPSHOT or any(one.id == place.snapshot for one in branch.chain):
+            return
+        newest = branch.head
+        if branch.has(place.snapshot) or newest is None or newest.sequence <= place.sequence:
+            told = "no snapshot" if newest is None else f"snapshot {newest.id}"
+            raise SourceError(
+                f"{where} was rolled back, or its branch set elsewhere: snapshot {place.snapshot} was read, and is "
+                f"none of its history, which ends at {told}. {self._begin_again()}"
+            )
+
+    def stretches(self, start: Place) -> Iterator[Stretch[Unit]]:
+        """From the start's own on."""
+        chain = self._branch.chain
+        after = [one for one in chain if one.sequence > start.sequence]
+        if start.in_snapshot:
+            yield self._snapshot(start)
+        gap = self._gap(start, after)
+        if gap is not None:
+            yield gap
+            return
+        before = next((one.schema for one in chain if one.id == start.snapshot), None)
+        for one in after:
+            yield self._of(one, is_other=before is not None and one.schema != before)
+            before = one.schema
+
+    def commits(self, stretches: Iterable[Stretch[Unit]]) -> list[Commit]:
+        """The snapshots that these are of, but for those that bring nothing."""
+        wanted = {one.version for one in stretches if one.files and not one.in_snapshot}
+        return [one for one in self._branch.chain if one.sequence in wanted]
+
+    def last(self, stretches: Sequence[Stretch[Unit]]) -> Commit | None:
+        """The snapshot that the last of them is of; None if there is none."""
+        version = stretches[-1].version if stretches else None
+        return next((one for one in self._branch.chain if one.sequence == version), None)
+
+    def _behind(self, commit: Commit | None) -> Place:
+        if commit is None:
+            return Place(version=1, snapshot=NO_SNAPSHOT)
+        return Place(version=commit.sequence + 1, snapshot=commit.id)
+
+    def _snapshot(self, start: Place) -> Stretch[Unit]:
+        try:
+            files = tuple(self._branch.files(start.snapshot))
+        except SourceError:
+            refused = (
+                f"snapshot {start.snapshot} of {self._source.location()} is expired, before all its rows were read. "
+                f"{self._begin_again()} Keep snapshots for longer than the first rows take."
+            )
+            return Stretch(version=start.version, in_snapshot=True, refused=refused)
+        return Stretch(version=start.version, in_snapshot=True, files=files)
+
+    def _gap(self, start: Place, after: list[Commit]) -> Stretch[Unit] | None:
+        """What stands for snapshots that have expired before they were read; None if there are none."""
+        if not after:
+            return None
+        first = after[0]
+        if first.parent == start.snapshot or (first.is_first and start.snapshot == NO_SNAPSHOT):
+            return None
+        go_on = self._behind(first) if first.parent is None else self._parent(first)
+        refused = (
+            f"snapshots of {self._source.location()} have expired before they were read: the oldest after snapshot "
+            f"{start.snapshot} is {first.id}, and is not its child. {self._begin_again()} To go on without what is "
+            f"lost: `{self._go_on} {quote(go_on.text())}`. Keep snapshots for longer than the pipeline "
+            "may stand still (history.expire.max-snapshot-age-ms)."
+        )
+        return Stretch(version=start.version, refused=refused)
+
+    @staticmethod
+    def _parent(first: Commit) -> Place:
+        return Place(version=first.sequence, snapshot=NO_SNAPSHOT if first.parent is None else first.parent)
+
+    def _of(self, commit: Commit, *, is_other: bool) -> Stretch[Unit]:
+        version, files = commit.sequence, (commit.added,) if commit.added.files else ()
+        if commit.id in self._source.skip_snapshots:
+            return Stretch(version=version, passed_over=f"{commit.words} (skip_snapshots)", is_other=is_other)
+        if commit.operation == "append":
+            return Stretch(version=version, files=files, is_other=is_other)
+        if commit.operation == "replace":  # the same rows in other files
+            return Stretch(version=version, is_other=is_other)
+        if commit.operation == "delete" and self._source.on_delete == RECORD_GAP:
+            return Stretch(version=version, passed_over=f"{commit.words} (on_delete)", is_other=is_other)
+        refused = (
+            f"snapshot {commit.id} of {self._source.location()} is no append: {commit.words}. Whoever reads appends "
+            "has rows that are not in the table any more, and cannot tell which of the added ones are new. "
+            f"skip_snapshots=[{commit.id}] passes over it, with all that it has added, and the batch says so; or begin "
+            f"behind it with other rows: `{self._go_on} {quote(self._behind(commit).text())}`."
+        )
+        return Stretch(version=version, refused=refused)
+
+    def _begin_again(self) -> str:
+        head = self._branch.head
+        if head is None:
+            return "Read it as a source of another name, or make the rows come back."
+        begin = quote(Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())
+        return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."

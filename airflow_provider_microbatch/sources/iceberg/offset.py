@@ -1,0 +1,74 @@
+"""Positions in a branch of an Iceberg table, in the words of Spark's own Iceberg source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Spot
+
+NO_SNAPSHOT = -1
+"""The id of the snapshot before the first, as Spark's source has it."""
+
+_KNOWN = {"version", "snapshot_id", "position", "scan_all_files", "sequence_number", "table"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Spot):
+    """A sequence number, the snapshot that was read last, and which table's they are.
+
+    :param snapshot: the id of the last snapshot that has been read, wholly or in part.
+    :param table: the table's uuid; None where a person wrote the position, for the table that is there.
+    """
+
+    snapshot: int
+    table: str | None = None
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number of the snapshot."""
+        return self.version if self.in_snapshot else self.version - 1
+
+    def text(self) -> Offset:
+        """As it stands in the logs."""
+        values: dict[str, Any] = {
+            "version": 1,
+            "snapshot_id": self.snapshot,
+            # Files of the snapshot that are read; of one that is read as a whole nobody asks.
+            "position": self.index + 1,
+            "scan_all_files": self.in_snapshot,
+            "sequence_number": self.sequence,
+            "table": self.table,
+        }
+        return json.dumps({key: value for key, value in values.items() if value is not None}, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, offset: Offset) -> Self:
+        """:raises ValueError: if the text is none."""
+        try:
+            values: Any = json.loads(offset)
+            needed = {"snapshot_id", "sequence_number"}
+            if not isinstance(values, dict) or values.keys() - _KNOWN or needed - values.keys():
+                raise TypeError(
+                    'by hand, a position is {"snapshot_id": 7, "sequence_number": 3}: with that snapshot, and all '
+                    "before it, read"
+                )
+            if values.get("version", 1) != 1:
+                raise TypeError(f"version {values['version']!r} is not known")
+            in_snapshot, position = values.get("scan_all_files", False), values.get("position", 0)
+            sequence, snapshot = values["sequence_number"], values["snapshot_id"]
+            if {type(position), type(sequence), type(snapshot)} != {int} or type(in_snapshot) is not bool:
+                raise TypeError("ids, positions and sequence numbers are whole numbers")
+            if position < 0 or sequence < 0 or not isinstance(values.get("table"), (str, type(None))):
+                raise TypeError("no position is below 0, and the table's uuid is a text")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{offset:.200} is no place in an Iceberg table: {error}") from error
+        return cls(
+            version=sequence if in_snapshot else sequence + 1,
+            index=position - 1 if in_snapshot else BEFORE_ITS_FILES,
+            in_snapshot=in_snapshot,
+            snapshot=snapshot,
+            table=values.get("table"),
+        )

@@ -1,0 +1,356 @@
+"""Delta tables as a source: where a range ends, and what becomes of a history that is not the one that was read. (Rows
+are read in test_delta_source_spark.py; what it shares with every source is in tests/contract/test_source.py.)"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.delta import DeltaSource
+from airflow_provider_microbatch.sources.delta.commits import File
+from airflow_provider_microbatch.sources.delta.offset import Place
+from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.delta_world import opened, publish
+from tests.sinks.stages import batch_of, expect
+from tests.sources.delta_world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def place(position: str | None) -> tuple[int, int, bool]:
+    assert position is not None
+    found = Place.of(position)
+    return found.version, found.index, found.in_snapshot
+
+
+def counts(world: World, **arguments: Any) -> list[int | None]:
+    """How many files each batch has, up to the head."""
+    found = []
+    while (ends := world.plan(**arguments))[0] != ends[1]:
+        found.append(world.open(**arguments).describe(*ends).splits)
+    return found
+
+
+def test_a_first_snapshot_is_read_in_limited_batches_whatever_is_committed_meanwhile(world: World) -> None:
+    for _ in range(5):
+        world.orders.append(2)
+    ends = [world.plan(max_files=2)]
+    world.orders.append()
+    world.orders.table.optimize.compact()
+    ends += [world.plan(max_files=2), world.plan(max_files=2)]
+    assert [place(end) for _, end in ends] == [(5, 1, True), (5, 3, True), (8, -1, False)]
+    assert [world.open().describe(*one).rows for one in ends] == [4, 4, 3]
+    assert not world.open().has_new(world.position)
+    assert world.open().latest_offset(world.position) == world.position
+
+
+def test_a_version_with_many_files_is_divided_and_its_rest_comes_next(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.add_files(5)
+    world.orders.append()
+    ends = [world.plan(max_files=3), world.plan(max_files=3)]
+    assert [place(end) for _, end in ends] == [(2, 2, False), (4, -1, False)]
+    size = world.open().describe(*ends[1]).bytes
+    assert size is not None
+    again = World(world.root.parent, made=False)
+    again.position = ends[0][1]
+    assert counts(again, max_bytes=size - 1) == [2, 1]
+    assert world.open().lag(ends[0][1]).splits == 3
+
+
+def test_where_it_begins(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for _ in range(3):
+        world.orders.append()
+    iso = _iso(world.orders.commits.path(2).stat().st_mtime_ns)
+    found = {}
+    for start in ("earliest", "latest", 2, iso):
+        fresh = World(tmp_path / str(start), made=False)
+        fresh.root = world.root
+        found[start] = counts(fresh, start=start)
+        assert fresh.open(start="latest").initial_offset() is not None, "on record, whatever is said later"
+    assert found == {"earliest": [3], "latest": [], 2: [2], iso: [2]}
+    late = World(tmp_path / "late", made=False)
+    late.root = world.root
+    assert late.open(start="latest").has_new(None), "the first plan makes a first position"
+    late.plan(start="latest")
+    world.orders.append()
+    assert counts(late, start="latest") == [1]
+
+
+def _iso(ns: int) -> str:
+    # Milliseconds, as the log has them, and none of the version before.
+    return dt.datetime.fromtimestamp(ns // 1_000_000 / 1000, dt.UTC).isoformat()
+
+
+def test_an_upstream_pipelines_batches_are_read_and_its_replay_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    sink = opened(world.root)
+    for number in (6, 7):
+        publish(sink, number)
+    first = world.plan()
+    assert world.open().describe(*first).rows == 6
+    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 7)), rows=5)
+    sink.replace(expect(BatchKey("live", 7)), 2)
+    publish(sink, 8)
+    with pytest.raises(
+        SourceChangedError, match=r"'orders'.* version 2 .*no append: .*of batch live/7 by .*skip_versions=\[2\]"
+    ):
+        world.plan()
+    with pytest.raises(SourceChangedError, match="version 2"):
+        world.open().has_new(world.position)
+    skipping = {"skip_versions": [2]}
+    ends = world.plan(**skipping)
+    assert world.open(**skipping).describe(*ends).rows == 3
+    told = world.open(**skipping).left_out(*ends)
+    assert told is not None
+    assert "version 2" in told
+    assert "batch live/7" in told
+    assert world.open(**skipping).left_out(*ends, told={"passed_over": {"2": "known"}}) is None
+    assert world.open(**skipping).read(*ends).arguments["told"]["passed_over"].keys() == {"2"}
+    assert world.open().not_replayable(*ends) is not None, "without the setting that it was planned with"
+    assert world.open().not_replayable(*first) is None, "what was replaced is there until a VACUUM"
+    assert world.open().read(*first).requires.packages == ()
+
+
+def test_an_upstream_replay_is_in_the_change_feed(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    sink = opened(world.root)
+    publish(sink, 6)
+    DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    fed = {"change_feed": True}
+    world.plan(**fed)
+    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 6)), rows=5)
+    sink.replace(expect(BatchKey("live", 6)), 2)
+    ends = world.plan(**fed)
+    assert world.open(**fed).read(*ends).arguments["changes"] == [[2, 2]]
+    assert world.open(**fed).describe(*ends).splits == 2, "a file that went, and one that came"
+
+
+def test_a_version_that_only_deletes_is_passed_over_if_asked_and_said(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.table.delete()
+    world.orders.append()
+    with pytest.raises(SourceChangedError, match=r"version 2 .*DELETE"):
+        world.plan()
+    ends = world.plan(on_delete="record_gap")
+    assert world.open(on_delete="record_gap").describe(*ends).splits == 1
+    assert "version 2, DELETE" in (world.open(on_delete="record_gap").left_out(*ends) or "")
+
+
+def test_what_comes_before_a_version_that_cannot_be_read_is_read(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    world.orders.table.delete("id = 0")
+    assert world.open().describe(*world.plan()).splits == 1
+    with pytest.raises(SourceChangedError, match="no append"):
+        world.plan()
+
+
+def test_only_the_current_start_has_to_be_in_the_log(world: World) -> None:
+    for _ in range(3):
+        world.orders.append()
+    first = world.plan()
+    world.orders.append()
+    world.orders.append()
+    world.orders.clean_log(4)
+    assert world.open().has_new(world.position)
+    second = world.plan()
+    assert world.open().describe(*second).splits == 2
+    assert "expired" in (world.open().not_replayable(*first) or "")
+    assert world.open().in_words(*first) == {}, "of a batch that nobody can look at any more nothing is told"
+    assert world.open().left_out(*first) is None
+    world.orders.append()
+    world.orders.append()
+    world.orders.clean_log(7)
+    with pytest.raises(SourceChangedError, match=r"version 6 .*expired.*from 7 to 7.*skip_versions=\[6\]"):
+        world.plan()
+    assert counts(world, skip_versions=[6]) == [1]
+
+
+def test_files_that_a_vacuum_took_are_named(world: World) -> None:
+    world.orders.append()
+    world.orders.append()
+    ends = world.plan()
+    world.orders.table.optimize.compact()
+    world.orders.table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(SourceChangedError, match=r"'orders'.*\.parquet of version 2 .* is gone: a VACUUM"):
+        world.open().read(*ends)
+    with pytest.raises(SourceChangedError, match="is gone"):
+        world.open().verify(*ends)
+
+
+def test_a_table_that_was_made_anew_is_another_one(world: World, tmp_path: Path) -> None:
+    world.orders.append()
+    ends = world.plan()
+    shutil.rmtree(world.root)
+    fresh = World(tmp_path)
+    for _ in range(4):
+        fresh.orders.append()
+    source, position = world.open(), ends[1] or ""
+    for question in (source.has_new, source.latest_offset, source.check_offset, source.lag):
+        with pytest.raises(SourceError, match="another table than the one that was read"):
+            question(position)
+    assert "another table" in (world.open().not_replayable(*ends) or "")
+
+
+def test_a_table_that_was_restored_from_a_backup_is_noticed_also_when_it_has_grown(
+    world: World, tmp_path: Path
+) -> None:
+    world.orders.append()
+    shutil.copytree(world.root, tmp_path / "backup")
+    world.orders.append()
+    world.orders.append()
+    world.plan()
+    shutil.rmtree(world.root)
+    shutil.copytree(tmp_path / "backup", world.root)
+    with pytest.raises(SourceError, match=r"went back: its newest version is 1, and version 3 was read"):
+        world.open().has_new(world.position)
+    for _ in range(4):
+        world.orders.append()
+    with pytest.raises(SourceError, match=r"version 3 .* is not the one that was read"):
+        world.plan()
+
+
+def test_a_range_has_one_schema(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+    world.orders.append()
+    assert counts(world) == [1, 1]
+
+
+def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:
+    with pytest.raises(SourceError, match=r"no change feed: ALTER TABLE"):
+        world.open(change_feed=True).check()
+
+
+def test_a_change_feed_that_is_turned_off_stops_there(tmp_path: Path) -> None:
+    world = World(tmp_path, change_feed=True)
+    world.orders.append()
+    world.plan(change_feed=True)
+    table = DeltaTable(world.root.as_uri())
+    for value in ("false", "true"):
+        table.alter.set_table_properties({"delta.enableChangeDataFeed": value})
+    world.orders.append()
+    with pytest.raises(SourceChangedError, match=r"version 2 .* turns the change feed off"):
+        world.plan(change_feed=True)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    ["7", "{}", '{"reservoirVersion": "7"}', '{"reservoirVersion": -1}', '{"reservoirVersion": 1, "of": 2}'],
+)
+def test_what_is_no_place_is_refused(world: World, offset: str) -> None:
+    with pytest.raises(SourceError, match="no place in a Delta table"):
+        world.open().check_offset(offset)
+
+
+def test_a_person_may_give_a_version(world: World) -> None:
+    for _ in range(3):
+        world.orders.append()
+    world.position = '{"reservoirVersion": 2}'
+    world.open().check_offset(world.position)
+    assert counts(world) == [2]
+    with pytest.raises(SourceError, match="went back"):
+        world.open().check_offset('{"reservoirVersion": 99}')
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"path": "s3://bucket/orders"}, "path"),
+        ({"path": "/lake/a%20b"}, "path"),
+        ({"change_feed": "yes"}, "change_feed"),
+        ({"max_files": 0}, "max_files"),
+        ({"start": "2026-11-21T00:00:00"}, "start"),
+        ({"start": -1}, "start"),
+        ({"skip_versions": [True]}, "skip_versions"),
+        ({"on_delete": "ignore"}, "on_delete"),
+    ],
+)
+def test_a_wrong_definition_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(DefinitionError, match=named):
+        DeltaSource(**{"path": "/lake/orders", **given})
+
+
+sizes = st.lists(st.integers(1, 9), max_size=4)
+histories = st.lists(st.tuples(sizes, st.booleans(), st.booleans()), min_size=1, max_size=8)
+
+
+@given(histories, sizes, st.integers(1, 5), st.integers(1, 20), st.integers(0, 8))
+def test_ranges_tile_the_stream_within_their_limits(
+    history: list[tuple[list[int], bool, bool]], first: list[int], files: int, bytes: int, shut: int
+) -> None:
+    """Whatever there is, each file is in one range, in order, and no range has more than it may, but for one unit."""
+
+    def stretch(version: int, sizes: list[int], **how: bool) -> Stretch[File]:
+        return Stretch(
+            version=version, files=tuple(File(path=f"{version}/{at}", size=n) for at, n in enumerate(sizes)), **how
+        )
+
+    whole = [stretch(3, first, in_snapshot=True)]
+    whole += [
+        stretch(version, sizes, is_one=one, is_other=other) for version, (sizes, one, other) in enumerate(history, 4)
+    ]
+    shown = [
+        one if number < shut else Stretch(version=one.version, in_snapshot=one.in_snapshot, refused="shut")
+        for number, one in enumerate(whole)
+    ]
+    limits = Limits(files=files, bytes=bytes)
+
+    def after(at: Place) -> list[Stretch[File]]:
+        return [one for one in shown if (one.version, one.in_snapshot) >= (at.version, at.in_snapshot)]
+
+    at, found = Place(version=3, in_snapshot=True), list[str]()
+    while True:
+        try:
+            end = end_of(at, after(at), limits)
+        except Refused:
+            assert shut < len(whole)
+            break
+        if end == at:
+            assert shut >= len(whole)
+            break
+        parts = list(between(at, end, after(at)))
+        taken = [file for part in parts for file in part.files]
+        units = sum(1 if part.is_one else len(part.files) for part in parts if part.files)
+        assert taken
+        assert limits.allow(taken) or units == 1
+        assert not any(part.is_other for part in parts[1:] if part.files and parts[0].files)
+        assert end.order > at.order
+        assert Place.of(end.text()) == end
+        found += [file.path for file in taken]
+        at = end
+    assert found == [file.path for one in whole[:shut] for file in one.files]
+
+
+def test_an_offset_is_sparks_with_one_word_more(world: World) -> None:
+    world.orders.append()
+    values = json.loads(world.plan()[1] or "")
+    assert values.pop("commit")
+    assert values == {
+        "sourceVersion": 1,
+        "reservoirId": str(DeltaTable(world.root.as_uri()).metadata().id),
+        "reservoirVersion": 2,
+        "index": -1,
+        "isStartingVersion": False,
+    }

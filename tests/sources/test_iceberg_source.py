@@ -1,0 +1,241 @@
+"""Iceberg tables as a source: where a range ends, and what becomes of a history that is not the one that was read. Rows
+are read in test_iceberg_source_spark.py; what it shares with every source is in tests/contract/test_source.py."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.sources.iceberg import IcebergSource
+from airflow_provider_microbatch.sources.iceberg.offset import Place
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.stages import batch_of, expect
+from tests.sources.iceberg_world import World
+from tests.support.iceberg_table import opened_in
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    found = World(tmp_path)
+    yield found
+    found.close()
+
+
+def counts(world: World, **arguments: Any) -> list[int | None]:
+    """How many files each batch has, up to the head."""
+    found = []
+    while (ends := world.plan(**arguments))[0] != ends[1]:
+        found.append(world.open(**arguments).describe(*ends).splits)
+    return found
+
+
+def test_a_first_snapshot_is_read_in_limited_batches_whatever_is_committed_meanwhile(world: World) -> None:
+    for _ in range(5):
+        world.orders.append(2)
+    ends = [world.plan(max_files=2)]
+    world.orders.append()
+    ends += [world.plan(max_files=2), world.plan(max_files=2)]
+    places = [Place.of(end or "") for _, end in ends]
+    assert [(one.sequence, one.index, one.in_snapshot) for one in places] == [
+        (5, 1, True),
+        (5, 3, True),
+        (6, -1, False),
+    ]
+    assert [world.open().describe(*one).rows for one in ends] == [4, 4, 3]
+    assert not world.open().has_new(world.position)
+    assert world.open().lag(ends[0][1]).splits == 4
+
+
+def test_where_it_begins(world: World, tmp_path: Path) -> None:
+    heads, times = [], []
+    for _ in range(3):
+        world.orders.append()
+        heads.append(world.orders.head)
+        times.append(world.orders.table.metadata.snapshots[-1].timestamp_ms)
+    moment = dt.datetime.fromtimestamp(times[1] / 1000, dt.UTC).isoformat()
+    found = {}
+    for start in ("earliest", "latest", heads[0], heads[2], moment):
+        fresh = World(tmp_path / str(start), orders=world.orders)
+        found[start] = counts(fresh, start=start)
+        assert fresh.open(start="latest").initial_offset() is not None, "on record, whatever is said later"
+        fresh.close()
+    assert found == {"earliest": [3], "latest": [], heads[0]: [3], heads[2]: [1], moment: [2]}
+    with pytest.raises(SourceError, match="no such snapshot"):
+        World(tmp_path / "none", orders=world.orders).plan(start=7)
+
+
+def test_a_table_without_a_snapshot_is_followed_from_its_first(world: World) -> None:
+    world.plan(start="latest")
+    world.orders.append()
+    assert counts(world, start="latest") == [1]
+
+
+def test_an_upstream_pipelines_batches_are_read_and_its_replay_is_named(world: World, tmp_path: Path) -> None:
+    sink = opened_in(tmp_path / "my lake", "published")
+    table = {"table": "shop.published"}
+    for number in (6, 7):
+        write_delta_stage(sink, 1, batch=batch_of(BatchKey("live", number)))
+        sink.publish(expect(BatchKey("live", number)), 1)
+    first = world.plan(**table)
+    assert world.open(**table).describe(*first).rows == 6
+    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 7)), rows=5)
+    sink.replace(expect(BatchKey("live", 7)), 2)
+    replayed = world.orders.catalog.load_table("shop.published").current_snapshot()
+    assert replayed is not None
+    write_delta_stage(sink, 1, batch=batch_of(BatchKey("live", 8)))
+    sink.publish(expect(BatchKey("live", 8)), 1)
+    named = rf"'orders'.* no append: overwrite of batch live/7 .*skip_snapshots=\[{replayed.snapshot_id}\]"
+    with pytest.raises(SourceChangedError, match=named):
+        world.plan(**table)
+    skipping: dict[str, Any] = {**table, "skip_snapshots": [replayed.snapshot_id]}
+    ends = world.plan(**skipping)
+    assert world.open(**skipping).describe(*ends).rows == 3
+    assert "of batch live/7" in (world.open(**skipping).left_out(*ends) or "")
+    told = world.open(**skipping).read(*ends).arguments["told"]
+    assert world.open(**skipping).left_out(*ends, told=told) is None
+    assert world.open(**table).not_replayable(*ends) is not None, "without the setting that it was planned with"
+    assert world.open(**table).not_replayable(*first) is None
+
+
+def test_a_snapshot_that_only_deletes_is_passed_over_if_asked_and_said(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    world.orders.table.delete("id = 0")
+    world.orders.append()
+    assert world.open().describe(*world.plan()).splits == 1
+    with pytest.raises(SourceChangedError, match="no append: delete"):
+        world.plan()
+    ends = world.plan(on_delete="record_gap")
+    assert world.open(on_delete="record_gap").describe(*ends).splits == 1
+    assert "delete by" in (world.open(on_delete="record_gap").left_out(*ends) or "")
+
+
+def test_history_that_has_expired_is_named(world: World) -> None:
+    snapshots = []
+    for _ in range(4):
+        world.orders.append()
+        snapshots.append(world.orders.head)
+        if len(snapshots) == 1:
+            first = world.plan()
+    world.orders.expire(snapshots[0], snapshots[1])
+    with pytest.raises(SourceChangedError, match=rf"'orders'.*expired before they were read: .*{snapshots[2]}"):
+        world.plan()
+    assert "expired" in (world.open().not_replayable(*first) or "")
+    assert world.open().in_words(*first) == {}, "of a batch that nobody can look at any more nothing is told"
+    assert world.open().left_out(*first) is None
+    with pytest.raises(SourceError, match="has expired"):
+        World(world.orders._folder.parent / "other", orders=world.orders).plan(start=snapshots[2])
+    with pytest.raises(SourceError, match="is later"):
+        World(world.orders._folder.parent / "third", orders=world.orders).plan(start="2020-01-01T00:00:00Z")
+
+
+def test_only_the_current_start_has_to_be_there(world: World) -> None:
+    world.orders.append()
+    before = world.orders.head
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    world.orders.append()
+    world.orders.expire(before)
+    assert counts(world) == [2]
+
+
+def test_a_branch_that_was_rolled_back_is_noticed_also_when_it_has_grown(world: World) -> None:
+    world.orders.append()
+    first = world.orders.head
+    world.orders.append()
+    world.plan()
+    world.orders.table.manage_snapshots().set_current_snapshot(first).commit()
+    with pytest.raises(SourceError, match=r"'orders'.*was rolled back.*ends at snapshot"):
+        world.open().has_new(world.position)
+    for _ in range(3):
+        world.orders.append()
+    with pytest.raises(SourceError, match="was rolled back"):
+        world.plan()
+    with pytest.raises(SourceError, match="was rolled back"):
+        world.open().check_offset(world.position or "")
+
+
+def test_a_table_that_was_made_anew_is_another_one(world: World) -> None:
+    world.orders.append()
+    ends = world.plan()
+    world.orders.drop()
+    world.orders.make()
+    for _ in range(3):
+        world.orders.append()
+    with pytest.raises(SourceError, match="another table than the one that was read"):
+        world.open().has_new(ends[1])
+    assert "another table" in (world.open().not_replayable(*ends) or "")
+
+
+def test_a_branch_is_read_and_no_other(world: World) -> None:
+    world.orders.append()
+    world.orders.table.manage_snapshots().create_branch(world.orders.head, "audit").commit()
+    world.orders.append(branch="audit")
+    world.orders.append()
+    assert counts(world, branch="audit") == [2]
+    world.orders.append()
+    assert not world.open(branch="audit").has_new(world.position)
+    with pytest.raises(SourceError, match="no branch 'nowhere'"):
+        world.open(branch="nowhere").check()
+
+
+def test_a_range_has_one_schema(world: World) -> None:
+    from pyiceberg.types import StringType
+
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    with world.orders.table.update_schema() as update:
+        update.add_column("more", StringType())
+    world.orders.append()
+    assert counts(world) == [1, 1]
+
+
+def test_format_1_is_refused(tmp_path: Path) -> None:
+    from tests.support.iceberg_orders import OrdersOfIceberg
+
+    world = World(tmp_path, orders=OrdersOfIceberg(tmp_path / "old", format_version=1))
+    with pytest.raises(SourceError, match=r"format 1.*'format-version' = '2'"):
+        world.open().check()
+
+
+@pytest.mark.parametrize("offset", ["7", "{}", '{"snapshot_id": 7}', '{"snapshot_id": "7", "sequence_number": 1}'])
+def test_what_is_no_place_is_refused(world: World, offset: str) -> None:
+    with pytest.raises(SourceError, match="no place in an Iceberg table"):
+        world.open().check_offset(offset)
+
+
+def test_a_person_may_give_a_snapshot(world: World) -> None:
+    heads = []
+    for _ in range(3):
+        world.orders.append()
+        heads.append(world.orders.head)
+    world.position = json.dumps({"snapshot_id": heads[0], "sequence_number": 1})
+    world.open().check_offset(world.position)
+    assert counts(world) == [2]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"conn_id": ""}, "conn_id"),
+        ({"table": "orders"}, "table"),
+        ({"branch": ""}, "branch"),
+        ({"max_files": 0}, "max_files"),
+        ({"start": "2026-11-21T00:00:00"}, "start"),
+        ({"skip_snapshots": ["7"]}, "skip_snapshots"),
+        ({"on_delete": "ignore"}, "on_delete"),
+    ],
+)
+def test_a_wrong_definition_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(DefinitionError, match=named):
+        IcebergSource(**{"conn_id": "lake", "table": "shop.orders", **given})
