@@ -1,5 +1,6 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek``, Spark; and start or stop a warm engine, make a class archive, or try a source or a sink of one's own."""
+``peek``, Spark; and start or stop a warm engine, make a class archive, list the files of a table, or try a source or a
+sink of one's own."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.cli import (
     copy,
     engine,
     export,
+    files,
     import_,
     janitor,
     log,
@@ -53,7 +55,7 @@ COMMANDS = (
     import_,
     copy,
 )
-WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
+WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source, files)
 _WHOLE_CHECKPOINT = (check, janitor, repair, rename_source, add_source, start_behind, export, import_, copy)
 EXIT_CANNOT_READ = 2
 """As argparse's own status for wrong usage."""

@@ -37,6 +37,7 @@ from airflow_provider_microbatch.runtime.access import ACCESS
 from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.runtime.object_table import is_nothing
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.objects import nothing
@@ -217,6 +218,15 @@ class OpenObjectTable(OpenSink):
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
             return self._manifests.lanes()
+
+    def published(self, lane: str | None = None) -> Iterator[tuple[BatchKey, str]]:
+        """Addresses of the files of all batches that are in now; of one lane, or of all."""
+        with self._telling("list the files"):
+            for one in self._manifests.all(lane):
+                addresses = [
+                    self._manifests.address(one.written, file) for file in one.files if one.written is not None
+                ]
+                yield from ((one.key, address) for address in addresses if not is_nothing(address))
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         with self._telling("look at", batch.key):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -26,6 +27,7 @@ from airflow_provider_microbatch.sinks.file.objects.layout import (
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
 
+_AT_ONCE = 16
 _DIGITS = 20
 
 
@@ -90,7 +92,7 @@ class Manifests:
 
         :param files: relative to its folder; one at least.
         """
-        lines = [f"{self._top}/{written.folder}/{file}" for file in sorted(files)]
+        lines = [self.address(written, file) for file in sorted(files)]
         # Before the manifest, so that none is there which the index does not show.
         self._store.put_if_absent(_index(before.key), b"")
         return self._put(before, lines)
@@ -120,6 +122,20 @@ class Manifests:
             for name in page:
                 if name.isascii() and name.isdecimal() and self.look(BatchKey(lane, int(name))).written is not None:
                     yield int(name)
+
+    def all(self, lane: str | None) -> Iterator[Published]:
+        """What is in, by lane and number; of one lane, or of all. A request for each batch, sixteen at a time."""
+        keys = [
+            key
+            for path, _ in self._objects(f"{MANIFESTS}/lane={lane}" if lane is not None else MANIFESTS)
+            if (key := key_of_manifest(path.removeprefix(f"{MANIFESTS}/"))) is not None
+        ]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from (found for found in pool.map(self.look, sorted(keys)) if found.written is not None)
+
+    def address(self, written: Written, file: str) -> str:
+        """Of a file that an attempt has written, as readers are told."""
+        return f"{self._top}/{written.folder}/{file}"
 
     def lanes(self) -> list[str]:
         """Lanes that there is, or was, a batch of."""
