@@ -46,6 +46,7 @@ from airflow_provider_microbatch.sinks.file.arguments import (
     check_path,
     coordinates,
     is_object,
+    lies_in,
     local_path,
     partition_columns,
 )
@@ -229,7 +230,7 @@ class FileSink(SelfContained):
 
     def would_show(self, location: str) -> bool:
         if is_object(self.path):
-            return f"{location.rstrip('/')}/".startswith(f"{self.location()}/")
+            return lies_in(location, address_of(self.path))
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:

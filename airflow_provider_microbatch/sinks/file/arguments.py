@@ -50,6 +50,14 @@ def address_of(path: str) -> Address:
     return address
 
 
+def lies_in(location: str, address: Address) -> bool:
+    """Whether an address is a folder of a bucket, or one below it, by whichever connection."""
+    try:
+        return is_object(location) and f"{Address.parse(location).place}/".startswith(f"{address.place}/")
+    except CheckpointError:
+        return False
+
+
 def check_path(path: object, *, where: str) -> None:
     """:raises DefinitionError: if the table cannot be a local folder of that path."""
     root = str(local_path(path, where=where))
