@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
 from tests.sources.support import World
 from tests.support import object_store
@@ -345,3 +346,35 @@ def test_arrow_reads_what_is_published(two_batches: OpenObjectTable, address: st
 def test_a_table_without_batches_needs_a_schema(address: str) -> None:
     with pytest.raises(SinkError, match="nothing is published"):
         open_dataset(address)
+
+
+def test_a_batch_makes_as_many_requests_of_the_table_however_long_its_history(table: OpenObjectTable) -> None:
+    asked = list[str]()
+    real = Bucket.ask
+
+    def counted(self: Bucket, doing: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(doing)
+        return real(self, doing, *args, **kwargs)
+
+    def of_one(number: int) -> dict[str, int]:
+        batch = expect(BatchKey("live", number))
+        write_stage(table, 1, batch=batch.identity)
+        counts = {}
+        for what, step in (
+            ("plan", lambda: list(table.batches_after("live", number - 1, NOTHING_KNOWN))),
+            ("publish", lambda: table.publish(batch, 1)),
+            ("commit", lambda: table.contains(batch)),
+            ("janitor", lambda: table.stages(CHECKPOINT)),
+        ):
+            asked.clear()
+            step()
+            counts[what] = len(asked)
+        return counts
+
+    with mock.patch.object(Bucket, "ask", counted):
+        of_one(0)  # tries the service once
+        first = of_one(1)
+        for number in range(2, 12):
+            last = of_one(number)
+    assert last == first
+    assert last == {"plan": 1, "publish": 10, "commit": 3, "janitor": 2}
