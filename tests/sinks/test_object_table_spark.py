@@ -50,10 +50,12 @@ def s3a(url: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
+    # The last is what Amazon's Spark has: manifests say s3://.
     hive = {
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:symlinks;create=true",
-        # What Amazon's Spark has: manifests say s3://.
+        # A split of a symlink says that it has no bytes, and Spark passes over such.
+        "spark.hadoopRDD.ignoreEmptySplits": "false",
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     }
     conf = {**s3a(object_store.endpoint()), **hive}
