@@ -88,7 +88,7 @@ chaos: setup ## Kill tasks, Spark, scheduler… N times (SEED=…, SYSTEM=…) a
 	$(BIN)/python -m tests.chaos --kills $(N) $(if $(SEED),--seed $(SEED)) $(if $(SYSTEM),--system $(SYSTEM)) $(CHAOS_ARGS)
 
 mutants: $(INSTALLED) ## Break the code in every listed way and see which test catches it.
-	$(BIN)/python -m tests.mutants
+	$(call in_memory,4000000); $(BIN)/python -m tests.mutants
 
 demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take them to the lake.
 	@$(BIN)/python -m demo

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.settings import GROUP_ACCESS, SECTION, TRUSTED_
 
 
 def hand_down() -> None:
-    """Let the layers below see Airflow's configuration, use its masker and find its connections. Can be said again."""
+    """Let the layers below see Airflow's configuration, use its masker and find its connections. Idempotent."""
     settings.hand_down(_settings)
     mask_by(_mask)
     find_by(_connection)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from airflow_provider_microbatch.definition import Definition
+from airflow_provider_microbatch.exceptions import MicroBatchError
+
+Tried = TypeVar("Tried")
 
 OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
 
@@ -42,3 +47,22 @@ def check_travels(definition: Definition) -> None:
     back = Definition.from_dict(json.loads(text), known=definition.classes(), any_server=True)
     if back != definition:
         raise Broken(f"made again of its own JSON it is {back!r}, and not {definition!r}: write tuples as lists")
+
+
+def verdicts(cases: Sequence[Callable[[Tried], None]], trial: Tried) -> Iterator[Verdict]:
+    """Try each case, in order; a case is named as the sentence that it holds.
+
+    :param trial: what the cases are tried on.
+    """
+    for case in cases:
+        sentence = case.__name__.replace("_", " ")
+        try:
+            case(trial)
+        except NotTried as reason:
+            yield Verdict(case=sentence, state=NOT_TRIED, message=str(reason))
+        except (Broken, MicroBatchError) as error:
+            yield Verdict(case=sentence, state=FAILED, message=str(error))
+        except Exception as error:  # the user's code
+            yield Verdict(case=sentence, state=FAILED, message=f"{type(error).__name__}: {error}")
+        else:
+            yield Verdict(case=sentence, state=OK)

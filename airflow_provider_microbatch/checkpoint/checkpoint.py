@@ -169,7 +169,7 @@ class Checkpoint:
         return self._store.unfit()
 
     def claim(self, *, pipeline: str, sources: Sequence[str], format: str) -> CheckpointIdentity:
-        """Make the checkpoint this pipeline's, once; said again it only checks.
+        """Make the checkpoint this pipeline's, once; called again it only checks.
 
         A checkpoint keeps the format it was made with, so one that Spark or an earlier claim made wins over ``format``.
 

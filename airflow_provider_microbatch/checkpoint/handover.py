@@ -35,7 +35,7 @@ _SPARK_NAME = re.compile(r"\w+", re.ASCII)
 
 
 def hand_over(checkpoint: Checkpoint) -> list[str]:
-    """Write what Spark needs to go on from here. Stop the DAG first; may be said again, also after more batches.
+    """Write what Spark needs to go on from here. Stop the DAG first; may be called again, also after more batches.
 
     A v1 checkpoint goes to a query that makes its sources in the order of ``identity().sources``; a v2 one to Spark 4.2
     or newer, with ``spark.sql.streaming.queryEvolution.enableSourceEvolution=true`` and sources named as here. A batch

@@ -377,7 +377,7 @@ class MetadataLog(Generic[E]):
         return moved
 
     def expand(self) -> int:
-        """The opposite: every entry is a file of its own again, as Spark needs it. May be said again.
+        """The opposite: every entry is a file of its own again, as Spark needs it. May be called again.
 
         :return: how many were moved.
         """

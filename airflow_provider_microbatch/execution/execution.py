@@ -25,7 +25,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.engine import Code, Engine
-from airflow_provider_microbatch.execution.explain import explain
+from airflow_provider_microbatch.execution.explain import check_staged
 from airflow_provider_microbatch.execution.fire import FireDecision, should_fire
 from airflow_provider_microbatch.execution.guard import (
     GoesOn,
@@ -255,7 +255,7 @@ class Execution:
 
         :raises HookError: if a hook refuses the attempt; nothing was started then.
         :raises TransformError: if the user's transform failed, with its traceback.
-        :raises EngineError: if anything else made the job fail.
+        :raises EngineError: if anything else made the job fail before its stage was whole.
         """
         make_ready(self.checkpoint, self.sink, attempt)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
@@ -264,7 +264,7 @@ class Execution:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
-            raise explain(self.pipeline, self.sink, attempt, error) from None
+            check_staged(self.pipeline, self.sink, attempt, error)
         check_ran_by_splits(job, attempt, self.sink)
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
@@ -320,7 +320,7 @@ class Execution:
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:
-        """Write the commit entry, then tell the sources. Idempotent: said again, it only tells the sources again.
+        """Write the commit entry, then tell the sources. Idempotent: called again, it only tells the sources again.
 
         :raises AttemptFencedError: if the batch is no longer in the sink: a command took it out to have it run again.
         """

@@ -328,9 +328,9 @@ class OpenedSources:
             try:
                 self.open(name).commit(end)
             except MicroBatchError as error:
-                log.warning("source %s did not take commit(%s), it will be said again: %s", name, end, error)
+                log.warning("source %s did not take commit(%s), it will be called again: %s", name, end, error)
             except Exception:
-                log.exception("source %s failed in commit(%s), it will be said again", name, end)
+                log.exception("source %s failed in commit(%s), it will be called again", name, end)
 
     def check_named(self, ranges: Ranges) -> None:
         missing = self.missing(ranges)

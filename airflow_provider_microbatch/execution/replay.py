@@ -187,7 +187,7 @@ def finish_replay(
     published: Manifest,
     now_ms: int,
 ) -> None:
-    """Do what is left of a replay that was published, and whose task died then. Can be said again.
+    """Do what is left of a replay that was published, and whose task died then. Can be called again.
 
     :param published: what is in the sink, the attempt's.
     """

@@ -89,7 +89,7 @@ def end_attempt(
     sink: OpenSink,
     live: Sequence[Definition] = (),
 ) -> Telling:
-    """Record how the attempt ended, tell the hooks, forget the lease. Can be said again after a crash anywhere.
+    """Record how the attempt ended, tell the hooks, forget the lease. Can be called again after a crash anywhere.
 
     The first end on record stays. Only a commit outranks it: an attempt that was given up, but published in that very
     moment, is told FINISHED last.

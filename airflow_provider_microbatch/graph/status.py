@@ -135,7 +135,7 @@ class JobStatus:
 
         :param how: asked if nobody has said it before.
         :return: how it did; None for a run that no pipeline of has begun.
-        :raises MicroBatchError: with the error of the first hook that raised, or cannot be loaded; said again, it is
+        :raises MicroBatchError: with the error of the first hook that raised, or cannot be loaded; called again, it is
             called again.
         """
         life = life_of(run)

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 def pause_if_complete(dag_run: Any) -> None:
     """Pause the DAG if a task of the run said that there will never be a batch; in the scheduler's own transaction, so
-    that no run is made between the two. Lost with the scheduler it is said again: the next run finds the same.
+    that no run is made between the two. If the scheduler dies over it, nothing is lost: the next run finds the same.
 
     :param dag_run: that has succeeded.
     """

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
 from airflow_provider_microbatch.runtime.session import open_session, pin
-from airflow_provider_microbatch.runtime.streaming import open_streams, run_query
+from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, run_query
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
@@ -424,5 +424,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(failure.traceback or f"{failure.error}\n")
         return 1
     finally:
+        if job.streaming is not None:
+            close_state(spark)
         spark.stop()
     return 0

@@ -139,6 +139,16 @@ def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[Dat
     return query
 
 
+def close_state(spark: SparkSession) -> None:
+    """Close the state of this process before it ends. Spark leaves RocksDB open, and a JVM that ends beneath RocksDB's
+    own threads may be aborted by them, after everything was written."""
+    try:
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    except Exception as error:
+        log.debug("the state was left open: %s", error)
+
+
 def _keep_state_by_ids(spark: SparkSession, batch_id: int) -> None:
     settings = {
         _STATE + "providerClass": _ROCKSDB,

@@ -254,7 +254,7 @@ class OpenSink(ABC):
         """Take a batch out of the table in one step that readers cannot see half of; what is taken out is kept as
         replaced output is. Only ``microbatch rewind`` asks for it.
 
-        :param epoch: the attempt whose output is to go; False if the batch is not in, so that it may be said again.
+        :param epoch: the attempt whose output is to go; False if the batch is not in, so that it may be called again.
         :raises SinkError: if another attempt's output is in, or if the sink cannot do it.
         """
         raise SinkError(f"{type(self).__name__} cannot take batch {batch.key} out of {self.location()}; do it there.")

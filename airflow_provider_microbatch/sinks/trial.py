@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch import verdict
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
 from airflow_provider_microbatch.stores.posix import PosixStore
-from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK, Broken, NotTried, Verdict, check_travels
+from airflow_provider_microbatch.verdict import Broken, NotTried, Verdict, check_travels
 
 LANE = "check-sink"
 """Batches that are written here are of this lane, which no pipeline has."""
@@ -218,18 +219,7 @@ CASES: Sequence[Callable[[Trial], None]] = (
 def verdicts(trial: Trial) -> Iterator[Verdict]:
     """Try each case, in order; what can be taken out of the target is, at the end."""
     try:
-        for case in CASES:
-            sentence = case.__name__.replace("_", " ")
-            try:
-                case(trial)
-            except NotTried as reason:
-                yield Verdict(case=sentence, state=NOT_TRIED, message=str(reason))
-            except (Broken, MicroBatchError) as error:
-                yield Verdict(case=sentence, state=FAILED, message=str(error))
-            except Exception as error:  # the user's code
-                yield Verdict(case=sentence, state=FAILED, message=f"{type(error).__name__}: {error}")
-            else:
-                yield Verdict(case=sentence, state=OK)
+        yield from verdict.verdicts(CASES, trial)
     finally:
         trial.tidy_up()
 

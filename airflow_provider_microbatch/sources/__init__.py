@@ -302,7 +302,7 @@ class OpenSource(ABC):
         Called before publish; idempotent."""
 
     def commit(self, end: Offset) -> None:  # noqa: B027
-        """The batch that ends here is committed. Idempotent; said again if it may have been missed. What it gives up
+        """The batch that ends here is committed. Idempotent; called again if it may have been missed. What it gives up
         for good must have been told to :meth:`release`: before the offset there may be ranges that no batch has read.
         """
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from airflow_provider_microbatch import verdict
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores import Store
-from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK, Broken, NotTried, Verdict, check_travels
+from airflow_provider_microbatch.verdict import Broken, NotTried, Verdict, check_travels
 
 Range = tuple[Offset | None, Offset | None]
 
@@ -213,16 +213,7 @@ CASES: Sequence[Callable[[Trial], None]] = (
 
 def verdicts(trial: Trial) -> Iterator[Verdict]:
     """Try each case, in order."""
-    for case in CASES:
-        sentence = case.__name__.replace("_", " ")
-        try:
-            case(trial)
-        except NotTried as reason:
-            yield Verdict(case=sentence, state=NOT_TRIED, message=str(reason))
-        except (Broken, MicroBatchError) as error:
-            yield Verdict(case=sentence, state=FAILED, message=str(error))
-        else:
-            yield Verdict(case=sentence, state=OK)
+    return verdict.verdicts(CASES, trial)
 
 
 def _compare(one: Counter[str], other: Counter[str], what: str, when: tuple[str, str]) -> None:

@@ -139,6 +139,19 @@ def test_an_entry_that_is_lost_after_the_hint_is_not_taken_for_the_end(tmp_path:
                 reader.lane("live").tail()
 
 
+def test_an_entry_that_is_lost_after_what_a_process_has_seen_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    made, other = claimed(tmp_path), claimed(tmp_path)
+    made.offset_log.add(0, entry(0))
+    assert other.offset_log.latest_id() == 0
+    for number in (1, 2):
+        made.offset_log.add(number, entry(number))
+    (tmp_path / "offsets" / "1").unlink()
+
+    assert other.offset_log.latest_id() == 2
+    with pytest.raises(BrokenLogError):
+        other.lane("live").tail()
+
+
 @pytest.mark.parametrize("hint", ["from-30", "from-9999"])
 def test_a_hint_of_where_the_log_begins_that_is_wrong_hides_no_gap(tmp_path: Path, hint: str) -> None:
     logs = Logs(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -453,44 +452,6 @@ def test_nothing_of_a_warm_engine_is_open_to_the_network(warm: Warm) -> None:
     assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert "spark.authenticate=true" in (warm.folder / "server.properties").read_text()
     assert all(path.stat().st_mode & 0o077 == 0 for path in warm.folder.glob("*.*") if path.is_file())
-
-
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_start_leaves_nothing_for_ever_and_the_next_one_keeps_the_address(
-    tmp_path: Path, signal_: signal.Signals, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "e"
-    folder.mkdir(mode=0o700)
-    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "engine", "start", "--dir", str(folder)]
-    record = folder / "engine.json"
-    with subprocess.Popen(command) as starting:
-        wait_until(lambda: record.exists() or starting.poll() is not None)
-        tag = json.loads(record.read_text())["tag"]
-        wait_until(lambda: len(processes.find(tag)) > 1)
-        starting.send_signal(signal_)
-    try:
-        assert bool(processes.find(tag)) == (signal_ is signal.SIGKILL)
-        assert server.status(folder).running is None
-        assert main(["engine", "stop", "--dir", str(folder)]) == 0
-        assert not processes.find(tag)
-        if signal_ is signal.SIGTERM:
-            return
-        started = [main(["engine", "start", "--dir", str(folder), "--master", "local[1]"])]
-        connection = (folder / server.CONNECTION).read_text()
-        assert "airflow connections import" in capsys.readouterr().out
-        assert main(["engine", "stop", "--dir", str(folder)]) == 0
-        started.append(main(["engine", "start", "--dir", str(folder), "--master", "local[1]"]))
-        assert started == [0, 0]
-        assert (folder / server.CONNECTION).read_text() == connection
-        given = [int(port) for port in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()]
-        (address,) = json.loads(connection).values()
-        assert not given[0] <= address["port"] <= given[1], (
-            "anybody's connection may take it while the engine is stopped"
-        )
-        assert "still right" in capsys.readouterr().out
-    finally:
-        main(["engine", "stop", "--dir", str(folder)])
-        processes.end_all(tag, grace=1)
 
 
 def test_a_server_that_refuses_the_token_is_told_before_anything_is_recorded(

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from tests.execution.model import HOUR_MS, ROWS, SPLIT_WISE, Sleeping, Who, World, advance, checkpoint, look, modelled
+from tests.execution.model import SPLIT_WISE, Sleeping, Who, advance, checkpoint, look, modelled
+from tests.execution.modelled_world import HOUR_MS, ROWS, World
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,14 @@ from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
     ConcurrentPlanError,
+    EngineError,
     ForeignCheckpointError,
     SourceChangedError,
     SourceCountError,
     SourceError,
     TransformError,
 )
+from airflow_provider_microbatch.execution.engine import Handle
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.whose import expected_batch
@@ -439,3 +441,33 @@ def test_the_job_says_how_much_it_reads_in_the_words_of_the_source(tmp_path: Pat
     world.run(0, engine)
     (job,) = engine.jobs
     assert job.sources["orders"].amount == f"1 files, {landed.stat().st_size} bytes"
+
+
+class FailingAtItsEnd(InlineEngine):
+    """The job does its work, and then the process fails: a JVM that is aborted while it ends."""
+
+    def result(self, handle: Handle) -> None:
+        raise EngineError("its Spark was killed by signal 6 (SIGABRT)")
+
+
+def test_a_process_that_fails_after_its_stage_was_whole_has_cost_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.land(1)
+    summary = world.run(0, FailingAtItsEnd())
+
+    assert summary is not None
+    assert summary.state == "committed"
+    assert world.table() == {0: [1]}
+    assert "SIGABRT" in caplog.text
+
+
+def test_a_process_that_fails_before_its_stage_was_whole_fails_the_attempt(world: World) -> None:
+    world.land(1)
+    engine = FailingAtItsEnd()
+    engine.start = lambda *_: None  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="SIGABRT"):
+        world.run(0, engine)
+
+    assert world.table() == {}
+    assert world.stages() == []

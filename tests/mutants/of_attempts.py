@@ -16,6 +16,22 @@ LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
     Mutation(
+        name="a process that fails at its end fails the attempt whose stage is whole",
+        why="a JVM that is aborted while it ends has the batch made once more, and counts towards setting it aside",
+        file="execution/explain.py",
+        old="sink.manifest(attempt.batch, attempt.epoch) is not None:\n",
+        new="False:\n",
+        tests=(RUN,),
+    ),
+    Mutation(
+        name="a failed engine is believed to have staged all",
+        why="the reason why there is no stage is lost, and the error speaks of publishing",
+        file="execution/explain.py",
+        old="sink.manifest(attempt.batch, attempt.epoch) is not None:\n",
+        new="True:\n",
+        tests=(RUN,),
+    ),
+    Mutation(
         name="the steps name no batch that their clear leaves as it is",
         why="a run that has made several is green, and only the last of them was replayed",
         file="operators/steps.py",

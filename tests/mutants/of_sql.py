@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SQL, COPY = "tests/checkpoint/test_sql.py", "tests/execution/test_copy.py"
+REFUSED = "tests/checkpoint/test_sql_refused.py"
 
 MUTATIONS = [
     Mutation(
@@ -37,7 +38,7 @@ MUTATIONS = [
         file="stores/sql/postgres.py",
         old="        if in_recovery:\n",
         new="        if in_recovery is None:\n",
-        tests=(SQL,),
+        tests=(REFUSED,),
     ),
     Mutation(
         name="tables of a newer version are used",

@@ -99,7 +99,7 @@ class Database:
         return self._answered(address, ask, doing=doing)[0]
 
     def change(self, address: Address, statement: str, values: Values, *, doing: str, makes: bool) -> Done:
-        """Do a statement; what it did is durable then. One without an answer is said again: done twice it has to be as
+        """Do a statement; what it did is durable then. One without an answer is repeated: done twice it has to be as
         if it was done once.
 
         :param makes: make the tables, if they are not there; else there is nothing to change then.
