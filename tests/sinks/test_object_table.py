@@ -16,14 +16,18 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, SourceError
 from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
 from tests.sources.support import World
 from tests.support import object_store
+from tests.support.foreach_sinks import RowsInSqlite
 from tests.support.object_stages import place_of, write_stage
 
 MANIFEST = "_symlink_format_manifest/lane=live/batch_id=7/manifest"
@@ -314,6 +318,20 @@ def test_a_table_lies_in_one_place_by_whichever_connection() -> None:
     assert replace(one, packages=["org:a:1"]).packages == ["org:a:1"]
     with pytest.raises(DefinitionError, match="format"):
         replace(one, format="avro")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PathCatalog("s3://bucket/lake"),
+        lambda: DeltaSink("s3://bucket/lake"),
+        lambda: PostgresSink("warehouse", "public.orders", stages="s3://bucket/stages"),
+        lambda: RowsInSqlite("s3://bucket/stages", "/rows.db", format="json"),
+    ],
+)
+def test_sinks_that_rename_refuse_a_bucket(make: Callable[[], object]) -> None:
+    with pytest.raises(DefinitionError, match="only local paths"):
+        make()
 
 
 @pytest.fixture
