@@ -26,10 +26,10 @@ MADE := $(VENV)/.made
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup check-java environments test test-fast contract lint imports simulate chaos mutants demo bench lock clean
+.PHONY: help setup check-java environments test test-fast contract lint imports simulate chaos mutants demo demo-s3 bench lock clean
 
 help: ## Say what can be made.
-	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.* ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 setup: check-java $(INSTALLED) ## Make .venv with the locked dependencies and this package, editable.
 
@@ -92,6 +92,9 @@ mutants: $(INSTALLED) ## Break the code in every listed way and see which test c
 
 demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take them to the lake.
 	@$(BIN)/python -m demo
+
+demo-s3: setup ## The same with landing, table and checkpoint in a bucket, and no folder shared.
+	@$(BIN)/python -m demo --s3
 
 # Made into environments of their own by tests/environments.py.
 OTHER_SPARKS := $(patsubst requirements/pyspark-%.txt,%,$(wildcard requirements/pyspark-*.txt))

@@ -14,9 +14,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from airflow_provider_microbatch.job_status import JobStatusHook
     from airflow_provider_microbatch.pipeline import Pipeline
+    from airflow_provider_microbatch.runtime.object_table import read_table
     from airflow_provider_microbatch.sinks import Sink
     from airflow_provider_microbatch.sinks.delta import DeltaSink
     from airflow_provider_microbatch.sinks.file import FileSink
+    from airflow_provider_microbatch.sinks.file.published import open_dataset, published_files
     from airflow_provider_microbatch.sinks.foreach import ForeachSink
     from airflow_provider_microbatch.sinks.iceberg import IcebergSink
     from airflow_provider_microbatch.sinks.merge import Merge
@@ -61,6 +63,9 @@ __all__ = [
     "SparkCatalog",
     "TableSink",
     "__version__",
+    "open_dataset",
+    "published_files",
+    "read_table",
 ]
 
 _LAZY = {
@@ -87,6 +92,9 @@ _LAZY = {
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",
     "ConnectStatements": "airflow_provider_microbatch.sinks.table.statements",
     "TableSink": "airflow_provider_microbatch.sinks.table",
+    "open_dataset": "airflow_provider_microbatch.sinks.file.published",
+    "published_files": "airflow_provider_microbatch.sinks.file.published",
+    "read_table": "airflow_provider_microbatch.runtime.object_table",
 }
 
 _ON_SPARK = {"PollingSource": "airflow_provider_microbatch.runtime.polling"}

@@ -1,6 +1,7 @@
 """The janitor: every five minutes it cleans up after attempts that were killed.
 
-The checkpoints of the example DAGs beside it, below the environment variable ``MICROBATCH_HOME``.
+The checkpoints of the example DAGs beside it, below the environment variable ``MICROBATCH_HOME``; and the one in a
+bucket, where ``MICROBATCH_LAKE`` names it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from airflow.sdk import DAG
 from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
 
 HOME = os.environ.get("MICROBATCH_HOME", "/opt/microbatch")
+LAKE = os.environ.get("MICROBATCH_LAKE")
 
 with DAG(
     "microbatch_janitor",
@@ -26,19 +28,22 @@ with DAG(
     MicroBatchJanitorOperator(
         task_id="janitor",
         checkpoints=[
-            f"{HOME}/checkpoints/{name}"
-            for name in (
-                "orders",
-                "orders_scheduled",
-                "orders_steps",
-                "orders_table",
-                "orders_delta",
-                "orders_checked",
-                "orders_iceberg",
-                "orders_once",
-                "orders_polled",
-                "shop_job/orders",
-                "shop_job/people",
-            )
+            *(
+                f"{HOME}/checkpoints/{name}"
+                for name in (
+                    "orders",
+                    "orders_scheduled",
+                    "orders_steps",
+                    "orders_table",
+                    "orders_delta",
+                    "orders_checked",
+                    "orders_iceberg",
+                    "orders_once",
+                    "orders_polled",
+                    "shop_job/orders",
+                    "shop_job/people",
+                )
+            ),
+            *([f"{LAKE}/checkpoints/orders"] if LAKE else []),
         ],
     )

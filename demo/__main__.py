@@ -11,27 +11,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from airflow_provider_microbatch import configuration
 from airflow_provider_microbatch.cli.table import batch_table
 from airflow_provider_microbatch.execution.summary import summaries
 from demo.drive import Drive
 from demo.local_airflow import LocalAirflow, LocalAirflowError
-from demo.orders import Till
-from demo.proof import (
-    check_is_clean,
-    compare_rows,
-    lake_rows,
-    landed_rows,
-    no_java_left,
-    no_process_left,
-    no_stage_left,
-    verdict,
-)
+from demo.places import Folders, Place, bucket
+from demo.proof import check_is_clean, compare_rows, no_java_left, no_process_left, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 DAGS = ROOT / "dags"
-DAG_ID = "orders_continuous"
 FEWEST_BATCHES = 3
 INTERRUPTED = 130
 """Exit status after Ctrl-C before the end, as shells have it."""
@@ -62,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--batches", type=_batches, default=5, help="how many micro-batches (default: %(default)s)")
+    parser.add_argument(
+        "--s3", action="store_true", help="landing, table and checkpoint in a bucket (moto's server), no folder shared"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder with landing, lake, checkpoint and logs")
     options = parser.parse_args(arguments)
     if subprocess.run([ROOT / "scripts" / "check-java"], check=False, stdin=subprocess.DEVNULL).returncode != 0:
@@ -70,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="microbatch-demo-"))
     status = 1
     try:
-        status = _demo(home, batches=options.batches)
+        with bucket() if options.s3 else nullcontext(Folders(home)) as place:
+            status = _demo(home, place, batches=options.batches)
     except LocalAirflowError as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -84,34 +80,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _demo(home: Path, *, batches: int) -> int:
+def _demo(home: Path, place: Place, *, batches: int) -> int:
     story = Story()
-    landing, table, checkpoint = home / "landing" / "orders", home / "lake" / "orders", home / "checkpoints" / "orders"
-    till = Till(landing)
-    airflow = LocalAirflow(home=home / "airflow", dags=DAGS, env=_environment(home))
+    configuration.hand_down()  # of connections, as for the command line: a checkpoint in a bucket is looked into
+    dag_id = place.dag_id
+    airflow = LocalAirflow(home=home / "airflow", dags=DAGS, env=_environment(home, place))
     status = INTERRUPTED
     try:
         story.say("starting Airflow: scheduler, DAG processor, triggerer, API server")
         with airflow:
             story.say(f"Airflow is up, its logs are in {airflow.home / 'logs'}")
-            airflow.unpause(DAG_ID)
-            story.say(f"DAG {DAG_ID} runs; watch it at {airflow.grid_url(DAG_ID)}")
-            drive = Drive(airflow=airflow, dag_id=DAG_ID, checkpoint=checkpoint, till=till, say=story.say)
+            airflow.unpause(dag_id)
+            story.say(f"DAG {dag_id} runs; watch it at {airflow.grid_url(dag_id)}")
+            drive = Drive(airflow=airflow, dag_id=dag_id, checkpoint=place.checkpoint, till=place.till, say=story.say)
             killed = drive.run(batches=batches, kill=batches // 2)
             print(f"\n{batch_table(summaries(drive.checkpoint), run_header='DAG run')}\n")
             status = verdict(
                 [
-                    compare_rows(landed_rows(landing), lake_rows(table)),
+                    compare_rows(place.landed(), place.lake()),
                     drive.recovered(killed),
                     drive.runs_ended_well(),
-                    no_stage_left(table),
+                    place.no_stage_left(),
                     no_java_left(airflow.processes()),
-                    check_is_clean(checkpoint),
+                    check_is_clean(place.checkpoint),
                 ]
             )
             if sys.stdout.isatty():
-                print(f"\nGrid view: {airflow.grid_url(DAG_ID)}")
-                print(f"Batches with their rows: {airflow.grid_url(DAG_ID)}/tasks/micro_batch/task_instances")
+                print(f"\nGrid view: {airflow.grid_url(dag_id)}")
+                print(f"Batches with their rows: {airflow.grid_url(dag_id)}/tasks/micro_batch/task_instances")
                 print("It stays up until you press Ctrl-C.", flush=True)
                 signal.pause()
             print(
@@ -127,12 +123,13 @@ def _demo(home: Path, *, batches: int) -> int:
     return max(status, verdict([no_process_left(airflow.processes())]))
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _environment(home: Path, place: Place) -> dict[str, str]:
     """What the DAG and its tasks need: where the data lies, which Spark, and a Spark that fits a laptop."""
     conf = home / "spark"
     conf.mkdir()
-    (conf / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
+    (conf / "spark-defaults.conf").write_text(_SPARK_DEFAULTS + place.spark)
     return {
+        **place.env,
         "MICROBATCH_HOME": str(home),
         "SPARK_CONF_DIR": str(conf),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -47,9 +46,9 @@ class Drive:
     """
 
     def __init__(
-        self, *, airflow: LocalAirflow, dag_id: str, checkpoint: Path, till: Till, say: Callable[[str], None]
+        self, *, airflow: LocalAirflow, dag_id: str, checkpoint: str, till: Till, say: Callable[[str], None]
     ) -> None:
-        self.checkpoint = Checkpoint(open_store(str(checkpoint)))
+        self.checkpoint = Checkpoint(open_store(checkpoint))
         self._airflow = airflow
         self._dag_id = dag_id
         self._till = till

@@ -25,17 +25,18 @@ def order(number: int) -> dict[str, Any]:
 class Till:
     """Lands order files; ids count on over all files.
 
-    :param landing: folder that the pipeline reads.
+    :param landing: folder that the pipeline reads; None if :meth:`put` lands elsewhere.
     :param rows: orders in a file.
     """
 
-    def __init__(self, landing: Path, *, rows: int = 40) -> None:
-        self._landing = landing
+    def __init__(self, landing: Path | None, *, rows: int = 40) -> None:
         self._rows = rows
         self._files = 0
-        self._unfinished = landing.parent / f".{landing.name}-unfinished"
-        landing.mkdir(parents=True, exist_ok=True)
-        self._unfinished.mkdir(exist_ok=True)
+        if landing is not None:
+            self._landing = landing
+            self._unfinished = landing.parent / f".{landing.name}-unfinished"
+            landing.mkdir(parents=True, exist_ok=True)
+            self._unfinished.mkdir(exist_ok=True)
 
     def land(self, files: int) -> int:
         """Land so many files; returns how many orders they hold."""
@@ -43,9 +44,13 @@ class Till:
             first = self._files * self._rows
             lines = (json.dumps(order(first + row), ensure_ascii=False) for row in range(self._rows))
             name = f"orders-{self._files:04d}.json"
-            unfinished = self._unfinished / name
-            unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            # A reader that lists the landing folder sees whole files only: rename is atomic within a file system.
-            unfinished.rename(self._landing / name)
+            self.put(name, "\n".join(lines) + "\n")
             self._files += 1
         return files * self._rows
+
+    def put(self, name: str, text: str) -> None:
+        """One file, whole at once."""
+        unfinished = self._unfinished / name
+        unfinished.write_text(text, encoding="utf-8")
+        # A reader that lists the landing folder sees whole files only: rename is atomic within a file system.
+        unfinished.rename(self._landing / name)

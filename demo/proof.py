@@ -42,10 +42,14 @@ def landed_rows(landing: Path) -> list[Row]:
     """Every row in the landing folder, as its files say."""
     rows: list[Row] = []
     for path in sorted(landing.rglob("*.json")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            rows.append({**row, "ts": datetime.fromisoformat(row["ts"])})
+        rows += [row_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return rows
+
+
+def row_of(line: str) -> Row:
+    """A line that has landed."""
+    row = json.loads(line)
+    return {**row, "ts": datetime.fromisoformat(row["ts"])}
 
 
 def lake_rows(table: Path) -> list[Row]:
@@ -55,7 +59,12 @@ def lake_rows(table: Path) -> list[Row]:
     if not table.exists():
         return []
     rows: list[Row] = pyarrow.dataset.dataset(table, format="parquet", partitioning="hive").to_table().to_pylist()
-    return [{**row, "ts": _utc(row["ts"])} if isinstance(row.get("ts"), datetime) else row for row in rows]
+    return [utc(row) for row in rows]
+
+
+def utc(row: Row) -> Row:
+    """A row of the table with its time in UTC."""
+    return {**row, "ts": _utc(row["ts"])} if isinstance(row.get("ts"), datetime) else row
 
 
 def compare_rows(landed: Iterable[Row], lake: Iterable[Row]) -> Proof:
@@ -85,7 +94,7 @@ def no_stage_left(table: Path) -> Proof:
     return Proof(claim="no stage left beside the table", problems=tuple(f"left: {stage}" for stage in stages))
 
 
-def check_is_clean(checkpoint: Path) -> Proof:
+def check_is_clean(checkpoint: Path | str) -> Proof:
     """``microbatch check`` finds nothing."""
     command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "check", str(checkpoint)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

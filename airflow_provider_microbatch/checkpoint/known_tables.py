@@ -21,6 +21,9 @@ TABLE_ID = "_table_id"
 TABLE_MARK = "_table.json"
 """A file in the folder of a table that a catalog of folders has made."""
 
+TABLE_BATCHES = "_batches"
+"""A folder in that of a table of objects: all that attempts have written lies below it, published or not."""
+
 _ID = re.compile(r"[0-9a-f]{32}")
 
 

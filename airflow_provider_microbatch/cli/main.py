@@ -1,6 +1,6 @@
 """The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek`` and ``state``, Spark; and start or stop a warm engine, make a class archive, or try a source or a sink of one's
-own."""
+``peek`` and ``state``, Spark; and start or stop a warm engine, make a class archive, list the files of a table, or try
+a source or a sink of one's own."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from airflow_provider_microbatch.cli import (
     dead_letters,
     engine,
     export,
+    files,
     forget,
     import_,
     janitor,
@@ -60,7 +61,7 @@ COMMANDS = (
     import_,
     copy,
 )
-WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source)
+WITHOUT_CHECKPOINT = (engine, class_archive, check_sink, check_source, files)
 _WHOLE_CHECKPOINT = (
     state,
     check,

@@ -257,10 +257,11 @@ class Execution:
         :raises TransformError: if the user's transform failed, with its traceback.
         :raises EngineError: if anything else made the job fail before its stage was whole.
         """
-        make_ready(self.checkpoint, self.sink, attempt.key)
+        make_ready(self.checkpoint, self.sink, attempt)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
+        code = replace(code, secrets=self.planner.sources.secrets() | self.sink.secrets())
         try:
-            engine.start(attempt.handle, job, replace(code, secrets=self.planner.sources.secrets()))
+            engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
             check_staged(self.pipeline, self.sink, attempt, error)

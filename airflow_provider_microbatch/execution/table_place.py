@@ -56,19 +56,20 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> None:
                 )
 
 
-def make_ready(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
-    """:meth:`OpenSink.make_ready`, for an attempt of the batch. The table of a checkpoint of before ids is known by one
-    as soon as it has shown the newest batch that was published there.
+def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:
+    """:meth:`OpenSink.make_ready` and :meth:`OpenSink.begin`. The table of a checkpoint of before ids is
+    known by one as soon as it has shown the newest batch that was published there.
 
     :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
         changed since the batch was planned, or the task after the plan alone was cleared. Or if an attempt of before
         may have published the batch to another table, and died before its commit.
     """
     check_there(checkpoint, sink)
-    check_not_elsewhere(checkpoint, sink, key)
-    check_shape(checkpoint, sink, lane=key.lane)
+    check_not_elsewhere(checkpoint, sink, attempt.key)
+    check_shape(checkpoint, sink, lane=attempt.key.lane)
     for table in sink.tables:
         table.make_ready(checkpoint.tables, is_there=partial(_is_there, checkpoint, table))
+    sink.begin(attempt.batch, attempt.epoch)
 
 
 def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:

@@ -30,18 +30,16 @@ def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) ->
         if type(table).batches is OpenSink.batches:
             continue  # it cannot list what it holds: its next place alone is looked at
         # The table first: what is published later was planned before, and the checkpoint shows it.
-        for number in table.batches(key.lane, checkpoint.tables):
-            if number > key.id:
-                _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1)
+        for number in table.batches_after(key.lane, key.id, checkpoint.tables):
+            _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1)
         lanes = [name for name in table.lanes(checkpoint.tables) or () if name != key.lane and is_lane(name)]
         known = set(checkpoint.lanes()) - {LIVE} if lanes else set()
         for name in lanes:
             if name not in known:
                 newest = checkpoint.lane(name).offset_log.latest_id()
                 newest = -1 if newest is None else newest
-                for number in table.batches(name, checkpoint.tables):
-                    if number > newest:
-                        _check(checkpoint, table, BatchKey(name, number), newest=newest, only_own=True)
+                for number in table.batches_after(name, newest, checkpoint.tables):
+                    _check(checkpoint, table, BatchKey(name, number), newest=newest, only_own=True)
 
 
 def _check(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, newest: int, only_own: bool = False) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report, secrets
+from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.batch import Batch, Frames
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
@@ -71,7 +72,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     :raises BatchFailure: if the batch cannot go on.
     """
     try:
-        fence = Fence(spark, job.stage.fence)
+        fence = Fence(spark, job.stage.fence, options=options_of(job.stage.arguments))
         with fence.watched(), failing_as("runtime"):
             if job.streaming is not None:
                 return _run_stateful(spark, job, fence, job.streaming)
@@ -82,7 +83,7 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     except BatchFailure as failure:
         log.error("batch %s/%s failed in %s: %s", job.lane, job.batch_id, failure.origin, failure.error)
         try:
-            report.write_error(spark, job.stage.report, failure.report())
+            report.write_error(spark, job.stage.report, failure.report(), options=options_of(job.stage.arguments))
         except Exception:
             log.exception("the failure could not be written to %s", job.stage.report)
         raise
@@ -94,7 +95,7 @@ def _run_by_splits(spark: SparkSession, job: Job, fence: Fence) -> dict[str, Any
     )
     fence.check()
     with failing_as("write"):
-        report.write_manifest(spark, job.stage.report, result, lines)
+        report.write_manifest(spark, job.stage.report, result, lines, options=options_of(job.stage.arguments))
     log.info("batch %s/%s staged: %s rows", job.lane, job.batch_id, result["numOutputRows"])
     return result
 
@@ -144,7 +145,7 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
     }
     fence.check()
     with failing_as("write"):
-        report.write_manifest(spark, stage.report, result, listing)
+        report.write_manifest(spark, stage.report, result, listing, options=options_of(stage.arguments))
     log.info("batch %s/%s staged: %s rows", job.lane, job.batch_id, result["numOutputRows"])
     return result
 
@@ -229,7 +230,7 @@ def _run(
     fence.check()
     for name, stage in job.stages.items():
         with failing_as("write"):
-            report.write_manifest(spark, stage.report, result, listings[name])
+            report.write_manifest(spark, stage.report, result, listings[name], options=options_of(stage.arguments))
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
     what = "staged" if subtask is None else "split staged"

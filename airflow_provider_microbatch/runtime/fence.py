@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.report import NONE
 from airflow_provider_microbatch.runtime.session import path_beside_driver
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class Fence:
 
     :param spark: the session of the attempt.
     :param path: the file that fences it, in Spark's form; None: nothing ever does.
+    :param options: with which Spark reaches it.
     """
 
-    def __init__(self, spark: SparkSession, path: str | None) -> None:
+    def __init__(self, spark: SparkSession, path: str | None, *, options: Mapping[str, str] = NONE) -> None:
         self._spark = spark
         self._path = path
+        self._options = dict(options)
         self._fenced = False
 
     def check(self) -> None:
@@ -101,7 +104,8 @@ class Fence:
                 # Resolving the table looks for the file. Reading it would be a job, which waits for a free core, and
                 # this attempt may have them all. Named twice: for one path alone Spark also looks whether a streaming
                 # query has written it, and where it is not there logs a stack trace, at each look of a healthy task.
-                self._fenced = bool(self._spark.read.text([self._path, self._path]).columns)
+                reader = self._spark.read.options(**self._options)
+                self._fenced = bool(reader.text([self._path, self._path]).columns)
             except PySparkException as error:
                 # Not there; or it cannot be looked at, and then publish decides.
                 log.debug("no fence at %s: %s", self._path, error)

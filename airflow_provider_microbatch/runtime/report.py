@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
@@ -19,13 +20,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+NONE: Mapping[str, str] = MappingProxyType({})
+"""No options: Spark reaches the folder as it is."""
+
 
 def write_manifest(
-    spark: SparkSession, folder: str, result: Mapping[str, Any], listing: DataFrame | list[str] | None
+    spark: SparkSession,
+    folder: str,
+    result: Mapping[str, Any],
+    listing: DataFrame | list[str] | None,
+    *,
+    options: Mapping[str, str] = NONE,
 ) -> None:
     """Write the manifest: ``{"result": …}`` and the lines of ``listing``. Its one file appears at once, by a rename, so
     that a manifest is never read in half.
 
+    :param options: with which Spark reaches the folder.
     :raises FileExistsError: if the stage has one already.
     """
     path = f"{folder}/{MANIFEST}"
@@ -36,23 +46,31 @@ def write_manifest(
             return
         listing = spark.createDataFrame([(line,) for line in listing], "value string") if listing else None
     lines = _line(spark, {"result": result})
-    _write(lines if listing is None else lines.union(listing), path, mode="error")
+    _write(lines if listing is None else lines.union(listing), path, mode="error", options=options)
 
 
-def write_error(spark: SparkSession, folder: str, report: Mapping[str, str]) -> None:
-    """Write why the job failed, for the orchestrator and for a person."""
-    _write(_line(spark, report), f"{folder}/{ERROR}", mode="overwrite")
+def write_error(
+    spark: SparkSession, folder: str, report: Mapping[str, str], *, options: Mapping[str, str] = NONE
+) -> None:
+    """Write why the job failed, for the orchestrator and for a person.
+
+    :param options: as of :func:`write_manifest`.
+    """
+    _write(_line(spark, report), f"{folder}/{ERROR}", mode="overwrite", options=options)
 
 
-def write_schema(spark: SparkSession, folder: str, schema: StructType) -> None:
-    """Write the columns of a stage table: in Spark's JSON form, and as names and types for a statement."""
+def write_schema(spark: SparkSession, folder: str, schema: StructType, *, options: Mapping[str, str] = NONE) -> None:
+    """Write the columns of a stage table: in Spark's JSON form, and as names and types for a statement.
+
+    :param options: as of :func:`write_manifest`.
+    """
     columns = [[field.name, field.dataType.simpleString()] for field in schema.fields]
     told = {"schema": schema.jsonValue(), "columns": columns}
     stage = folder_beside_driver(spark, folder)
     if stage is not None:
         _write_here(stage / SCHEMA, [_text(told)])
     else:
-        _write(_line(spark, told), f"{folder}/{SCHEMA}", mode="error")
+        _write(_line(spark, told), f"{folder}/{SCHEMA}", mode="error", options=options)
 
 
 def _write_here(folder: Path, lines: list[str]) -> None:
@@ -75,5 +93,5 @@ def _line(spark: SparkSession, value: Mapping[str, Any]) -> DataFrame:
     return spark.range(1).select(F.lit(_text(value)).alias("value"))
 
 
-def _write(lines: DataFrame, path: str, *, mode: str) -> None:
-    lines.coalesce(1).write.mode(mode).option("compression", "none").text(path)
+def _write(lines: DataFrame, path: str, *, mode: str, options: Mapping[str, str]) -> None:
+    lines.coalesce(1).write.mode(mode).options(**options).option("compression", "none").text(path)

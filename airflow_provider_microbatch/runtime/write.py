@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report, transforms
+from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
@@ -23,7 +24,8 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     """Write the rows of a batch as files.
 
     :param frame: what the transform returned.
-    :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``.
+    :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``, and what
+        :func:`~airflow_provider_microbatch.runtime.access.options_of` asks for.
     :return: JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file: a list, or one column
         ``value``.
     :raises BatchFailure: if a column to partition by is missing.
@@ -40,12 +42,12 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = frame.write.format(arguments["format"]).mode("error")
     # The batch's own manifest says that a stage is complete; an empty marker file would be published with it.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer = writer.options(**arguments.get("options", {}))
+    writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     writer.save(path)
     folder = folder_beside_driver(frame.sparkSession, path)
-    return _listing(frame, path) if folder is None else list(_walk(folder))
+    return _listing(frame, arguments) if folder is None else list(_walk(folder))
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
@@ -78,7 +80,7 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     finally:
         conf.set(_TIMES, before)
     # Before the manifest: a stage that is complete has told its columns.
-    report.write_schema(marked.sparkSession, arguments["path"], marked.schema)
+    report.write_schema(marked.sparkSession, arguments["path"], marked.schema, options=options_of(arguments))
     return listing
 
 
@@ -95,10 +97,11 @@ def _is_data(name: str) -> bool:
     return not name.startswith(".") and (not name.startswith("_") or "=" in name)
 
 
-def _listing(frame: DataFrame, path: str) -> DataFrame:
+def _listing(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    files = frame.sparkSession.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    path, reader = arguments["path"], frame.sparkSession.read.format("binaryFile").options(**options_of(arguments))
+    files = reader.option("recursiveFileLookup", "true").load(path)
     # Spark returns absolute paths in its own spelling of the URL; the last components of the stage (lane, batch,
     # attempt) are spelled alike everywhere and cannot come again below it.
     stage = "/" + "/".join(path.rstrip("/").split("/")[-3:]) + "/"

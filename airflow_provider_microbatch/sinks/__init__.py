@@ -8,7 +8,7 @@ another checkpoint, another pipeline or another plan put at a batch's place is a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -206,6 +206,18 @@ class OpenSink(ABC):
         one, whatever its pipeline says."""
         return None
 
+    def secrets(self) -> dict[str, str]:
+        """What writers need that must be in no job, argument list or log, by a name that no other sink's has; see
+        :attr:`~airflow_provider_microbatch.execution.engine.Code.secrets`.
+
+        :raises SinkError: if there is no such connection, or none that can be used.
+        """
+        return {}
+
+    def begin(self, batch: BatchIdentity, epoch: int) -> None:  # noqa: B027
+        """Spark is about to write the stage of an attempt. Idempotent. For a sink that could not find one again which
+        Spark has left half written."""
+
     @abstractmethod
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         """The manifest of a stage that was written to its end; None if it was not."""
@@ -323,6 +335,11 @@ class OpenSink(ABC):
             "DeltaSink for dead letters that are to be replayed."
         )
 
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
+        """Those of :meth:`batches` with a greater id. Asked at each plan: a sink whose listing grows with its history
+        has a shorter way."""
+        return [one for one in self.batches(lane, tables) if one > number]
+
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         """How what is published differs from what :meth:`contains` has told of it, in words: files that are missing,
         of another size or not the batch's. None if it does not, or the sink cannot tell."""
@@ -353,7 +370,7 @@ class OpenSink(ABC):
 class SelfContained(Sink, OpenSink):
     """A sink that needs nothing of its surroundings: opened, it is itself."""
 
-    def open(self, context: SinkContext) -> Self:
+    def open(self, context: SinkContext) -> OpenSink:
         return self
 
     @property

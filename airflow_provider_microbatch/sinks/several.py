@@ -135,6 +135,13 @@ class OpenSinks(OpenSink):
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
         return {name: sink.stage(batch, epoch) for name, sink in self._sinks.items()}
 
+    def secrets(self) -> dict[str, str]:
+        return {name: value for sink in self._sinks.values() for name, value in sink.secrets().items()}
+
+    def begin(self, batch: BatchIdentity, epoch: int) -> None:
+        for sink in self._sinks.values():
+            sink.begin(batch, epoch)
+
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         return self._whole({name: sink.manifest(batch, epoch) for name, sink in self._sinks.items()})
 

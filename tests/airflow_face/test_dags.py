@@ -15,6 +15,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 @pytest.mark.airflow
 def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROBATCH_HOME", str(tmp_path / "not-there"))
+    monkeypatch.setenv("MICROBATCH_LAKE", "s3://lake@company-lake")
     bag = DagBag(dag_folder=DAGS, bundle_name="dags-folder")
     assert bag.import_errors == {}
     assert set(bag.dags) == {
@@ -29,6 +30,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_iceberg",
         "orders_once",
         "orders_polled",
+        "orders_s3",
     }
     assert list(tmp_path.iterdir()) == []
     # The janitor forgets none of the others.

@@ -22,12 +22,8 @@ from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from tests.chaos.signals import kill
 from tests.support import kafka_reader, kinesis_reader
+from tests.support.shadow import local, send
 from tests.support.stage_parts import write_part
-
-
-def local(path: str) -> Path:
-    """The local path of a plain path or a ``file:`` URL as Spark takes it: not percent-decoded."""
-    return Path("/" + path.removeprefix("file:").lstrip("/"))
 
 
 def rows_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -142,6 +138,8 @@ class Engine:
         self.write(temporary / "part-00000.txt", lines)
         (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
         temporary.rmdir()
+        if stage in self.stages:
+            send(self.stages[stage]["arguments"]["path"], stage / MANIFEST / "part-00000.txt")
 
     def reach(self, point: str) -> None:
         if self.plan["point"] != point:
@@ -153,7 +151,9 @@ class Engine:
     def write_part(self, folder: Path, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """:return: the file's line in the manifest."""
         stage = self.stages[folder]
-        return write_part(folder, stage["writer"], stage["arguments"], name, rows)
+        entry = write_part(folder, stage["writer"], stage["arguments"], name, rows)
+        send(stage["arguments"]["path"], folder / entry["file"])
+        return entry
 
     @staticmethod
     def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

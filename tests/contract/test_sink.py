@@ -28,7 +28,7 @@ from tests.contract.registered import registered
 from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
-from tests.support import iceberg_table
+from tests.support import iceberg_table, object_stages, object_store
 from tests.support.foreach_sinks import RowsInSqlite
 from tests.tables.stages import write_stage_table
 
@@ -64,6 +64,11 @@ def postgres_sink(folder: Path, **given: Any) -> PostgresSink:
 
 SYSTEMS = {
     "file": Kind(make=lambda folder: FileSink(str(folder / "table"), format="json"), write_stage=write_stage),
+    "s3-table": Kind(
+        make=lambda folder: FileSink(f"{object_store.address(folder)}/table", format="json", packages=[]),
+        write_stage=object_stages.write_stage,
+        needs="bucket",
+    ),
     "path table": Kind(
         make=lambda folder: TableSink(PathCatalog(str(folder / "lake")), "sales.orders", format="json"),
         write_stage=write_stage_table,
@@ -106,6 +111,11 @@ SYSTEMS = {
 
 
 system_name = registered(SYSTEMS)
+
+
+@pytest.fixture
+def bucket() -> None:
+    object_store.endpoint()
 
 
 @pytest.fixture

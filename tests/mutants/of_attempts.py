@@ -124,10 +124,7 @@ MUTATIONS = [
         name="the handle is not the one that was recorded",
         why="no other process can cancel the driver",
         file="execution/execution.py",
-        old=(
-            "            engine.start(attempt.handle, job, replace(code, secrets=self.planner.sources.secrets()))\n"
-            "            engine.result(attempt.handle)\n"
-        ),
+        old=("            engine.start(attempt.handle, job, code)\n            engine.result(attempt.handle)\n"),
         new=(
             "            handle = engine.handle(pipeline=job.pipeline, key=attempt.key, epoch=attempt.epoch)\n"
             "            engine.start(handle, job, code)\n"

@@ -138,8 +138,8 @@ MUTATIONS = [
         name="what the table holds behind a free place is not looked at",
         why="a restored backup, or a new checkpoint, reads again what is in the table under later numbers",
         file="execution/unknown_batches.py",
-        old="            if number > key.id:\n",
-        new="            if False:\n",
+        old="        for number in table.batches_after(key.lane, key.id, checkpoint.tables):\n",
+        new="        for number in ():\n",
         tests=(UNKNOWN,),
     ),
     Mutation(

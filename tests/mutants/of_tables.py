@@ -150,7 +150,7 @@ MUTATIONS = [
         name="a batch is made again that an attempt of before published to another table",
         why="it died before its commit, and the rows are in both",
         file="execution/table_place.py",
-        old="    check_not_elsewhere(checkpoint, sink, key)\n",
+        old="    check_not_elsewhere(checkpoint, sink, attempt.key)\n",
         new="",
         tests=(PLACE,),
     ),

@@ -18,6 +18,9 @@ class Reading:
         self.read = self
         self.asked: list[Any] = []
 
+    def options(self, **options: str) -> Reading:
+        return self
+
     def text(self, paths: Any) -> Any:
         from pyspark.errors import PySparkException
 

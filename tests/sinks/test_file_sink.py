@@ -34,7 +34,12 @@ def target(sink: FileSink) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"path": "s3://bucket/x"}, "local"),
+        ({"path": "hdfs://bucket/x"}, "local"),
+        ({"path": "s3://bucket"}, "a table needs a folder of its own"),
+        ({"path": "s3://key:secret@bucket/x"}, "no key or password"),
+        ({"path": "s3://bucket/a b"}, "other signs"),
+        ({"path": "s3://bucket/x", "partition_by": ("day",)}, "not for a table in a bucket"),
+        ({"path": "s3://bucket/x", "packages": "org"}, "list of Maven coordinates"),
         ({"path": "file://host/x"}, "local"),
         ({"path": "lake/orders"}, "absolute"),
         ({"path": ""}, "path"),

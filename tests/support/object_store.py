@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.support.object_store_server import BUCKET, LOAD
+from tests.support.object_store_server import BUCKET as BUCKET
+from tests.support.object_store_server import LOAD
 
 KEY, SECRET = "AKIATESTS", "a-secret-of-the-tests"
 _ENDPOINT = "MICROBATCH_TESTS_S3"

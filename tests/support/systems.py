@@ -31,6 +31,7 @@ from tests.support.halves import HalvedFiles
 from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
 from tests.support.table_systems import (
     ChangesIntoPostgres,
+    FilesIntoBucket,
     FilesIntoDatabase,
     FilesIntoDelta,
     FilesIntoIceberg,
@@ -211,6 +212,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "delta": FilesIntoDelta,
     "iceberg": FilesIntoIceberg,
     "s3": FilesWithCheckpointInS3,
+    "s3-table": FilesIntoBucket,
     "files-into-a-database": FilesIntoDatabase,
     "files-into-two-tables": FilesIntoTwoTables,
     "files-split-wise": SplitWiseFiles,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +16,15 @@ from acme_microbatch.database_sink import DatabaseSink, OpenDatabase
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
+from airflow_provider_microbatch.sinks.file.objects.published import Manifests
+from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -29,7 +34,7 @@ from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
-from tests.support import iceberg_table
+from tests.support import iceberg_table, object_store, shadow
 from tests.support.delta_table import batches_of
 from tests.support.system import FilesOnPosix, Row, batches_in
 
@@ -62,6 +67,75 @@ class FilesIntoDatabase(FilesOnPosix):
 
 def _database_at(conn_id: str) -> Connection:
     return Connection(conn_id=conn_id, conn_type="acme", host=conn_id)
+
+
+class FilesIntoBucket(FilesOnPosix):
+    """The same into a table of objects, with the checkpoint in the same bucket."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        object_store.endpoint()  # of whoever makes the world, since the server ends with who starts it
+
+    def checkpoint(self) -> str:
+        return object_store.address(self._root / "checkpoint")
+
+    def sink(self) -> Sink:
+        return FileSink(object_store.address(self._root / "lake"), format="json", packages=[])
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        """By another client than the one that is tested, as a reader of symlinks does it."""
+        s3, found = object_store.client(), dict[BatchKey, list[Row]]()
+        prefix = f"{str(self._root.absolute()).strip('/')}/lake/_symlink_format_manifest/"
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=object_store.BUCKET, Prefix=prefix):
+            for one in page.get("Contents", []):
+                lane, number = (part.partition("=")[2] for part in one["Key"].removeprefix(prefix).split("/")[:2])
+                named = [line for line in _text(s3, one["Key"]).splitlines() if "/_nothing/" not in line]
+                if named:
+                    texts = [_text(s3, line.removeprefix(f"s3://{object_store.BUCKET}/")) for line in named]
+                    rows = [json.loads(line) for text in texts for line in text.splitlines()]
+                    found[BatchKey(lane, int(number))] = rows
+        return [found]
+
+    def take_away(self) -> bool:
+        return False
+
+    def execute(self, job: Job, *, version: int) -> Iterator[str]:
+        sent = set[Path]()
+
+        def send_new() -> None:
+            for stage in job.stages.values():
+                new = [path for path in shadow.files_below(shadow.local(stage.report)) if path not in sent]
+                shadow.send(stage.report, *new)
+                sent.update(new)
+
+        for step in super().execute(_in_files(job), version=version):
+            send_new()
+            yield step
+        send_new()
+
+    def fail(self, job: Job, error: str) -> None:
+        super().fail(_in_files(job), error)
+        shadow.send(job.stage.report, *shadow.files_below(shadow.local(job.stage.report)))
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Stages, "claim", "rename"), (Manifests, "put", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenObjectTable, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+def _text(s3: Any, key: str) -> str:
+    text: str = s3.get_object(Bucket=object_store.BUCKET, Key=key)["Body"].read().decode()
+    return text
+
+
+def _in_files(job: Job) -> Job:
+    """The same with its stages where their objects are written first."""
+    stages = {}
+    for name, stage in job.stages.items():
+        path = f"file://{shadow.local(stage.report)}"
+        stages[name] = replace(stage, report=path, arguments={**stage.arguments, "path": path})
+    return replace(job, stages=stages)
 
 
 class FilesIntoDelta(FilesOnPosix):

@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -38,15 +38,28 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, SelfContained, Sink
+from airflow_provider_microbatch.sinks import (
+    ExpectedBatch,
+    Manifest,
+    OpenSink,
+    PublishedRows,
+    SelfContained,
+    Sink,
+    SinkContext,
+)
 from airflow_provider_microbatch.sinks.file.arguments import (
     RESERVED_COLUMNS,
+    address_of,
     check_options,
     check_path,
+    coordinates,
+    is_object,
+    lies_in,
     local_path,
     partition_columns,
 )
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
+from airflow_provider_microbatch.sinks.file.old import drop_old
 from airflow_provider_microbatch.sinks.file.posix import (
     check_no_link,
     exchange,
@@ -77,10 +90,14 @@ _FENCED = "a later attempt has taken this one's place\n"
 class FileSink(SelfContained):
     """Publishes each batch as the folder ``lane=<lane>/batch_id=<N>`` of a table of files.
 
-    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
+    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded. Or a
+        folder of a bucket, ``s3://conn_id@bucket/folder``, where a batch is published by a manifest: only who reads by
+        these sees rows (docs/object-stores.md).
     :param format: ``parquet``, ``json``, ``csv`` or ``orc``.
-    :param partition_by: columns whose values become folders below a batch's folder.
+    :param partition_by: columns whose values become folders below a batch's folder. Not in a bucket.
     :param options: options of Spark's writer, such as ``{"compression": "zstd"}``.
+    :param packages: of a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None: the
+        one that belongs to the PySpark that is installed; empty: Spark has it.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -89,14 +106,30 @@ class FileSink(SelfContained):
     format: str = "parquet"
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    packages: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        where = f"FileSink({self.path!r})"
-        check_path(self.path, where=where)
+        # What stands in a malformed address may be a password, and is not repeated.
+        where = f"FileSink({str(address_of(self.path)) if is_object(self.path) else self.path!r})"
+        if not is_object(self.path):
+            check_path(self.path, where=where)
         if self.format not in FORMATS:
             raise DefinitionError(f"{where}: format {self.format!r} is none of {', '.join(FORMATS)}.")
         object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
         check_options(self.options, where=where)
+        object.__setattr__(self, "packages", coordinates(self.packages, where=where))
+        if self.partition_by and is_object(self.path):
+            raise DefinitionError(
+                f"{where}: partition_by is not for a table in a bucket, whose readers take a batch for one partition "
+                "of files that have all columns. Leave it out, or use DeltaSink or IcebergSink."
+            )
+
+    def open(self, context: SinkContext) -> OpenSink:
+        if not is_object(self.path):
+            return self
+        from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
+
+        return OpenObjectTable(self, address_of(self.path), connect=context.connect)
 
     @property
     def root(self) -> Path:
@@ -109,7 +142,14 @@ class FileSink(SelfContained):
         return TableFolder(self.root)
 
     def location(self) -> str:
+        if is_object(self.path):
+            return f"s3a://{address_of(self.path).place}"
         return self.folder.location
+
+    @property
+    def remembers_batches(self) -> bool:
+        """Manifests in a bucket are never removed, and a bucket that is another one looks like an empty table."""
+        return is_object(self.path)
 
     def check(self) -> None:
         where = f"the table {self.root} cannot be written"
@@ -185,15 +225,21 @@ class FileSink(SelfContained):
 
     @property
     def only_folder(self) -> Path | None:
-        return self.root
+        return None if is_object(self.path) else self.root
 
     def is_same_place(self, other: Sink) -> bool:
-        return isinstance(other, FileSink) and self.folder.is_same_place(other.folder)
+        if not isinstance(other, FileSink) or is_object(self.path) or is_object(other.path):
+            return super().is_same_place(other)
+        return self.folder.is_same_place(other.folder)
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
-        return isinstance(before, FileSink) and self.folder.is_table_of(before.folder, tables)
+        if not isinstance(before, FileSink) or is_object(before.path):
+            return False
+        return self.folder.is_table_of(before.folder, tables)
 
     def would_show(self, location: str) -> bool:
+        if is_object(self.path):
+            return lies_in(location, address_of(self.path))
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
@@ -202,7 +248,7 @@ class FileSink(SelfContained):
         for what in ("format", "partition_by"):
             old, new = getattr(before, what), getattr(self, what)
             if old != new:
-                return f"the table {self.root} has batches that were written with {what}={old!r}, not {new!r}."
+                return f"the table {self.location()} has batches that were written with {what}={old!r}, not {new!r}."
         return None
 
     def seems_away(self, tables: KnownTables) -> str | None:
@@ -341,42 +387,13 @@ class FileSink(SelfContained):
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         with reporting("remove old fences of", self.root):
-            return self._drop_old(
-                "_fenced", "lane=*/batch_id=*.attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
-            )
+            places = self._places("_fenced", checkpoint)
+            return drop_old(self.root, places, "lane=*/batch_id=*.attempt=*", older_seconds, dry_run=dry_run)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         with reporting("remove replaced output of", self.root):
-            return self._drop_old(
-                "_replaced", "lane=*/batch_id=*/attempt=*", checkpoint, older_seconds=older_seconds, dry_run=dry_run
-            )
-
-    def _drop_old(
-        self, folder: str, pattern: str, checkpoint: str, *, older_seconds: float, dry_run: bool
-    ) -> list[str]:
-        # Nobody can tell any more whose lies in the folders of before identities; they are old enough for anybody.
-        places = sorted({self.root / folder, _of_checkpoint(self.root / folder, checkpoint)})
-        all_kept = [kept for place in places for kept in sorted(place.glob(pattern))]
-        if not all_kept:
-            return []
-        now_ms = PosixStore(self.root).now_ms()  # of a file server its own, as the change times below are
-        found, failed = [], list[OSError | SinkError]()
-        for kept in all_kept:
-            try:
-                with folder_of(self.root, kept) as held:
-                    # A rename sets the change time of what it moves: since then nobody can open it by its old name.
-                    changed_ns = os.stat(kept.name, dir_fd=held, follow_symlinks=False).st_ctime_ns
-                    if now_ms - changed_ns // 1_000_000 >= older_seconds * 1000:
-                        if not dry_run:
-                            remove_in(held, kept)
-                        found.append(str(kept))
-            except (OSError, SinkError) as error:
-                failed.append(error)  # one that cannot go keeps none of the others
-        if failed:
-            partly = PartlyRemovedError(f"cannot remove {len(failed)} below {self.root / folder}: {failed[0]}")
-            partly.removed = tuple(found)  # who asked has to say of these too that they are gone
-            raise partly from failed[0]
-        return found
+            places = self._places("_replaced", checkpoint)
+            return drop_old(self.root, places, "lane=*/batch_id=*/attempt=*", older_seconds, dry_run=dry_run)
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         root = _of_checkpoint(self.root / STAGING, checkpoint)
@@ -450,6 +467,10 @@ class FileSink(SelfContained):
     def _fence_path(self, batch: BatchIdentity, epoch: int) -> Path:
         fenced = _of_checkpoint(self.root / "_fenced", batch.checkpoint)
         return fenced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}.attempt={epoch}"
+
+    def _places(self, folder: str, checkpoint: str) -> list[Path]:
+        # Nobody can tell any more whose lies in the folders of before identities; they are old enough for anybody.
+        return sorted({self.root / folder, _of_checkpoint(self.root / folder, checkpoint)})
 
     def _target_path(self, key: BatchKey) -> Path:
         return self.root / f"lane={key.lane}" / f"batch_id={key.id}"

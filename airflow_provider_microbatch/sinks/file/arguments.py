@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from airflow_provider_microbatch.definition import is_read_back
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.runtime.masking import refusal
+from airflow_provider_microbatch.stores.object_store.address import Address
 
 RESERVED_COLUMNS = ("lane", "batch_id")
 _GLOB = "*?[]{}\\"
+_OBJECTS = ("s3://", "s3a://")
+_PLAIN = re.compile(r"[A-Za-z0-9_.=/-]+")
 
 
 def check_options(options: Mapping[str, str], *, where: str) -> None:
@@ -24,6 +28,36 @@ def check_options(options: Mapping[str, str], *, where: str) -> None:
             raise DefinitionError(f"{where}: options: {refused}")
 
 
+def is_object(path: object) -> bool:
+    """Whether it is an address in an object store."""
+    return isinstance(path, str) and path.startswith(_OBJECTS)
+
+
+def address_of(path: str) -> Address:
+    """The place of a table in an object store.
+
+    :raises DefinitionError: if it names none. What might be a password is not repeated.
+    """
+    try:
+        address = Address.parse(path, of="table")
+    except CheckpointError as error:
+        raise DefinitionError(f"FileSink: path: {error}") from error
+    if not _PLAIN.fullmatch(address.prefix):
+        raise DefinitionError(
+            f"FileSink({str(address)!r}): the folder's name has other signs than letters, digits, and _ . = - and /. "
+            "Readers of manifests spell others in more than one way."
+        )
+    return address
+
+
+def lies_in(location: str, address: Address) -> bool:
+    """Whether an address is a folder of a bucket, or one below it, by whichever connection."""
+    try:
+        return is_object(location) and f"{Address.parse(location).place}/".startswith(f"{address.place}/")
+    except CheckpointError:
+        return False
+
+
 def check_path(path: object, *, where: str) -> None:
     """:raises DefinitionError: if the table cannot be a local folder of that path."""
     root = str(local_path(path, where=where))
@@ -31,6 +65,15 @@ def check_path(path: object, *, where: str) -> None:
         raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
     if any(sign in _GLOB or not sign.isprintable() for sign in root):
         raise DefinitionError(f"{where}: path must not have {_GLOB} (globs to Spark) or control characters.")
+
+
+def coordinates(given: object, *, where: str) -> list[str] | None:
+    """What a user has given as ``packages``. :raises DefinitionError: if it is no list of Maven coordinates."""
+    if given is None:
+        return None
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) and one for one in given):
+        raise DefinitionError(f"{where}: packages must be a list of Maven coordinates, or None; not {given!r}.")
+    return list(given)  # JSON, as which a definition travels, knows lists
 
 
 def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
@@ -60,5 +103,8 @@ def local_path(path: object, *, where: str = "") -> Path:
     if not colon or "/" in scheme:
         return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
     if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
-        raise DefinitionError(f"{where}: only local paths and 'file:///…' URLs are supported: publishing is a rename.")
+        raise DefinitionError(
+            f"{where}: only local paths and 'file:///…' URLs are supported here: publishing is a rename. A FileSink "
+            "also takes 's3://conn_id@bucket/folder'."
+        )
     return Path(os.path.normpath("/" + rest.lstrip("/")))

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,21 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
 
     :raises SinkError: if it is there and cannot be what this package wrote for ``key``.
     """
+    return manifest_from(_lines(folder / MANIFEST), key, where=str(folder / MANIFEST))
+
+
+def manifest_from(lines: Iterable[Any], key: BatchKey, *, where: str) -> Manifest | None:
+    """The manifest that the lines of a file are; None if there are none.
+
+    :param lines: JSON values; what they are made of is read as they are taken.
+    :param where: for messages.
+    :raises SinkError: if it cannot be what this package wrote for ``key``.
+    """
     result: Mapping[str, Any] | None = None
     files: dict[str, int] = {}
+    folder = where.removesuffix(f"/{MANIFEST}")
     try:
-        for line in _lines(folder / MANIFEST):
+        for line in lines:
             if "result" in line:
                 result = line["result"]
             else:
@@ -49,7 +60,7 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
             raise ValueError(f"planned at {identity.planned_ms} ms")
     except _UNREADABLE as error:
         raise SinkError(
-            f"{folder / MANIFEST} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
+            f"{where} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
             f"look at {folder} and move it away if it is not needed."
         ) from error
     if batch_id != key.id or (identity is not None and identity.key != key):
@@ -58,9 +69,14 @@ def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
 
 
 def read_error(folder: Path) -> Mapping[str, Any] | None:
-    """The failure in ``folder``; None if there is none, or none that can be read: it is only told, never acted upon."""
+    """The failure in ``folder``; see :func:`error_of`."""
+    return error_of(_lines(folder / ERROR))
+
+
+def error_of(lines: Iterator[Any]) -> Mapping[str, Any] | None:
+    """The failure that is told; None if there is none, or none that can be read: it is only told, never acted upon."""
     try:
-        found = next(_lines(folder / ERROR), None)
+        found = next(lines, None)
     except _UNREADABLE:
         return None
     return found if isinstance(found, dict) else None
@@ -87,11 +103,16 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} is not what its job wrote ({told}). "
             "It was not published; run the batch again, as a new attempt."
         )
+    check_of_one_job(manifest, where=str(folder))
+
+
+def check_of_one_job(manifest: Manifest, *, where: str) -> None:
+    """:raises SinkError: if several jobs of Spark have written the stage: rows would be doubled."""
     jobs = {found[1] for name in manifest.files if (found := _JOB.match(name.rpartition("/")[2]))}
     if len(jobs) > _writes(manifest):
         # A job lists what lies in its stage when it has written: what another one wrote before that is in it.
         raise SinkError(
-            f"the stage {folder} of batch {manifest.key} attempt {manifest.epoch} has files of {len(jobs)} jobs of "
+            f"the stage {where} of batch {manifest.key} attempt {manifest.epoch} has files of {len(jobs)} jobs of "
             "Spark: somebody else ran an attempt of this number there at the same time, as a copy of the checkpoint "
             "does that goes on beside it. It was not published: rows would be doubled. Stop the pipeline of one of the "
             "two, and run the batch again, as a new attempt."
@@ -104,7 +125,11 @@ def differences(folder: Path, manifest: Manifest) -> str | None:
     odd = next((name for name, entry in entries.items() if not stat.S_ISREG(entry.st_mode)), None)
     if odd is not None:
         return f"{odd}: {NO_FILE}"
-    found = {name: entry.st_size for name, entry in entries.items()}
+    return differing({name: entry.st_size for name, entry in entries.items()}, manifest)
+
+
+def differing(found: Mapping[str, int], manifest: Manifest) -> str | None:
+    """The same of files that were looked at: path → bytes."""
     if found == dict(manifest.files):
         return None
     missing = sorted(manifest.files.keys() - found.keys())

@@ -120,7 +120,7 @@ class ForeachSink(Sink):
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "json"):
             raise DefinitionError(f"{type(self).__name__}: format {self.format!r:.100} is none of parquet, json.")
-        _ = self.files
+        _ = self.files.root  # a folder, and none of a bucket
 
     @abstractmethod
     def write(self, batch: ForeachBatch, rows: StagedRows) -> None:

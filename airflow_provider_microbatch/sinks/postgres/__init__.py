@@ -86,7 +86,7 @@ class PostgresSink(Sink):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.001 <= value <= 1_000_000:
                 raise DefinitionError(f"{where}: {name} must be a number of seconds, not {value!r:.100}.")
         try:
-            _ = self.files
+            _ = self.files.root
         except DefinitionError as error:
             raise DefinitionError(f"{where}: stages: {error}") from error
 

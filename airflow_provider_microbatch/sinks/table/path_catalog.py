@@ -38,7 +38,7 @@ class PathCatalog(Catalog):
     root: str
 
     def __post_init__(self) -> None:
-        FileSink(self.root)
+        _ = FileSink(self.root).root  # a folder, and none of a bucket: nothing can be renamed there
 
     def location(self, table: Table) -> str:
         return f"file://{self._target(table)}"

@@ -62,7 +62,7 @@ class SparkCatalog(Catalog):
     def __post_init__(self) -> None:
         if not isinstance(self.statements, Statements):
             raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
-        FileSink(self.root)
+        _ = FileSink(self.root).root  # a folder, and none of a bucket: nothing can be renamed there
 
     @property
     def is_cheap_to_ask(self) -> bool:

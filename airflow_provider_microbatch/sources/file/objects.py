@@ -6,17 +6,14 @@ of the service, in whole seconds. Zero bytes are no data: so folder marks look, 
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources.file.listing import (
@@ -41,8 +38,8 @@ from airflow_provider_microbatch.sources.file.present import archived_path
 from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
-from airflow_provider_microbatch.stores.object_store.credentials import TYPES
 from airflow_provider_microbatch.stores.object_store.forks import library
+from airflow_provider_microbatch.stores.object_store.s3a import connector, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +48,6 @@ _PAGE = 1_000
 
 _AT_ONCE = 16
 """So many objects are looked at at a time."""
-
-_HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
 class ObjectPlace(Place):
@@ -138,15 +133,9 @@ class ObjectPlace(Place):
 
         :param start: leave out those that sort before this path, and maybe not the last few of them.
         """
-        prefix, offset = self._key(base), None if start is None else self._key(start)[:-1]
-        while True:
-            with self._telling():
-                page = self._bucket.ask("list", prefix, partial(_page, prefix=prefix, offset=offset, size=size))
-            for one in page:
-                yield self._found(one)
-            if len(page) < size:
-                return
-            offset = page[-1]["path"]
+        after = None if start is None else self._key(start)[:-1]
+        with self._telling():
+            yield from map(self._found, self._bucket.objects(self._key(base), after=after, page=size))
 
     def look(self, path: str) -> FoundFile | None:
         """By a HEAD request."""
@@ -223,29 +212,17 @@ class ObjectPlace(Place):
 
         :raises SourceError: if it is not known which one.
         """
-        if self._packages is not None:
-            return Requirements(packages=tuple(self._packages))
-        version = hadoop_version()
-        if version is None:
-            raise SourceError(
-                "no pyspark with its jars is installed here by which to tell the version of Hadoop's connector: give "
-                "packages, such as ['org.apache.hadoop:hadoop-aws:3.4.2'], or [] if Spark has it."
-            )
-        return Requirements(packages=(f"org.apache.hadoop:hadoop-aws:{version}",))
+        try:
+            return connector(self._packages)
+        except DefinitionError as error:
+            raise SourceError(str(error)) from error
 
     def secrets(self) -> Mapping[str, str]:
         """The connection as settings of ``s3a``, for this bucket alone."""
-        if self._conn_id is None:
-            return {}
         try:
-            connection = self._connect(self._conn_id)
+            return settings_of(self._conn_id, self._bucket_name, self._connect)
         except DefinitionError as error:
             raise SourceError(str(error)) from error
-        if connection.conn_type != TYPES["s3"]:
-            raise SourceError(
-                f"connection {self._conn_id!r} is of type {connection.conn_type!r}; s3:// needs one of type 'aws'."
-            )
-        return {f"fs.s3a.bucket.{self._bucket_name}.{name}": value for name, value in s3a_settings(connection).items()}
 
     def _found(self, one: Mapping[str, Any]) -> FoundFile:
         written = int(one["last_modified"].timestamp()) * 1_000_000_000
@@ -266,49 +243,6 @@ class ObjectPlace(Place):
             yield
         except CheckpointError as error:
             raise SourceError(str(error)) from error
-
-
-def hadoop_version() -> str | None:
-    """Of the Hadoop that the installed PySpark brings; None if it brings none."""
-    found = importlib.util.find_spec("pyspark")
-    folders = () if found is None else found.submodule_search_locations or ()
-    names = [match for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")
-             if (match := _HADOOP.fullmatch(jar.name))]  # fmt: skip
-    return names[0][1] if names else None
-
-
-def s3a_settings(connection: Connection) -> dict[str, str]:
-    """A connection of type ``aws`` as Hadoop's ``s3a`` is told of it, by the names below ``fs.s3a.bucket.<bucket>``."""
-    extra = connection.extra
-    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
-    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
-    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
-    key = connection.login or extra.get("aws_access_key_id")
-    secret = connection.password or extra.get("aws_secret_access_key")
-    token = extra.get("aws_session_token") or extra.get("session_token")
-    settings: dict[str, str] = {}
-    if endpoint:
-        settings["endpoint"] = str(endpoint)
-        settings["connection.ssl.enabled"] = str(not str(endpoint).startswith("http://")).lower()
-        settings["path.style.access"] = str(addressing != "virtual").lower()
-    if extra.get("region_name"):
-        settings["endpoint.region"] = str(extra["region_name"])
-    if key and secret:
-        kind = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
-        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
-        settings |= {"access.key": str(key), "secret.key": str(secret)}
-        if token:
-            settings["session.token"] = str(token)
-    return settings
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _page(client: Any, *, prefix: str, offset: str | None, size: int) -> Sequence[Mapping[str, Any]]:
-    """A page of a listing, by one request: what fails is asked again from where the last page has ended."""
-    return next(iter(library().list(client, prefix, offset=offset, chunk_size=size)), ())
 
 
 def _gone(client: Any, key: str) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from airflow_provider_microbatch.checkpoint.known_tables import TABLE_ID, TABLE_MARK
+from airflow_provider_microbatch.checkpoint.known_tables import TABLE_BATCHES, TABLE_ID, TABLE_MARK
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 
 _BATCH = re.compile(r"(batch_id|attempt)=\d+")
@@ -18,7 +18,7 @@ _BATCH = re.compile(r"(batch_id|attempt)=\d+")
 
 def is_sign_of_table(folder: str, name: str) -> bool:
     """Whether an entry of a folder tells that the folder is a table, or a batch of one. Looks at nothing."""
-    if name in (TABLE_ID, TABLE_MARK):
+    if name in (TABLE_ID, TABLE_MARK, TABLE_BATCHES):
         return True
     return name == MANIFEST and _BATCH.fullmatch(os.path.basename(folder)) is not None  # noqa: PTH119 a text
 

@@ -37,10 +37,11 @@ class Address:
     of: str = field(default="checkpoint", compare=False)
 
     @classmethod
-    def parse(cls, location: str) -> Self:
+    def parse(cls, location: str, *, of: str = "checkpoint") -> Self:
         """The address in ``s3://conn_id@bucket/prefix``, or without ``conn_id@``. ``s3a``, Spark's word for S3, is
         ``s3`` here.
 
+        :param of: what is to lie there, for messages.
         :raises CheckpointError: if it is none. What might be a password is not repeated.
         """
         found = _URL.fullmatch(location)
@@ -67,13 +68,18 @@ class Address:
             )
         if not prefix:
             raise CheckpointError(
-                f"a checkpoint needs a folder of its own in bucket {bucket!r}, such as "
-                f"{cls(scheme=scheme, conn_id=conn_id, bucket=bucket, prefix='checkpoints/orders')}."
+                f"a {of} needs a folder of its own in bucket {bucket!r}, such as "
+                f"{cls(scheme=scheme, conn_id=conn_id, bucket=bucket, prefix=f'{of}s/orders')}."
             )
-        return cls(scheme=scheme, conn_id=conn_id, bucket=bucket, prefix=check_path(prefix))
+        return cls(scheme=scheme, conn_id=conn_id, bucket=bucket, prefix=check_path(prefix), of=of)
 
     def __str__(self) -> str:
         return f"{self.scheme}://{'' if self.conn_id is None else f'{self.conn_id}@'}{self.bucket}/{self.prefix}"
+
+    @property
+    def place(self) -> str:
+        """The same without the connection: by whichever, it is one folder."""
+        return f"{self.bucket}/{self.prefix}"
 
     @property
     def who(self) -> str:

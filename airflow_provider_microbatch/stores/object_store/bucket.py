@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import PAGE
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.credentials import Opened, open_client
 from airflow_provider_microbatch.stores.object_store.failures import Failure, refused_key
 from airflow_provider_microbatch.stores.object_store.forks import library
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
 
 PATIENCE_SECONDS = 60.0
@@ -79,6 +82,20 @@ class Bucket:
             time.sleep(pause * random.uniform(0.5, 1.0))  # here, where a signal of Python's is heard
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def objects(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[ObjectMeta]:
+        """Objects below a folder, ascending by key: a request for each ``page`` of them, as they are taken.
+
+        :param folder: a key without a slash at its end.
+        :param after: a key: leave out those up to it.
+        :raises CheckpointError: as :meth:`ask`.
+        """
+        while True:
+            found = self.ask("list", folder, partial(_page, folder=folder, after=after, size=page))
+            yield from found
+            if len(found) < page:
+                return
+            after = found[-1]["path"]
+
     def opened(self) -> Opened:
         """The client of today. :raises CheckpointError: as :func:`open_client`."""
         opened = self._opened
@@ -98,3 +115,8 @@ class Bucket:
     def _forget(self, opened: Opened) -> None:
         if self._opened is opened:
             self._opened = None
+
+
+def _page(client: Client, *, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
+    """A page of a listing, by one request: what fails is asked again from where the last page has ended."""
+    return next(iter(library().list(client, folder, offset=after, chunk_size=size)), ())

@@ -38,7 +38,7 @@ def _asked(bucket: Bucket) -> int:
         told = parsedate_to_datetime(date or "")
     except ValueError:
         raise CheckpointError(
-            f"the service of bucket {bucket.address.bucket!r} (checkpoint {bucket.address}, by {bucket.address.who}) "
+            f"the service of {bucket.address.of} {bucket.address} ({bucket.address.who}) "
             "says no time (Date) in its answers, so that nobody could tell whether an attempt is alive. Use a service, "
             "or a proxy before it, that does."
         ) from None

@@ -32,9 +32,9 @@ _TRIES = 20
 _PAUSE = 0.1
 
 RECORD = ".microbatch"
-"""Below a checkpoint's prefix: the object by which the service is tried. No entry has such a name."""
+"""Below the prefix: the object by which the service is tried. No entry has such a name."""
 
-_WHY = b"The checkpoint's service is tried by this object: a second put that creates it must be refused.\n"
+_WHY = b"The service is tried by this object: a second put that creates it must be refused.\n"
 _NO_ETAG = '"microbatch-no-such-version"'
 
 
@@ -47,7 +47,7 @@ class _Found:
 
 
 class ConditionalPuts:
-    """Puts below the prefix of a checkpoint, once it is known that the service refuses them when it should.
+    """Puts below the prefix of a checkpoint or a table, once it is known that the service refuses them when it should.
 
     :param bucket: where.
     :param prefix: of the checkpoint's keys.
@@ -152,14 +152,14 @@ class ConditionalPuts:
         address = self._bucket.address
         return CheckpointError(
             f"the service of bucket {address.bucket!r} ({address.who}) {done}. On it two attempts could both win, so "
-            f"no checkpoint can be kept there: nothing was done at {address}. Use a service with conditional writes "
-            "(Amazon S3, Google Cloud Storage, Azure Blob Storage, newer MinIO, Ceph, R2), or a checkpoint in a folder."
+            f"no {address.of} can be kept there: nothing was done at {address}. Use a service with conditional writes "
+            "(Amazon S3, Google Cloud Storage, Azure Blob Storage, newer MinIO, Ceph, R2), or a folder of a disk."
         )
 
     def _unknown(self, key: str, why: str) -> CheckpointError:
         address = self._bucket.address
         return CheckpointError(
-            f"nobody knows whether {key} of bucket {address.bucket!r} was put by this process (checkpoint {address}, "
+            f"nobody knows whether {key} of bucket {address.bucket!r} was put by this process ({address.of} {address}, "
             f"by {address.who}): an answer was lost or refused, and {why}. Let the task run again: it looks what is "
             "there."
         )

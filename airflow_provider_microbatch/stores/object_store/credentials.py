@@ -26,7 +26,7 @@ REQUEST_SECONDS = 30.0
 """So long one request may take; a dead connection is noticed by then."""
 
 CONNECT_SECONDS = 5.0
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 """Where the library finds an endpoint in the environment. Who writes ``http:`` there means it."""
 
 _MADE_UP_KEY = "AA=="
@@ -56,7 +56,7 @@ def open_client(address: Address) -> Opened:
     :raises CheckpointError: if there is no such connection, or it is of no use here; if the library is not installed.
     """
     if address.conn_id is None:
-        plain = any((os.environ.get(name) or "").startswith("http://") for name in _ENDPOINTS)
+        plain = any((os.environ.get(name) or "").startswith("http://") for name in ENDPOINTS)
         return _opened(address, {}, {"allow_http": True} if plain else {})
     try:
         connection = connect(address.conn_id)

@@ -122,7 +122,7 @@ class Failure:
         if self.status in (401, 403):
             return (
                 f"Give {who} the rights to list bucket {bucket!r}, and to get, put and delete objects below the "
-                "checkpoint's prefix (docs/object-stores.md), and see that its token has not expired."
+                "prefix of the address (docs/object-stores.md), and see that its token has not expired."
             )
         if self.status == 501 or self.code == "NotImplemented":
             return "The service lacks what was asked for. Use one that has conditional writes (docs/object-stores.md)."

@@ -1,0 +1,400 @@
+"""A table of files in an object store, where nothing can be renamed.
+
+::
+
+    <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  what readers look at: where the files of batch 7 are
+    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          what attempt 2 has written, and where it stays
+    <table>/_index/lane=live/00000000000000000007                   batch 7 was about to be published, at least
+    <table>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2    a mark: attempt 2 is written, and not published yet
+    <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: that attempt was, or is about to be, put out
+    <table>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1     a mark: tells the Spark of attempt 1 to end
+    <table>/_nothing/<number>.json                                  a file of no rows, of a batch that was taken out
+
+A batch is published by one conditional put of its manifest: if there is none yet, or in place of the one that was
+looked at. All names begin with an underscore, so that whoever lists the folder as if it were a table finds nothing in
+it, rather than the rows of all attempts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.connections import Connect
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    DefinitionError,
+    PublishConflictError,
+    SinkError,
+)
+from airflow_provider_microbatch.runtime.access import ACCESS
+from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.runtime.object_table import is_nothing
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.objects import nothing
+from airflow_provider_microbatch.sinks.file.objects.layout import FENCED, REPLACED, Written, marks_of
+from airflow_provider_microbatch.sinks.file.objects.published import Manifests, Published
+from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.sinks.file.report import check_of_one_job, differing, error_of, manifest_from
+from airflow_provider_microbatch.stores.object_store import ObjectStore
+from airflow_provider_microbatch.stores.object_store.address import Address
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket
+from airflow_provider_microbatch.stores.object_store.conditional import ConditionalPuts
+from airflow_provider_microbatch.stores.object_store.s3a import connector, settings_of
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.sinks.file import FileSink
+
+log = logging.getLogger(__name__)
+
+_FENCE_TEXT = b"a later attempt has taken this one's place\n"
+_TRIES = 20
+
+
+class OpenObjectTable(OpenSink):
+    """What the orchestrator does with such a table.
+
+    :param sink: its definition.
+    :param address: of the table.
+    :param connect: finds its connection, for Spark.
+    """
+
+    def __init__(self, sink: FileSink, address: Address, *, connect: Connect) -> None:
+        self._sink = sink
+        self._address = address
+        self._connect = connect
+        self._bucket = Bucket(address)
+        self._store = ObjectStore(self._bucket, ConditionalPuts(self._bucket, address.prefix), folder=address.prefix)
+        self._stages = Stages(self._store, self._bucket)
+        self._manifests = Manifests(
+            self._store, self._bucket, top=f"s3://{address.bucket}/{address.prefix}", format=sink.format
+        )
+
+    @property
+    def definition(self) -> FileSink:
+        return self._sink
+
+    def check(self) -> None:
+        with self._telling("be reached"):
+            connector(self._sink.packages)
+            self.secrets()
+            next(self._bucket.objects(self._address.prefix, page=1), None)
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        written = Written.by(batch, epoch)
+        path = f"{self.location()}/{written.folder}"
+        try:
+            requires = connector(self._sink.packages)
+        except DefinitionError:
+            requires = NO_REQUIREMENTS  # nobody writes from where no pyspark is; where one is to, `check` has told
+        return Stage(
+            writer="airflow_provider_microbatch.runtime.write:write",
+            arguments={
+                "path": path,
+                "format": self._sink.format,
+                "options": dict(self._sink.options),
+                ACCESS: self._secret if self._address.conn_id is not None else None,
+            },
+            report=path,
+            reserved_columns=RESERVED_COLUMNS,
+            fence=f"{self.location()}/{written.fence_mark}",
+            requires=requires,
+        )
+
+    def secrets(self) -> dict[str, str]:
+        """The connection as settings of ``s3a``, for this bucket alone."""
+        try:
+            settings = settings_of(self._address.conn_id, self._address.bucket, self._connect)
+        except DefinitionError as error:
+            raise SinkError(f"the table {self.location()}: {error}") from error
+        return {self._secret: json.dumps(settings)} if settings else {}
+
+    def begin(self, batch: BatchIdentity, epoch: int) -> None:
+        with self._telling("begin an attempt at", batch.key):
+            self._stages.begin(Written.by(batch, epoch))
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        written = Written.by(batch, epoch)
+        with self._telling("read the stage of", batch.key):
+            return self._manifest(written) if self._stages.is_there(written) else None
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        with self._telling("read the stage of", batch.key):
+            return error_of(self._lines(f"{Written.by(batch, epoch).folder}/{ERROR}"))
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        with self._telling("look for", batch.key):
+            return self._found(self._manifests.look(batch.key), batch)
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self._put(batch, epoch, replaces=False)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self._put(batch, epoch, replaces=True)
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        key = batch.key
+        with self._telling("withdraw", key):
+            for _ in range(_TRIES):
+                before = self._manifests.look(key)
+                current = self._found(before, batch)
+                if current is None:
+                    return False
+                if current.epoch != epoch:
+                    raise SinkError(
+                        f"batch {key} of {self.location()} is attempt {current.epoch}'s, not {epoch}'s: replaced "
+                        "meanwhile. Nothing was taken out; run the command again."
+                    )
+                self._note_replaced(before, batch)
+                if self._manifests.withdraw(before):
+                    return True
+        raise self._outrun(key)
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        written = Written.by(batch, epoch)
+        with self._telling("drop a stage of", batch.key):
+            if not self._stages.is_there(written) and not self._stages.is_any(written):
+                self._stages.forget(written)
+                return False
+            had_begun = self._stages.give_up(written)
+            # Only now: whoever publishes it has said so before, or is refused.
+            if not self._make_unpublishable(written, had_begun=had_begun) or self._was_replaced(written):
+                self._stages.forget(written)
+                return False
+            self._stages.remove(written)
+            self._stages.forget(written)
+        return True
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        mark = Written.by(batch, epoch).fence_mark
+        with self._telling("fence an attempt of", batch.key):
+            # The reason may come out of a checkpoint that others can write: it goes to the log, and into no object.
+            self._store.put_if_absent(mark, _FENCE_TEXT)
+        log.info("%s/%s: %s", self.location(), mark, by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        with self._telling("remove old fences"):
+            marks = self._old(marks_of(FENCED, checkpoint), older_seconds)
+            if not dry_run:
+                self._store.delete_many(marks)
+        return [f"{self.location()}/{mark}" for mark in marks]
+
+    def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        found = []
+        with self._telling("remove replaced output"):
+            folder = marks_of(REPLACED, checkpoint)
+            for mark in self._old(folder, older_seconds):
+                written = Written.at(mark.removeprefix(f"{folder}/"))
+                if written is None or not self._is_out(written, older_seconds):
+                    continue
+                if not dry_run:
+                    self._stages.remove(written)
+                    self._store.delete_many([mark])
+                found.append(f"{self.location()}/{written.folder}")
+        return found
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        with self._telling("list the stages"):
+            found = [one for one in self._stages.all(checkpoint) if self._manifests.look(one.key).written != one]
+        return sorted((one.key, one.epoch) for one in found)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        with self._telling("list the batches"):
+            return sorted(self._manifests.ids(lane))
+
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterator[int]:
+        with self._telling("list the batches"):
+            yield from self._manifests.ids_after(lane, number)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with self._telling("list the lanes"):
+            return self._manifests.lanes()
+
+    def published(self, lane: str | None = None) -> Iterator[tuple[BatchKey, str]]:
+        """Addresses of the files of all batches that are in now; of one lane, or of all."""
+        with self._telling("list the files"):
+            for one in self._manifests.all(lane):
+                addresses = [
+                    self._manifests.address(one.written, file) for file in one.files if one.written is not None
+                ]
+                yield from ((one.key, address) for address in addresses if not is_nothing(address))
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        with self._telling("look at", batch.key):
+            published = self._manifests.look(batch.key)
+            if published.written is None:
+                return "it is gone"
+            if set(published.files) != set(_named(found, self._sink.format)):
+                return "its manifest for readers does not name the files that were written"
+            return differing(self._data(published.written, found), found)
+
+    def strays(self, tables: KnownTables) -> list[str]:
+        with self._telling("list"):
+            shown = (name for name in self._store.list("") if not name.startswith(("_", ".")))
+            return [
+                *(f"{self.location()}/{name} is no part of the table" for name in shown),
+                *(f"{self.location()}/{path} is no batch's manifest" for path in self._manifests.odd()),
+            ]
+
+    def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
+        """Have the attempt's files be the batch, or find that some attempt's are."""
+        key, own = batch.key, Written.by(batch.staged, epoch)
+        with self._telling("replace" if replaces else "publish", key):
+            for _ in range(_TRIES):
+                before = self._manifests.look(key)
+                current = self._found(before, batch)
+                if current is not None and self._stands(current, epoch, replaces=replaces):
+                    if before.written == own:
+                        self._stages.forget(own)
+                    return current
+                # After the look: see `stages`.
+                staged = self._complete_stage(batch, epoch)
+                if current is not None:
+                    self._note_replaced(before, batch)
+                if self._manifests.put(before, own, _named(staged, self._sink.format)):
+                    self._stages.forget(own)
+                    return staged
+        raise self._outrun(key)
+
+    def _found(self, published: Published, batch: ExpectedBatch) -> Manifest | None:
+        """:raises ForeignBatchError: if something else is at the batch's place."""
+        if published.written is None:
+            return None
+        found = self._manifest(published.written)
+        if found is None or found.epoch != published.written.epoch:
+            raise SinkError(
+                f"batch {batch.key} is in {self.location()}, and {published.written.folder}/{MANIFEST}, which tells "
+                "whose it is, is gone or another one's. Bring the objects back, or take the batch's manifest out of "
+                "the table; then run the batch again."
+            )
+        return batch.check(found, where=self.location())
+
+    def _stands(self, current: Manifest, epoch: int, *, replaces: bool) -> bool:
+        """Whether what is in stays.
+
+        :raises PublishConflictError: if a replay comes after a later one.
+        """
+        if replaces and current.epoch > epoch:
+            raise PublishConflictError(
+                f"batch {current.key}: attempt {current.epoch} is published, which is later than attempt {epoch}. "
+                "Nothing was replaced."
+            )
+        return not replaces or current.epoch == epoch
+
+    def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        """The manifest of a stage that is whole, and of this plan, and that nobody removes any more without having the
+        batch's manifest be another one first."""
+        written = Written.by(batch.staged, epoch)
+        where = f"{self.location()}/{written.folder}"
+        own = self.manifest(batch.staged, epoch)
+        if own is None or own.epoch != epoch:
+            raise SinkError(f"batch {batch.key} attempt {epoch} has no complete stage at {where}. Run the batch again.")
+        batch.check_stage(own, where=where)
+        self._stages.claim(written)
+        told = differing(self._data(written, own), own)
+        if told is not None:
+            raise SinkError(
+                f"the stage {where} of batch {batch.key} attempt {epoch} is not what its job wrote ({told}). It was "
+                "not published; run the batch again, as a new attempt."
+            )
+        check_of_one_job(own, where=where)
+        if not own.files:
+            self._store.put_if_absent(
+                f"{written.folder}/{nothing.NAME}.{self._sink.format}", nothing.of_format(self._sink.format)
+            )
+        return own
+
+    def _data(self, written: Written, manifest: Manifest) -> Mapping[str, int]:
+        """The files that readers could be shown of an attempt, with their sizes."""
+        beside = {f"{nothing.NAME}.{self._sink.format}"} if not manifest.files else set()
+        found = self._stages.objects(written).items()
+        return {path: size for path, size in found if not path.startswith(("_", ".")) and path not in beside}
+
+    def _make_unpublishable(self, written: Written, *, had_begun: bool) -> bool:
+        """Have whoever publishes the attempt, and has not put yet, be refused.
+
+        :return: False if it is in.
+        """
+        for _ in range(_TRIES):
+            before = self._manifests.look(written.key)
+            if before.written == written:
+                return False
+            if not had_begun or self._manifests.touch(before):
+                return True
+        raise self._outrun(written.key)
+
+    def _note_replaced(self, before: Published, batch: ExpectedBatch) -> None:
+        """Before it is put out: what a crash leaves behind it must be found."""
+        if before.written is not None:
+            self._store.put_if_absent(before.written.replaced_mark(batch.identity.checkpoint), b"")
+
+    def _was_replaced(self, written: Written) -> bool:
+        return self._store.modified_ms(written.replaced_mark(written.checkpoint)) is not None
+
+    def _is_out(self, written: Written, older_seconds: float) -> bool:
+        """Whether an attempt's output has been out for so long: who is about to put it out says so before."""
+        published = self._manifests.look(written.key)
+        if published.written == written:
+            return False
+        return bool(self._older([self._manifests.path(written.key)], older_seconds))
+
+    def _old(self, folder: str, seconds: float) -> list[str]:
+        """Objects below a folder that were written at least so long ago."""
+        top = f"{self._address.prefix}/"
+        found = list(self._bucket.objects(f"{top}{folder}"))
+        if not found:
+            return []
+        now_ms = self._store.now_ms()
+        return [
+            one["path"].removeprefix(top)
+            for one in found
+            if now_ms - one["last_modified"].timestamp() * 1000 >= seconds * 1000
+        ]
+
+    def _older(self, paths: Sequence[str], seconds: float) -> list[str]:
+        now_ms = self._store.now_ms()
+        modified = {path: self._store.modified_ms(path) for path in paths}
+        return [path for path, at in modified.items() if at is None or now_ms - at >= seconds * 1000]
+
+    def _manifest(self, written: Written) -> Manifest | None:
+        folder = f"{written.folder}/{MANIFEST}"
+        return manifest_from(self._lines(folder), written.key, where=f"{self.location()}/{folder}")
+
+    def _lines(self, folder: str) -> Iterator[Any]:
+        """JSON objects of the objects in a folder that Spark wrote."""
+        for name in self._store.list_after(folder):
+            data = self._store.get(f"{folder}/{name}") if name.startswith("part-") else None
+            yield from (json.loads(line) for line in (data or b"").decode("utf-8").splitlines() if line)
+
+    @property
+    def _secret(self) -> str:
+        return f"table {self.location()}"
+
+    def _outrun(self, key: BatchKey) -> SinkError:
+        return SinkError(
+            f"the manifest of batch {key} of {self.location()} is changed by others all the time. Nothing was changed; "
+            "run the batch again."
+        )
+
+    @contextmanager
+    def _telling(self, doing: str, key: BatchKey | None = None) -> Iterator[None]:
+        """Errors of the store as errors of the sink."""
+        try:
+            yield
+        except (CheckpointError, DefinitionError) as error:
+            what = f"{doing} batch {key}" if key is not None else doing
+            raise SinkError(f"cannot {what} of the table {self.location()}: {error}") from error
+
+
+def _named(manifest: Manifest, format: str) -> list[str]:
+    """Files that readers are shown of an attempt."""
+    return sorted(manifest.files) or [f"{nothing.NAME}.{format}"]

@@ -1,0 +1,87 @@
+"""What Spark needs to reach a bucket: Hadoop's connector, ``s3a``, and a connection in its words."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.runtime.job import Requirements
+from airflow_provider_microbatch.stores.object_store.address import S3
+from airflow_provider_microbatch.stores.object_store.credentials import TYPES
+
+_HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
+
+
+def connector(packages: Sequence[str] | None) -> Requirements:
+    """Hadoop's connector, of the version of Spark's own Hadoop.
+
+    :param packages: Maven coordinates in its place; empty: Spark has it.
+    :raises DefinitionError: if it is not known which version.
+    """
+    if packages is not None:
+        return Requirements(packages=tuple(packages))
+    version = hadoop_version()
+    if version is None:
+        raise DefinitionError(
+            "no pyspark with its jars is installed here by which to tell the version of Hadoop's connector: give "
+            "packages, such as ['org.apache.hadoop:hadoop-aws:3.4.2'], or [] if Spark has it."
+        )
+    return Requirements(packages=(f"org.apache.hadoop:hadoop-aws:{version}",))
+
+
+def settings_of(conn_id: str | None, bucket: str, connect: Connect) -> dict[str, str]:
+    """A connection as settings of ``s3a``, for one bucket alone; none for the environment's credentials.
+
+    :raises DefinitionError: if there is no such connection, or it is of another type.
+    """
+    if conn_id is None:
+        return {}
+    connection = connect(conn_id)
+    if connection.conn_type != TYPES[S3]:
+        raise DefinitionError(
+            f"connection {conn_id!r} is of type {connection.conn_type!r}; s3:// needs one of type {TYPES[S3]!r}."
+        )
+    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in s3a_settings(connection).items()}
+
+
+def hadoop_version() -> str | None:
+    """Of the Hadoop that the installed PySpark brings; None if it brings none."""
+    found = importlib.util.find_spec("pyspark")
+    folders = () if found is None else found.submodule_search_locations or ()
+    names = [match for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")
+             if (match := _HADOOP.fullmatch(jar.name))]  # fmt: skip
+    return names[0][1] if names else None
+
+
+def s3a_settings(connection: Connection) -> dict[str, str]:
+    """A connection of type ``aws`` as Hadoop's ``s3a`` is told of it, by the names below ``fs.s3a.bucket.<bucket>``."""
+    extra = connection.extra
+    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
+    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
+    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
+    key = connection.login or extra.get("aws_access_key_id")
+    secret = connection.password or extra.get("aws_secret_access_key")
+    token = extra.get("aws_session_token") or extra.get("session_token")
+    settings: dict[str, str] = {}
+    if endpoint:
+        settings["endpoint"] = str(endpoint)
+        settings["connection.ssl.enabled"] = str(not str(endpoint).startswith("http://")).lower()
+        settings["path.style.access"] = str(addressing != "virtual").lower()
+    if extra.get("region_name"):
+        settings["endpoint.region"] = str(extra["region_name"])
+    if key and secret:
+        kind = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
+        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+        settings |= {"access.key": str(key), "secret.key": str(secret)}
+        if token:
+            settings["session.token"] = str(token)
+    return settings
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
