@@ -32,7 +32,6 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import (
     DefinitionError,
-    PartlyRemovedError,
     PublishConflictError,
     SinkError,
 )
@@ -69,12 +68,11 @@ from airflow_provider_microbatch.sinks.file.posix import (
     sync_tree,
     write_mark,
 )
-from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside, remove_in
+from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside
 from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
 from airflow_provider_microbatch.sinks.file.strays import strays
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
-from airflow_provider_microbatch.stores.posix import PosixStore
 
 log = logging.getLogger(__name__)
 
