@@ -19,9 +19,9 @@ MUTATIONS = [
     Mutation(
         name="what cannot be removed keeps what comes after it",
         why="one link that somebody put there keeps all replaced output for ever, and the disk fills",
-        file="sinks/file/__init__.py",
-        old="                failed.append(error)",
-        new="                raise",
+        file="sinks/file/old.py",
+        old="            failed.append(error)",
+        new="            raise",
         tests=("tests/execution/test_hostile_links.py",),
     ),
     Mutation(

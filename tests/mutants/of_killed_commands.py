@@ -87,7 +87,7 @@ MUTATIONS = [
         name="a batch that was set by hand is said to be of before the state",
         why="the way on that is named is a new table, where a rewind is enough",
         file="execution/stateful.py",
-        old="    if state is None and is_position(before.entry):\n",
+        old="    if state is None and is_position(load_batch(checkpoint, before).entry):\n",
         new="    if False:\n",
         tests=(STATE,),
     ),

@@ -126,8 +126,8 @@ MUTATIONS = [
         name="a batch is replayed into another table than it is in",
         why="its rows are in both",
         file="execution/replay.py",
-        old=("        check_not_elsewhere(checkpoint, sink, key)\n        ask_again("),
-        new="        ask_again(",
+        old="        check_replay(checkpoint, key, commit.progress)\n        check_not_elsewhere(checkpoint, sink, key)\n",
+        new="        check_replay(checkpoint, key, commit.progress)\n",
         tests=(PLACE,),
     ),
     Mutation(
