@@ -26,10 +26,13 @@ class _Ends(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[Close] = []
+        self.over = False
 
 
 _ends: ContextVar[_Ends | None] = ContextVar("lifetime", default=None)
 _longest: ContextVar[_Life | None] = ContextVar("longest", default=None)
+
+_OVER = "what this was opened for has ended"
 
 _lock = threading.Lock()
 _open: dict[Hashable, _Shared] = {}
@@ -38,7 +41,7 @@ _open: dict[Hashable, _Shared] = {}
 class _Life:
     """The longest lifetime around, and what of the shared it holds."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: _Ends) -> None:
         self.stack = stack
         self.holds: set[Hashable] = set()
 
@@ -62,6 +65,8 @@ def lifetime() -> Iterator[None]:
         try:
             yield
         finally:
+            with _lock:
+                ends.over = True
             _ends.reset(token)
             if longest is not None:
                 _longest.reset(longest)
@@ -70,11 +75,21 @@ def lifetime() -> Iterator[None]:
 def at_end(close: Close) -> None:
     """Have this called when the task, look or command that goes on here ends, once, however often it is said. What it
     raises is logged: nobody's work is undone because a connection cannot be closed. Outside of any, as in a notebook,
-    nothing calls it."""
+    nothing calls it.
+
+    :raises RuntimeError: if that has ended meanwhile, as for a look whose trigger was cancelled; it is called first.
+    """
     ends = _ends.get()
-    if ends is not None and close not in ends.said:
-        ends.said.append(close)
-        ends.callback(_close, close)
+    if ends is None:
+        return
+    with _lock:
+        over = ends.over
+        if not over and close not in ends.said:
+            ends.said.append(close)
+            ends.callback(_close, close)
+    if over:
+        _close(close)
+        raise RuntimeError(_OVER)
 
 
 def shared(key: Hashable, open_it: Callable[[], tuple[T, Close]]) -> T:
@@ -84,11 +99,15 @@ def shared(key: Hashable, open_it: Callable[[], tuple[T, Close]]) -> T:
 
     :param key: tells things apart; process-wide, so it names who asks too. Held in memory, shown nowhere.
     :param open_it: makes it, if nobody has, and says what closes it.
+    :raises RuntimeError: if the lifetime has ended meanwhile, as for a look whose trigger was cancelled: nobody would
+        ever let go of it.
     """
     life = _longest.get()
     if life is None:
         return open_it()[0]
     with _lock:
+        if life.stack.over:
+            raise RuntimeError(_OVER)
         found = _open.get(key)
         if found is None:
             found = _open[key] = _Shared(*open_it())

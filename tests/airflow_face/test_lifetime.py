@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -204,6 +205,17 @@ def test_outside_of_any_lifetime_nothing_is_shared_and_nobody_closes_it() -> Non
     clients = Clients()
     assert (shared("cluster", clients.open), shared("cluster", clients.open)) == (1, 2)
     assert clients.closed == 0
+
+
+def test_a_look_that_outlives_its_trigger_opens_nothing_that_nobody_closes() -> None:
+    clients, closed = Clients(), list[str]()
+    with lifetime():
+        late = contextvars.copy_context()
+    with pytest.raises(RuntimeError, match="has ended"):
+        late.run(shared, "cluster", clients.open)
+    with pytest.raises(RuntimeError, match="has ended"):
+        late.run(at_end, lambda: closed.append("closed"))
+    assert (clients.opened, closed) == (0, ["closed"])
 
 
 def test_a_trigger_holds_a_client_over_all_its_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
