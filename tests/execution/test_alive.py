@@ -123,7 +123,7 @@ def test_when_the_lease_has_run_out_another_run_takes_over(world: World) -> None
 def test_an_attempt_without_an_end_is_fenced_beside_its_stage_for_its_spark_to_see(world: World) -> None:
     """Its driver may be where no cancel reaches it; one that ended by itself has nobody to tell."""
     dead = opened(world)
-    make_ready(world.checkpoint, world.pipeline.sink, dead.key)  # as its job was about to be started
+    make_ready(world.checkpoint, world.pipeline.sink, dead)  # as its job was about to be started
     world.expire_leases()
     world.run(1)
     path = world.pipeline.sink.stage(world.place(), dead.epoch).fence
