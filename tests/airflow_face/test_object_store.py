@@ -51,6 +51,7 @@ def test_a_real_batch_by_spark_submit(world: World, monkeypatch: pytest.MonkeyPa
         operator.execute(context(world.root / "bundle", number=2))
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_any_entry(world: World) -> None:
     world.land(1)
     InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine()).execute(
@@ -72,6 +73,7 @@ def test_a_trigger_fires_for_new_data_alone_and_writes_nothing(world: World) -> 
     assert object_store.keys(world.root / "checkpoint") == []
 
 
+@pytest.mark.slow
 def test_what_a_dead_task_left_is_cleaned_up(world: World) -> None:
     world.land(1)
     planned = world.execution.plan(run_identity(0))
@@ -85,6 +87,7 @@ def test_what_a_dead_task_left_is_cleaned_up(world: World) -> None:
     assert world.stages() == []
 
 
+@pytest.mark.slow
 def test_commands_take_the_address(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     location = world.pipeline.checkpoint
     for number in range(2):
@@ -97,6 +100,7 @@ def test_commands_take_the_address(world: World, capsys: pytest.CaptureFixture[s
     assert "is not a checkpoint" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_exported_into_a_folder_and_comes_back(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

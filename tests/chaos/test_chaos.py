@@ -75,6 +75,7 @@ def test_stopped_in_the_middle_it_leaves_no_process(tmp_path: Path) -> None:
     assert started() == []
 
 
+@pytest.mark.slow
 def test_the_checks_see_what_is_wrong(tmp_path: Path) -> None:
     """A world that is sound is spoilt afterwards, one way after the other."""
     world = World(tmp_path / "world", seed="sound")

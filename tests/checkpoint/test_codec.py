@@ -51,6 +51,7 @@ def entries(draw: st.DrawFn) -> OffsetEntry:
     )
 
 
+@pytest.mark.slow
 @given(entries(), st.randoms())
 def test_v1_comes_back_whatever_the_order_of_the_sources(entry: OffsetEntry, random: Any) -> None:
     order = list(entry.ends)
@@ -59,6 +60,7 @@ def test_v1_comes_back_whatever_the_order_of_the_sources(entry: OffsetEntry, ran
     assert decode_offsets(data, where="here", names=sorted(order)) == entry
 
 
+@pytest.mark.slow
 @given(entries())
 def test_v2_comes_back_with_the_setting_that_spark_needs(entry: OffsetEntry) -> None:
     read = decode_offsets(encode_offsets(entry, version="v2"), where="here")
@@ -83,6 +85,7 @@ def test_commits_come_back(entry: CommitEntry) -> None:
     assert decode_commit(encode_commit(entry), where="here") == entry
 
 
+@pytest.mark.slow
 @given(entries(), st.sampled_from(["v1", "v2"]), st.data())
 def test_an_entry_cut_off_anywhere_is_refused(entry: OffsetEntry, version: str, data: st.DataObject) -> None:
     whole = encode_offsets(entry, version=version)

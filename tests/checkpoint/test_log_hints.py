@@ -65,6 +65,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEPS, max_size=12))
 def test_a_hint_says_what_a_listing_says(steps: list[tuple[str, int]]) -> None:

@@ -88,6 +88,7 @@ def test_keys_sort_as_lists_of_names_do(paths: list[str], folder: str, after: st
         assert (begin <= key_of(path) < end_of(begin)) == (path.split("/")[0] == folder and "/" in path)
 
 
+@pytest.mark.slow
 @given(st.sets(PATHS.map(lambda path: f"top/{path}"), max_size=8))
 def test_a_folder_of_any_names_is_listed_as_they_are(paths: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +106,7 @@ def test_a_folder_of_any_names_is_listed_as_they_are(paths: set[str]) -> None:
 # Requests
 
 
+@pytest.mark.slow
 def test_each_question_is_one_statement_however_much_there_is(connected: Connected) -> None:
     store = connected()
     store.put_if_absent("offsets/0", b"x")

@@ -443,6 +443,7 @@ def test_batches_go_on_where_a_listing_misses_a_fresh_key(proxy: FaultyProxy, lo
     assert world.table() == {number: [2 * number, 2 * number + 1] for number in range(3)}
 
 
+@pytest.mark.slow
 def test_batches_go_on_where_every_tenth_request_fails(proxy: FaultyProxy, location: str, tmp_path: Path) -> None:
     world, asked_for = World(tmp_path, checkpoint=location), 0
     faults = [busy, done_but_lost, lost, done_but_failed]

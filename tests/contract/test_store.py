@@ -271,6 +271,7 @@ def _race(system: str, folder: Path, rounds: int, number: int, barrier: Any, win
     wins.put(None)
 
 
+@pytest.mark.slow
 def test_of_many_processes_exactly_one_puts(system_name: str, store: Store, tmp_path: Path) -> None:
     workers, rounds = 4, 25
     barrier, wins = SPAWN.Barrier(workers), SPAWN.Queue()
@@ -303,6 +304,7 @@ def _count_up(system: str, folder: Path, rounds: int, barrier: Any) -> None:
                 break
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_replace_none_overwrites_another(system_name: str, store: Store, tmp_path: Path) -> None:
     workers, rounds = 4, 10
     store.put_if_absent("count", b"0")
@@ -328,6 +330,7 @@ def _put_forever(system: str, folder: Path, lane: int, started: Any) -> None:
             started.set()
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(
     system_name: str, store: Store, tmp_path: Path
 ) -> None:

@@ -396,6 +396,7 @@ def test_files_stay_due_while_their_folder_is_away(world: World) -> None:
     assert left(world) == []
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_archived_costs_later_commits_little_and_goes_when_it_can(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

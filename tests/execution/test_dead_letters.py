@@ -96,6 +96,7 @@ def test_a_checkpoint_that_was_restored_takes_no_number_that_a_table_has(tmp_pat
     assert commit.epoch == 2
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_whatever_dies_each_row_that_landed_is_in_one_place(tmp_path_factory: Any, data: st.DataObject) -> None:

@@ -36,6 +36,7 @@ def restore(world: World) -> None:
     shutil.copytree(world.root / "backup", world.lake)
 
 
+@pytest.mark.slow
 def test_a_restored_table_gets_no_batch_until_what_it_lost_is_back(world: World) -> None:
     restore(world)
     with pytest.raises(SinkError, match=r"batch live/1 is committed, and .*lake does not know it.*1 to 1.*--to 0"):

@@ -79,6 +79,7 @@ def test_a_job_tells_it_and_one_of_an_older_version_has_nothing_to_tell(tmp_path
 _steps = st.lists(st.one_of(st.sampled_from(NAMES), st.just("run"), st.just("fails")), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(_steps, st.sets(st.sampled_from(NAMES)))
 def test_what_fires_can_be_planned_whatever_has_data_and_a_schema(steps: list[str], schemaless: set[str]) -> None:

@@ -81,6 +81,7 @@ def test_the_limits_of_the_source_hold(tmp_path: Path) -> None:
     assert drained(world, Timed(fixed=1, each=0), batches=4) == [3, 3, 3, 3]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(fixed=st.floats(0.001, 1000), each=st.floats(0, 1000), target=st.floats(0.001, 10_000))
 def test_there_is_always_a_next_batch(

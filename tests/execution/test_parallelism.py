@@ -68,6 +68,7 @@ class Chain:
         self.told.setdefault(job.batch_id, []).append((flow.partitions.get("orders"), flow.nodes[0].partitions))
 
 
+@pytest.mark.slow
 @given(
     chain=st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16), st.sampled_from(CRASHES)), min_size=1, max_size=6)
 )

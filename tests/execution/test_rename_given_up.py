@@ -114,6 +114,7 @@ def test_given_up_anywhere_and_repaired_it_is_said_or_it_is_as_if_it_was_never_t
     raise AssertionError("it was killed each time")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["orders", "sales"])
 def test_before_it_is_repaired_nothing_is_planned_under_either_name_and_the_way_on_is_named(
     tmp_path: Path, name: str

@@ -121,6 +121,7 @@ def deaths(root: Path, prepare: Callable[[Two], object], action: Callable[[Two],
         yield world
 
 
+@pytest.mark.slow
 def test_whatever_dies_when_in_a_batch_it_is_in_both_tables_once(tmp_path: Path) -> None:
     count = 0
     for world in deaths(tmp_path, lambda world: None, lambda world: world.run(0, coded(1))):
@@ -135,6 +136,7 @@ def test_whatever_dies_when_in_a_batch_it_is_in_both_tables_once(tmp_path: Path)
     assert count > 12
 
 
+@pytest.mark.slow
 def test_whatever_dies_when_in_a_replay_both_tables_get_the_new_code(tmp_path: Path) -> None:
     count = 0
     for world in deaths(
@@ -147,6 +149,7 @@ def test_whatever_dies_when_in_a_replay_both_tables_get_the_new_code(tmp_path: P
     assert count > 12
 
 
+@pytest.mark.slow
 def test_whatever_dies_when_in_a_rewind_nothing_is_left_in_either_table(tmp_path: Path) -> None:
     count = 0
     for world in deaths(tmp_path, lambda world: world.run(0, coded(1)), lambda world: applied(world, rewind(-1))):

@@ -232,6 +232,7 @@ def test_a_batch_of_one_split_is_run_as_one(tmp_path: Path) -> None:
     assert [job.subtasks for job in engine.jobs] == [()]
 
 
+@pytest.mark.slow
 def test_a_transform_that_fails_at_the_last_split_has_done_the_others(world: World) -> None:
     def transform(sources: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         if sources["orders"][0]["id"] == SPLITS - 1:

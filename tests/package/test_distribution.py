@@ -55,6 +55,7 @@ def test_an_extra_holds_something(metadata: Message) -> None:
         assert any(f"extra == '{extra}'" in need.replace('"', "'") for need in needs), extra
 
 
+@pytest.mark.slow
 def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> None:
     needs = metadata.get_all("Requires-Dist", [])
     declared = {re.match(r"[\w-]+", need)[0] for need in needs if "extra ==" not in need}  # type: ignore[index]

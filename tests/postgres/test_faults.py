@@ -308,6 +308,7 @@ def test_rows_that_a_trigger_keeps_are_not_doubled_by_a_replay(tmp_path: Path) -
     assert database.rows(table, "id, epoch") == [(id, 1) for id in range(3)]
 
 
+@pytest.mark.slow
 def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> None:
     with postgres(is_replica=True) as standby:
         definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"), patience_seconds=30)

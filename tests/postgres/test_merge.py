@@ -92,6 +92,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, list[Change]]]:
 worlds = itertools.count()
 
 
+@pytest.mark.slow
 @given(history=histories())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(

@@ -196,6 +196,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 def test_nor_does_one_whose_server_dies_meanwhile(table: Table, listener: socket.socket) -> None:
     """The clients are there already; then somebody else has the port."""
     port = port_of(listener)

@@ -178,6 +178,7 @@ def test_a_catalog_whose_tables_somebody_else_is_making_is_opened(
     assert rows(sink) == {(0, 1): 3}
 
 
+@pytest.mark.slow
 def test_processes_that_publish_at_once_lose_nothing(sink: OpenIceberg, folder: Path) -> None:
     publish(sink, 0)
     processes = [SPAWN.Process(target=_publishes, args=(folder, number)) for number in (1, 2, 3)]
