@@ -9,8 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -236,6 +237,14 @@ def test_a_range_has_one_schema(world: World) -> None:
     DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
     world.orders.append()
     assert counts(world) == [1, 1]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_a_line_of_the_log_ends_where_json_lines_do(tmp_path: Path, mark: str) -> None:
+    world = World(tmp_path, made=False)
+    write_deltalake(world.root, pa.table({"note": [f"one{mark}two"]}))
+    assert mark in (world.root / "_delta_log" / f"{0:020}.json").read_text("utf-8"), "as a column's least value"
+    assert world.open().describe(*world.plan(start=0)).rows == 1
 
 
 def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:

@@ -85,7 +85,8 @@ class Commits:
         if data is None:
             return None
         try:
-            actions = [json.loads(line) for line in data.decode().splitlines() if line.strip()]
+            # JSON may have what `str.splitlines` takes for the end of one, as a column's least value.
+            actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
             return _commit(version, actions, data, lambda: self.path(version).stat().st_mtime)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise SourceError(f"{self.path(version)} is no commit of a Delta log: {error!r:.200}") from error
