@@ -247,6 +247,18 @@ def test_a_line_of_the_log_ends_where_json_lines_do(tmp_path: Path, mark: str) -
     assert world.open().describe(*world.plan(start=0)).rows == 1
 
 
+def test_an_empty_partition_value_is_null_in_a_version_as_in_a_snapshot(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    rows = pa.table({"day": ["", None, "100% a/b"], "id": [1, 2, 3]})
+    write_deltalake(world.root, rows, partition_by=["day"])
+    world.plan()
+    write_deltalake(world.root, rows, partition_by=["day"], mode="append")
+    version = world.plan()
+    for read in (world.open().read(None, version[0]), world.open().read(*version)):
+        found = [one["partition"][0] for one in read.arguments["plain"]]
+        assert sorted(found, key=str) == ["100% a/b", None, None]
+
+
 def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:
     with pytest.raises(SourceError, match=r"no change feed: ALTER TABLE"):
         world.open(change_feed=True).check()

@@ -128,7 +128,8 @@ def _file(values: Mapping[str, Any]) -> File:
         path=values["path"],
         size=int(values.get("size") or 0),
         rows=stats.get("numRecords"),
-        partition=values.get("partitionValues") or {},
+        # An empty text is null, too: of whatever type the column is.
+        partition={name: value or None for name, value in (values.get("partitionValues") or {}).items()},
         is_whole=values.get("deletionVector") is None,
     )
 
