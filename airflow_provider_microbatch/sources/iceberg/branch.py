@@ -168,5 +168,6 @@ def _commit(snapshot: Snapshot) -> Commit:
         words=f"{operation}{'' if batch is None else f' of batch {batch}'} by {who}",
         time_ms=snapshot.timestamp_ms,
         schema=snapshot.schema_id,
-        is_first=snapshot.parent_snapshot_id is None and (snapshot.sequence_number == 1 or total == added),
+        is_first=snapshot.parent_snapshot_id is None
+        and (total == added if total is not None else snapshot.sequence_number == 1),
     )
