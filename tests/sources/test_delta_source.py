@@ -239,6 +239,21 @@ def test_a_range_has_one_schema(world: World) -> None:
     assert counts(world) == [1, 1]
 
 
+def test_a_change_feed_does_not_begin_within_a_version_that_is_read_by_files(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    rows = pa.table({"day": ["1", "2", "3"], "id": [1, 2, 3]})
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(world.root, rows, partition_by=["day"], configuration=feed)
+    world.plan(start=0, max_files=1)
+    assert place(world.position) == (0, 0, False)
+    with pytest.raises(SourceChangedError, match=r"version 0 .* is read in part"):
+        world.plan(change_feed=True)
+    while place(world.position) != (1, -1, False):
+        world.plan(max_files=1)
+    write_deltalake(world.root, rows, mode="append")
+    assert world.open(change_feed=True).describe(*world.plan(change_feed=True)).rows == 3
+
+
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
 def test_a_line_of_the_log_ends_where_json_lines_do(tmp_path: Path, mark: str) -> None:
     world = World(tmp_path, made=False)
