@@ -126,7 +126,10 @@ MUTATIONS = [
         name="a batch is replayed into another table than it is in",
         why="its rows are in both",
         file="execution/replay.py",
-        old="        check_replay(checkpoint, key, commit.progress)\n        check_not_elsewhere(checkpoint, sink, key)\n",
+        old=(
+            "        check_replay(checkpoint, key, commit.progress)\n"
+            "        check_not_elsewhere(checkpoint, sink, key)\n"
+        ),
         new="        check_replay(checkpoint, key, commit.progress)\n",
         tests=(PLACE,),
     ),

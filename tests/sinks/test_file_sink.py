@@ -81,6 +81,16 @@ def test_check_finds_that_the_table_cannot_be_made_and_leaves_nothing(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_a_manifest_may_have_any_text_on_one_line(sink: FileSink, mark: str) -> None:
+    told = write_stage(sink, 1) / "_manifest" / "part-00000.txt"
+    first, *rest = told.read_text().split("\n")
+    line = json.loads(first)
+    line["result"]["read"] = {"orders": f"one{mark}two"}
+    told.write_text("\n".join([json.dumps(line, ensure_ascii=False), *rest]), encoding="utf-8")
+    assert sink.publish(EXPECTED, 1).files, "Spark and the driver end a line by a newline, and escape nothing else"
+
+
 def test_a_target_that_is_not_ours_is_an_error_and_stays(sink: FileSink) -> None:
     write_stage(sink, 1)
     target(sink).mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,18 @@ def test_two_replays_that_meet_leave_the_later_one(table: OpenObjectTable) -> No
     found = table.contains(EXPECTED)
     assert found is not None
     assert found.epoch == 3
+
+
+def test_a_manifest_may_have_any_text_on_one_line(table: OpenObjectTable) -> None:
+    write_stage(table, 1)
+    (bucket, prefix), s3 = place_of(table, 1), object_store.client()
+    told = next(one for one in s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/_manifest/")["Contents"])["Key"]
+    first, *rest = s3.get_object(Bucket=bucket, Key=told)["Body"].read().decode().split("\n")
+    line = json.loads(first)
+    line["result"]["read"] = {"orders": "one\u2028two\x85three"}
+    text = "\n".join([json.dumps(line, ensure_ascii=False), *rest])
+    s3.put_object(Bucket=bucket, Key=told, Body=text.encode())
+    assert table.publish(EXPECTED, 1).files
 
 
 def test_what_a_driver_that_nobody_could_stop_writes_after_the_drop_is_found(table: OpenObjectTable) -> None:

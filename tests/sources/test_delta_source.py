@@ -9,8 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -236,6 +237,41 @@ def test_a_range_has_one_schema(world: World) -> None:
     DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
     world.orders.append()
     assert counts(world) == [1, 1]
+
+
+def test_a_change_feed_does_not_begin_within_a_version_that_is_read_by_files(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    rows = pa.table({"day": ["1", "2", "3"], "id": [1, 2, 3]})
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(world.root, rows, partition_by=["day"], configuration=feed)
+    world.plan(start=0, max_files=1)
+    assert place(world.position) == (0, 0, False)
+    with pytest.raises(SourceChangedError, match=r"version 0 .* is read in part"):
+        world.plan(change_feed=True)
+    while place(world.position) != (1, -1, False):
+        world.plan(max_files=1)
+    write_deltalake(world.root, rows, mode="append")
+    assert world.open(change_feed=True).describe(*world.plan(change_feed=True)).rows == 3
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_a_line_of_the_log_ends_where_json_lines_do(tmp_path: Path, mark: str) -> None:
+    world = World(tmp_path, made=False)
+    write_deltalake(world.root, pa.table({"note": [f"one{mark}two"]}))
+    assert mark in (world.root / "_delta_log" / f"{0:020}.json").read_text("utf-8"), "as a column's least value"
+    assert world.open().describe(*world.plan(start=0)).rows == 1
+
+
+def test_an_empty_partition_value_is_null_in_a_version_as_in_a_snapshot(tmp_path: Path) -> None:
+    world = World(tmp_path, made=False)
+    rows = pa.table({"day": ["", None, "100% a/b"], "id": [1, 2, 3]})
+    write_deltalake(world.root, rows, partition_by=["day"])
+    world.plan()
+    write_deltalake(world.root, rows, partition_by=["day"], mode="append")
+    version = world.plan()
+    for read in (world.open().read(None, version[0]), world.open().read(*version)):
+        found = [one["partition"][0] for one in read.arguments["plain"]]
+        assert sorted(found, key=str) == ["100% a/b", None, None]
 
 
 def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:

@@ -36,6 +36,16 @@ def counts(world: World, **arguments: Any) -> list[int | None]:
     return found
 
 
+def forget_counts(world: World) -> None:
+    """Have the summaries of all snapshots say no more than they must, which is the operation."""
+    table = world.orders.table
+    address = table.metadata_location.removeprefix("file://")
+    told = json.loads(Path(address).read_text())
+    for snapshot in told["snapshots"]:
+        snapshot["summary"] = {"operation": snapshot["summary"]["operation"]}
+    Path(address).write_text(json.dumps(told))
+
+
 def test_a_first_snapshot_is_read_in_limited_batches_whatever_is_committed_meanwhile(world: World) -> None:
     for _ in range(5):
         world.orders.append(2)
@@ -75,6 +85,27 @@ def test_a_table_without_a_snapshot_is_followed_from_its_first(world: World) -> 
     world.plan(start="latest")
     world.orders.append()
     assert counts(world, start="latest") == [1]
+
+
+def test_a_first_append_without_a_row_is_no_history_that_has_expired(world: World) -> None:
+    world.plan(start="latest")
+    table = world.orders.table
+    table.append(table.schema().as_arrow().empty_table())
+    world.orders.append()
+    assert counts(world, start="latest") == [1]
+
+
+def test_an_append_by_a_writer_that_counts_nothing_is_read(world: World, tmp_path: Path) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.append()
+    forget_counts(world)
+    end = world.plan()
+    assert world.open().read(*end).arguments["runs"], "the spec asks no writer to say how many files it has added"
+    fresh = World(tmp_path / "fresh", orders=world.orders)
+    first = fresh.plan(start=world.orders.table.metadata.snapshots[0].snapshot_id)
+    assert len(fresh.open().read(*first).arguments["runs"]) == 1
+    fresh.close()
 
 
 def test_an_upstream_pipelines_batches_are_read_and_its_replay_is_named(world: World, tmp_path: Path) -> None:

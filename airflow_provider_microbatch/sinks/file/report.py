@@ -174,7 +174,8 @@ def _lines(folder: Path) -> Iterator[Any]:
         for name in names:
             data = read_regular(name, dir_fd=descriptor, largest=left)
             left -= len(data)
-            yield from (json.loads(line) for line in data.decode("utf-8").splitlines() if line)
+            # JSON may have in a text what `str.splitlines` takes for the end of a line.
+            yield from (json.loads(line) for line in data.decode("utf-8").split("\n") if line)
     finally:
         os.close(descriptor)
 

@@ -85,7 +85,8 @@ class Commits:
         if data is None:
             return None
         try:
-            actions = [json.loads(line) for line in data.decode().splitlines() if line.strip()]
+            # JSON may have what `str.splitlines` takes for the end of one, as a column's least value.
+            actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
             return _commit(version, actions, data, lambda: self.path(version).stat().st_mtime)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise SourceError(f"{self.path(version)} is no commit of a Delta log: {error!r:.200}") from error
@@ -127,7 +128,8 @@ def _file(values: Mapping[str, Any]) -> File:
         path=values["path"],
         size=int(values.get("size") or 0),
         rows=stats.get("numRecords"),
-        partition=values.get("partitionValues") or {},
+        # An empty text is null, too: of whatever type the column is.
+        partition={name: value or None for name, value in (values.get("partitionValues") or {}).items()},
         is_whole=values.get("deletionVector") is None,
     )
 

@@ -10,7 +10,7 @@ from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commit, Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change_feed, snapshot_of
-from airflow_provider_microbatch.sources.stretch import Stretch
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch
 
 
 class History:
@@ -51,6 +51,9 @@ class History:
         if start.in_snapshot:
             yield self._snapshot(version)
             version += 1
+        elif self._source.change_feed and start.index != BEFORE_ITS_FILES:
+            yield Stretch(version=version, refused=self._in_part(version))
+            return
         for number in range(version, self._now.version + 1):
             yield self._version(number)
 
@@ -101,6 +104,13 @@ class History:
             f"{first} to {self._now.version}. {self._begin_again()} To go on without what they had: "
             f"skip_versions={list(range(version, min(first, version + 20)))}. Keep the log for longer than the "
             "pipeline may stand still (delta.logRetentionDuration)."
+        )
+
+    def _in_part(self, version: int) -> str:
+        return (
+            f"version {version} of {self._source.root} is read in part, file by file, and the change feed tells it as "
+            "a whole: rows that were read would come again. Plan by files until a batch ends behind it; or "
+            f"begin there, without its other rows: `{self._go_on} {quote(Place(version=version + 1).text())}`."
         )
 
     def _skip(self, version: int) -> str:

@@ -150,6 +150,10 @@ def _commit(snapshot: Snapshot) -> Commit:
     operation = "unknown" if summary is None else summary.operation.value
     who = told.get("engine-name") or told.get("spark.app.id") or "somebody"
     batch = told.get("microbatch.batch")
+    added, total = count("added-data-files"), count("total-data-files")
+    if added is None:
+        # Who counts leaves out what is 0. Who does not count, which the spec asks of nobody, may have added files.
+        added = 0 if total is not None else 1
     return Commit(
         id=snapshot.snapshot_id,
         parent=snapshot.parent_snapshot_id,
@@ -159,10 +163,11 @@ def _commit(snapshot: Snapshot) -> Commit:
             path=str(snapshot.snapshot_id),
             size=count("added-files-size") or 0,
             rows=count("added-records") if summary is not None else None,
-            files=count("added-data-files") or 0,
+            files=added,
         ),
         words=f"{operation}{'' if batch is None else f' of batch {batch}'} by {who}",
         time_ms=snapshot.timestamp_ms,
         schema=snapshot.schema_id,
-        is_first=snapshot.parent_snapshot_id is None and (count("total-data-files") == count("added-data-files")),
+        is_first=snapshot.parent_snapshot_id is None
+        and (total == added if total is not None else snapshot.sequence_number == 1),
     )

@@ -373,7 +373,8 @@ class OpenObjectTable(OpenSink):
         """JSON objects of the objects in a folder that Spark wrote."""
         for name in self._store.list_after(folder):
             data = self._store.get(f"{folder}/{name}") if name.startswith("part-") else None
-            yield from (json.loads(line) for line in (data or b"").decode("utf-8").splitlines() if line)
+            # JSON may have in a text what `str.splitlines` takes for the end of a line.
+            yield from (json.loads(line) for line in (data or b"").decode("utf-8").split("\n") if line)
 
     @property
     def _secret(self) -> str:
