@@ -12,7 +12,10 @@ Expect = Mapping[str, str | Mapping[str, str]]
 """``expect`` of a pipeline: what becomes of rows that do not meet a condition, by the condition; of a pipeline with
 several sinks that of each, by the sink's name."""
 
-_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_QUOTED = re.compile(
+    r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL
+)
+"""Texts and names, as Spark's own parser divides them: a backslash in ``r'…'`` is one, and ``\'`` ends no other."""
 _CHANGING = re.compile(
     r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id|now|curdate|"
     r"unix_timestamp|current_timestamp|current_date|current_time|localtimestamp)\s*\(|"
@@ -20,6 +23,12 @@ _CHANGING = re.compile(
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"--|/\*|;")
+_PROGRAM = re.compile(
+    r"\b(?:java_method|reflect|try_reflect|identifier)\s*\(|\b(?:select|using)\b|''\s*\(|``\s*\(|\$|"
+    r"\(\s*(?:with|from)\b|\(\s*(?:table|values)\b(?!\s*(?:[\])=<>,\[+*/%|&]|!=|\.\D))",
+    re.IGNORECASE,
+)
+"""What calls Java by a name, reads another table, or begins a program. A function's name in quotes could be any."""
 
 
 def check_condition(condition: object, *, what: str) -> str:
@@ -28,17 +37,24 @@ def check_condition(condition: object, *, what: str) -> str:
 
     :param what: what it is, for messages that must not repeat it.
     :return: the condition, without blanks around it.
-    :raises DefinitionError: if it is empty, holds a comment, is cut off, or answers otherwise whenever it is asked.
+    :raises DefinitionError: if it is empty, holds a comment, is cut off, answers otherwise whenever it is asked, or
+        asks more than the row: a checkpoint's word for it is one that others may have written.
     """
     if not isinstance(condition, str) or not condition.strip():
         raise DefinitionError(
             f"{what} is no SQL condition: it must be a text that is not empty, such as 'amount >= 0'."
         )
-    rest = _TEXT.sub("''", condition)
+    rest = _QUOTED.sub(lambda found: "``" if found[0].startswith("`") else "''", condition)
     if _COMMENT.search(rest):
         raise DefinitionError(f"{what} holds a comment or a semicolon. Give the condition alone.")
-    if rest.count("(") != rest.count(")") or rest.replace("''", "").count("'") or rest.replace("''", "").count('"'):
+    if rest.count("(") != rest.count(")") or any(mark in rest.replace("''", "").replace("``", "") for mark in "'\"`"):
         raise DefinitionError(f"{what} is cut off: a bracket or a quote is not closed.")
+    if _PROGRAM.search(rest):
+        raise DefinitionError(
+            f"{what} asks more than the columns of a row: it calls Java, looks into a table (SELECT, FROM, TABLE, "
+            "VALUES, USING), or calls a function by a name in quotes. Have the transform add a column, and compare "
+            "with that; a column of such a name is written in backticks."
+        )
     changing = _CHANGING.search(rest)
     if changing is not None:
         name = changing.group(1) or changing.group(2)

@@ -40,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "returns what the pipeline's transform does",
     )  # fmt: skip
     parser.add_argument("--conn-id", default="spark_default", help="connection of the Spark (default: %(default)s)")
+    parser.add_argument(
+        "--py-file", action="append", default=[], metavar="PATH",
+        help="a further .py, .zip or .egg that FILE imports; can be repeated",
+    )  # fmt: skip
     parser.add_argument("--base", type=Path, default=Path(), help="folder of FILE (default: the working directory)")
 
 
@@ -97,7 +101,8 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
     from airflow_provider_microbatch.engines.lookup import Wanted, engine_for
 
     pipeline = replaying(_on_record(checkpoint), arguments.replay)
-    code, transform = resolve_code(arguments.replay, base=arguments.base.absolute(), py_files=pipeline.py_files)
+    # Code is what this command line names: what is on record of py_files others may have written.
+    code, transform = resolve_code(arguments.replay, base=arguments.base.absolute(), py_files=arguments.py_file)
     engine = engine_for(Wanted(conn_id=arguments.conn_id))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"dead-letters {now}"

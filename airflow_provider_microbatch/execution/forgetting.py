@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.exceptions import AttemptFencedError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, CorruptEntryError, DefinitionError
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries
+from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.runtime.checks import Forgotten
 from airflow_provider_microbatch.sinks import Manifest
 
 
 def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
-    """What an attempt that begins now leaves out."""
-    return [
-        Forgotten(condition=one.condition, number=one.number, stages=one.sinks) for one in checkpoint.forgotten.active()
-    ]
+    """What an attempt that begins now leaves out.
+
+    :raises CorruptEntryError: if one is no condition that `microbatch forget` would take: Spark would run it.
+    """
+    found = []
+    for one in checkpoint.forgotten.active():
+        try:
+            condition = check_condition(one.condition, what="its condition")
+        except DefinitionError as error:
+            raise CorruptEntryError(
+                f"{checkpoint.location}/microbatch/forgotten/{one.number} was written by {one.by!r:.100}, and not by "
+                f"`microbatch forget`, which does not take it: {error} Nothing was run. Lift it (`microbatch forget … "
+                f"--lift {one.number}`) and say what is meant anew."
+            ) from None
+        found.append(Forgotten(condition=condition, number=one.number, stages=one.sinks))
+    return found
 
 
 def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:

@@ -114,6 +114,21 @@ def test_a_batch_is_not_replayed_whose_letters_were(tmp_path: Path, spark: Any) 
     assert world.ids() == [1, 2, 3]
 
 
+def test_a_batch_is_not_rewound_whose_letters_were_run_again(tmp_path: Path, spark: Any) -> None:
+    world = Letters(tmp_path, spark, FileSink(str(tmp_path / "letters")))
+    world.land_lines("a", *LINES[:3])
+    world.run(0, world.engine)
+    assert world.replay(10) is not None
+    with pytest.raises(MaintenanceError, match=r"as batches dead-letters/0: .* --lane dead-letters --to -1"):
+        applied(world, rewind(-1))
+    assert world.ids() == [1, 2, 3]
+    applied(world, rewind(-1, lane="dead-letters"))
+    applied(world, rewind(-1))
+    world.run(11, world.engine)
+    assert world.replay(12) is not None
+    assert world.ids() == [1, 2, 3]
+
+
 def test_the_live_lane_goes_on_as_if_nothing_had_been(tmp_path: Path, spark: Any) -> None:
     world = Letters(tmp_path, spark, FileSink(str(tmp_path / "letters")))
     world.land_lines("a", *LINES)

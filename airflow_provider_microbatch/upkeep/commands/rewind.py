@@ -6,8 +6,9 @@ from contextlib import suppress
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
+from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -61,6 +62,7 @@ class _Rewind:
         if not later and not self._damaged:
             return self._drafting.plan()
         if later:
+            self._check_letters(later)
             self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
@@ -165,6 +167,19 @@ class _Rewind:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
+            )
+
+    def _check_letters(self, later: list[int]) -> None:
+        """A batch that runs again has its rows and dead letters anew: those of before would be in the table twice."""
+        by = taken(self._checkpoint)
+        found = [by[key] for number in later if (key := BatchKey(self._name, number)) in by]
+        if found and self._name != LETTERS:
+            first = min(key.id for key in found)
+            raise MaintenanceError(
+                f"dead letters of what would be rewound were run again as batches {', '.join(map(str, found))}: their "
+                "rows would be in the table twice. Take these out first: `microbatch rewind "
+                f"{self._drafting.store.location} --lane {LETTERS} --to {first - 1} --drop-output`; then rewind, and "
+                "replay the dead letters of then."
             )
 
     def _check_kept(self) -> None:
