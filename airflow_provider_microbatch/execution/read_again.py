@@ -19,6 +19,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, PublishConfl
 from airflow_provider_microbatch.execution.forgetting import check_left_out
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
+from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
@@ -86,9 +87,11 @@ def look_at_stage(
 
     :param first: nothing of the batch is published.
     :raises AttemptFencedError: if it holds what is to be forgotten.
+    :raises CheckpointError: if it is a replay's, and the dead letters of before were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: what was changed does not fit what was there when the batch was planned.
     """
+    check_not_taken(checkpoint, attempt)  # once more: somebody may have run them again since the job was made
     check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():

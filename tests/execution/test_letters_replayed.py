@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
+from airflow_provider_microbatch.execution.engine import Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.summary import BatchSummary
 from airflow_provider_microbatch.runtime.job import Transform
@@ -111,6 +112,27 @@ def test_a_batch_is_not_replayed_whose_letters_were(tmp_path: Path, spark: Any) 
     world.run(0, world.engine, clear_number=1, try_number=2)
     assert world.ids() == [1]
     assert world.replay(12) is not None
+    assert world.ids() == [1, 2, 3]
+
+
+class Meanwhile(SparkEngine):
+    """When the job has ended, and before anything of it is published, the letters are run again elsewhere."""
+
+    def __init__(self, world: Letters) -> None:
+        super().__init__(world.spark)
+        self.world = world
+
+    def result(self, handle: Handle) -> None:
+        super().result(handle)
+        assert self.world.replay(10) is not None
+
+
+def test_nor_is_one_published_whose_letters_were_run_again_while_it_ran(tmp_path: Path, spark: Any) -> None:
+    world = Letters(tmp_path, spark, FileSink(str(tmp_path / "letters")))
+    world.land_lines("a", *LINES[:3])
+    world.run(0, world.engine)
+    with pytest.raises(CheckpointError, match="live/0 is not replayed: its dead letters were run again as batch dead-"):
+        world.run(0, Meanwhile(world), clear_number=1)
     assert world.ids() == [1, 2, 3]
 
 
