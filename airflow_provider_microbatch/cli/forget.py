@@ -12,7 +12,7 @@ from airflow_provider_microbatch.cli.maintaining import whoami
 from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.cli.table import show_run, show_time, text_table
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.forgetting import holding
 from airflow_provider_microbatch.execution.summary import BatchSummary
 from airflow_provider_microbatch.expectations import check_condition
@@ -57,10 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         sinks = _sinks(checkpoint, tuple(arguments.sink))
         checkpoint.maintenance.check_none()
         made = checkpoint.forgotten.add(condition, sinks=sinks, by=whoami(), at_ms=now_ms())
+        _check_still_here(arguments, checkpoint, f"Entry {made.number} was recorded")
         _say(arguments, f"Recorded as entry {made.number} in {store.location}: later batches and replays leave it out.")
     elif arguments.lift is not None:
         checkpoint.maintenance.check_none()
         checkpoint.forgotten.lift(arguments.lift, by=whoami(), at_ms=now_ms())
+        _check_still_here(arguments, checkpoint, f"Entry {arguments.lift} was lifted")
         _say(arguments, f"Entry {arguments.lift} no longer counts.")
     active = checkpoint.forgotten.active()
     batches = list(holding(checkpoint, [one.number for one in active])) if active else []
@@ -72,6 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print("\n".join(_as_text(active, batches, show=arguments.show)))
     return 0
+
+
+def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, done: str) -> None:
+    """A command that begins after the look for one may carry the checkpoint elsewhere without what was just put."""
+    try:
+        open_checkpoint_store(arguments.location, sources=arguments.sources)
+        checkpoint.maintenance.check_none()
+    except CheckpointError as error:
+        raise MaintenanceError(
+            f"{done} in {checkpoint.location}, and meanwhile a command was at the checkpoint, which may have gone on "
+            f"without that: {error} When it is through, `microbatch forget` at the place where the pipeline goes on "
+            "shows its entries; type it again there if this one is missing."
+        ) from error
 
 
 def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.forgotten import Forgetting, ForgottenRows
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -68,6 +69,22 @@ def test_an_attempt_that_was_at_work_when_somebody_asked_does_not_publish(world:
     world.expire_leases()
     world.run(3)
     assert world.table()[2] == [8]
+
+
+def test_who_asks_while_the_checkpoint_is_carried_away_is_told_where_to_ask_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, target = ForgottenRows.add, str(tmp_path / "elsewhere")
+
+    def carried_away(rows: ForgottenRows, condition: str, **given: Any) -> Forgetting:
+        assert main(["copy", world.pipeline.checkpoint, target]) == 0
+        return add(rows, condition, **given)
+
+    monkeypatch.setattr(ForgottenRows, "add", carried_away)
+    assert main(["forget", world.pipeline.checkpoint, "--where", "id = 3"]) != 0
+    said = capsys.readouterr()
+    assert "Recorded as entry" not in said.out
+    assert "type it again there" in said.err
 
 
 def test_what_is_lifted_no_longer_counts(world: World, capsys: pytest.CaptureFixture[str]) -> None:
