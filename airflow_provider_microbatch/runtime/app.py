@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
-from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of
+from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of, quiet
 from airflow_provider_microbatch.runtime.session import open_session, pin
 from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, run_query
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
@@ -71,9 +71,10 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
     :return: the result, as it stands in the manifest.
     :raises BatchFailure: if the batch cannot go on.
     """
+    forgets = job.checks is not None and bool(job.checks.forgotten)
     try:
         fence = Fence(spark, job.stage.fence, options=options_of(job.stage.arguments))
-        with fence.watched(), failing_as("runtime"):
+        with fence.watched(), failing_as("runtime"), quiet() if forgets else nullcontext():
             if job.streaming is not None:
                 return _run_stateful(spark, job, fence, job.streaming)
             return _run_by_splits(spark, job, fence) if job.subtasks else _run(spark, job, fence)[0]
@@ -81,6 +82,8 @@ def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
         log.error("batch %s/%s attempt %s ends: %s", job.lane, job.batch_id, job.epoch, failure.error)
         raise
     except BatchFailure as failure:
+        if forgets:
+            failure.hide_queries()
         log.error("batch %s/%s failed in %s: %s", job.lane, job.batch_id, failure.origin, failure.error)
         try:
             report.write_error(spark, job.stage.report, failure.report(), options=options_of(job.stage.arguments))

@@ -15,6 +15,8 @@ TRACEBACK_LIMIT = 60_000
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
 _JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
+_QUERY = re.compile(r"\n*== SQL[^\n]*==\n.*?\n[ \t]*\^+(?=\n|$)", re.DOTALL)
+"""Where Spark quotes, in an error, the part of a condition that it could not compute."""
 _READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
 _SQLSTATES = tuple(
     (re.compile(rf"\bSQLSTATE: (?:{states})\b"), origin)
@@ -57,6 +59,11 @@ class BatchFailure(Exception):
         self.traceback = mask(traceback)
         super().__init__(self.error)
         self.origin = origin
+
+    def hide_queries(self) -> None:
+        """Leave out what Spark quotes of conditions: one by which a row is forgotten says of whom."""
+        self.error = _QUERY.sub("", self.error)
+        self.traceback = _QUERY.sub("", self.traceback)
 
     def report(self) -> dict[str, str]:
         """The JSON line of ``_error/``."""

@@ -104,7 +104,7 @@ class Refusing:
         from pyspark.sql import functions as F
 
         for one in self._checks.forgotten_of(stage):
-            with self._naming_forgotten(one.number, stage), _quiet():
+            with self._naming_forgotten(one.number, stage), quiet():
                 _check(frame, one.condition)
             frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
         expected = self._checks.of(stage)
@@ -249,7 +249,7 @@ class Refusing:
             from pyspark.sql import functions as F
 
             try:
-                with _quiet():
+                with quiet():
                     frame.select(F.expr(place)).schema  # noqa: B018
             except Exception:  # whatever Spark says of a column that is not there
                 return ""
@@ -345,10 +345,13 @@ def _examples(frame: DataFrame, column: str) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """PySpark logs what Spark says of a query before anybody can catch it, with words of the query: of a condition that
     is personal, or of a question whose answer may be no."""
-    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    from pyspark.logger import PySparkLogger
+
+    # By PySpark's own call: a plain logger of that name would be PySpark's from then on, and takes not what it is told.
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -205,6 +207,18 @@ def test_what_cannot_be_forgotten_fails_without_saying_whom_it_names(spark: Any,
     assert "forgotten by entry 7" in failure.error
     assert "bob" not in failure.error + failure.traceback
     assert failure.__cause__ is None
+
+
+def test_what_cannot_be_computed_while_it_is_written_says_not_whom_it_names(spark: Any, tmp_path: Path) -> None:
+    from pyspark.logger import PySparkLogger
+
+    shop, said = Shop(tmp_path), io.StringIO()
+    handler, logger = logging.StreamHandler(said), PySparkLogger.getLogger("SQLQueryContextLogger")
+    logger.addHandler(handler)
+    failure = shop.refuses(spark, forgotten=(Forgotten(condition="customer = 4711", number=7),))
+    assert "CAST_INVALID_INPUT" in failure.error
+    logger.removeHandler(handler)
+    assert "4711" not in failure.error + failure.traceback + said.getvalue()
 
 
 def test_an_example_shows_the_form_and_not_the_value() -> None:
