@@ -4,6 +4,7 @@ them in a log or an error; entries are as private as the rest of a checkpoint.""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import is_whole
@@ -18,6 +19,8 @@ class Forgetting:
     """What a person has asked for.
 
     :param number: of the entry; entries are in order.
+    :param mark: by which outputs say that they have left it out: its number, and a digest of it. A checkpoint that is
+        restored from a backup gives numbers again, to what somebody else asks for.
     :param condition: SQL of Spark's; a row of which it is true is left out. Empty for an entry that lifts another.
     :param sinks: names of the sinks whose rows it is about; empty for all.
     :param lifts: the number of the entry that no longer counts from now on; None for a condition.
@@ -26,6 +29,7 @@ class Forgetting:
     """
 
     number: int
+    mark: str
     condition: str
     sinks: tuple[str, ...]
     lifts: int | None
@@ -81,7 +85,8 @@ class ForgottenRows:
 
     def _entry(self, number: int) -> Forgetting:
         where = f"{self._store.location}/{number}"
-        values = decode_record(self._store.get(str(number)) or b"", where=where)
+        data = self._store.get(str(number)) or b""
+        values = decode_record(data, where=where)
         condition, sinks, lifts, by, at_ms = (
             values.get(name) for name in ("condition", "sinks", "lifts", "by", "at_ms")
         )
@@ -90,6 +95,7 @@ class ForgottenRows:
             corrupt(where, "not what it should be: it says neither what to forget nor what to lift")
         return Forgetting(
             number=number,
+            mark=f"{number}-{sha256(data).hexdigest()[:16]}",
             condition=str(condition),
             sinks=tuple(map(str, sinks or ())),
             lifts=lifts,

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check_still_here(arguments, checkpoint, f"Entry {arguments.lift} was lifted")
         _say(arguments, f"Entry {arguments.lift} no longer counts.")
     active = checkpoint.forgotten.active()
-    batches = list(holding(checkpoint, [one.number for one in active])) if active else []
+    batches = list(holding(checkpoint, [one.mark for one in active])) if active else []
     if arguments.json:
         print(json.dumps(_as_json(active, batches, show=arguments.show), ensure_ascii=False, indent=2))
         return 0
@@ -104,7 +104,7 @@ def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:
-    return [one.number for one in active if one.number not in batch.forgotten]
+    return [one.number for one in active if one.mark not in batch.forgotten]
 
 
 def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, show: bool) -> list[str]:

@@ -27,7 +27,7 @@ def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
                 f"`microbatch forget`, which does not take it: {error} Nothing was run. Lift it (`microbatch forget … "
                 f"--lift {one.number}`) and say what is meant anew."
             ) from None
-        found.append(Forgotten(condition=condition, number=one.number, stages=one.sinks))
+        found.append(Forgotten(condition=condition, number=one.number, mark=one.mark, stages=one.sinks))
     return found
 
 
@@ -36,7 +36,7 @@ def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:
 
     :raises AttemptFencedError: if something was asked to be forgotten since the attempt's job was made.
     """
-    missing = [one.number for one in checkpoint.forgotten.active() if one.number not in staged.forgotten]
+    missing = [one.number for one in checkpoint.forgotten.active() if one.mark not in staged.forgotten]
     if missing:
         raise AttemptFencedError(
             f"batch {staged.key} attempt {staged.epoch} has not left out what `microbatch forget` has on record since "
@@ -44,10 +44,10 @@ def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:
         )
 
 
-def holding(checkpoint: Checkpoint, numbers: Sequence[int]) -> Iterator[BatchSummary]:
+def holding(checkpoint: Checkpoint, marks: Sequence[str]) -> Iterator[BatchSummary]:
     """Committed batches of all lanes that may have rows which one of these entries names: their output was made before
     it. Reads all entries that are kept."""
     for lane in checkpoint.lanes():
         for batch in summaries(checkpoint, lane=lane):
-            if batch.state == "committed" and not set(numbers) <= set(batch.forgotten):
+            if batch.state == "committed" and not set(marks) <= set(batch.forgotten):
                 yield batch

@@ -61,7 +61,7 @@ def job_of(
         identity={
             **planned.identity.to_dict(),
             RANGES: sources.known_as(planned.ranges),
-            FORGOTTEN: [one.number for one in forgotten],
+            FORGOTTEN: [one.mark for one in forgotten],
         },
         streaming=streaming,
         checks=pipeline.checks(forgotten),

@@ -31,7 +31,7 @@ class BatchSummary:
     :param dead_letters: rows that went to the dead letters; 0 for a pipeline without.
     :param rows_dropped: rows that an expectation dropped.
     :param refused: what refused them, with ``what``, ``sink``, ``action`` and ``rows``.
-    :param forgotten: numbers of the entries of ``microbatch forget`` whose rows it has left out.
+    :param forgotten: marks of the entries of ``microbatch forget`` whose rows it has left out.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
     :param files_out: data files published.
     :param bytes_out: bytes published.
@@ -55,7 +55,7 @@ class BatchSummary:
     dead_letters: int | None
     rows_dropped: int | None
     refused: Sequence[Refused]
-    forgotten: Sequence[int]
+    forgotten: Sequence[str]
     read: Mapping[str, Mapping[str, int]]
     files_out: int | None
     bytes_out: int | None
@@ -169,7 +169,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         dead_letters=progress.get("numDeadLetters", 0 if progress else None),
         rows_dropped=progress.get("numDroppedRows", 0 if progress else None),
         refused=refused_in(progress),
-        forgotten=_numbers(progress.get("forgotten")),
+        forgotten=_texts(progress.get("forgotten")),
         read=progress.get("sources", {}),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
@@ -183,8 +183,8 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     )
 
 
-def _numbers(told: object) -> list[int]:
-    return [number for number in told if type(number) is int] if isinstance(told, list) else []
+def _texts(told: object) -> list[str]:
+    return [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
 
 
 def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:

@@ -34,11 +34,13 @@ class Forgotten:
 
     :param condition: SQL of Spark's; a row of which it is true is left out.
     :param number: of the entry that says so, for messages: the condition itself is personal.
+    :param mark: by which the output says that it has left them out.
     :param stages: names of the stages whose rows it is about; empty for all of the batch's tables.
     """
 
     condition: str
     number: int
+    mark: str
     stages: tuple[str, ...] = ()
 
 

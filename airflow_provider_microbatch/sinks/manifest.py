@@ -46,11 +46,11 @@ class Manifest:
         return {str(name): known for name, known in found if isinstance(known, str)}
 
     @property
-    def forgotten(self) -> tuple[int, ...]:
-        """Numbers of the entries whose rows it has left out."""
+    def forgotten(self) -> tuple[str, ...]:
+        """Marks of the entries whose rows it has left out."""
         told = self.result.get("identity")
         found = told.get(FORGOTTEN) if isinstance(told, Mapping) else None
-        return tuple(number for number in found if type(number) is int) if isinstance(found, list) else ()
+        return tuple(mark for mark in found if isinstance(mark, str)) if isinstance(found, list) else ()
 
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
         """Whether it is that attempt's."""

@@ -87,6 +87,20 @@ def test_who_asks_while_the_checkpoint_is_carried_away_is_told_where_to_ask_agai
     assert "type it again there" in said.err
 
 
+def test_an_entry_of_a_restored_checkpoint_is_not_taken_for_the_one_whose_number_it_has(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = world.root.joinpath("checkpoint", *ENTRY)
+    forget(capsys, world, "--where", "id = 9")
+    world.run(1, clear_number=1)
+    entry.unlink()  # as a backup has it that is older
+    assert "Recorded as entry 0" in forget(capsys, world, "--where", "id = 3")
+    out = forget(capsys, world)
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("live/")] == ["live/0", "live/1"]
+    world.run(1, clear_number=2)
+    assert world.table()[1] == [4]
+
+
 def test_what_is_lifted_no_longer_counts(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     forget(capsys, world, "--where", "id = 9")
     assert "Entry 0 no longer counts" in forget(capsys, world, "--lift", "0")

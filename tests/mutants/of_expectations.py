@@ -164,7 +164,7 @@ MUTATIONS = [
         name="a batch counts as made without the rows as soon as somebody asks",
         why="nobody is told which batches to replay",
         file="execution/forgetting.py",
-        old='if batch.state == "committed" and not set(numbers) <= set(batch.forgotten):\n',
+        old='if batch.state == "committed" and not set(marks) <= set(batch.forgotten):\n',
         new='if batch.state == "committed" and not numbers:\n',
         tests=(FORGOTTEN,),
     ),

@@ -195,7 +195,7 @@ def test_a_transform_that_answers_otherwise_each_time_is_found_out(spark: Any, t
 
 def test_what_is_forgotten_is_in_neither_table(spark: Any, tmp_path: Path) -> None:
     shop = Shop(tmp_path, expect={"amount >= 0": "dead_letter"})
-    result = shop.run(spark, forgotten=(Forgotten(condition="customer = 'bob'", number=0),))
+    result = shop.run(spark, forgotten=(Forgotten(condition="customer = 'bob'", number=0, mark="0-x"),))
     assert shop.ids(spark) == [1]
     assert not [raw for raw in shop.letters() if "bob" in raw]
     assert result["numOutputRows"] == 1
@@ -203,7 +203,7 @@ def test_what_is_forgotten_is_in_neither_table(spark: Any, tmp_path: Path) -> No
 
 def test_what_cannot_be_forgotten_fails_without_saying_whom_it_names(spark: Any, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    failure = shop.refuses(spark, forgotten=(Forgotten(condition="custommer = 'bob'", number=7),))
+    failure = shop.refuses(spark, forgotten=(Forgotten(condition="custommer = 'bob'", number=7, mark="7-x"),))
     assert "forgotten by entry 7" in failure.error
     assert "bob" not in failure.error + failure.traceback
     assert failure.__cause__ is None
@@ -215,7 +215,7 @@ def test_what_cannot_be_computed_while_it_is_written_says_not_whom_it_names(spar
     shop, said = Shop(tmp_path), io.StringIO()
     handler, logger = logging.StreamHandler(said), PySparkLogger.getLogger("SQLQueryContextLogger")
     logger.addHandler(handler)
-    failure = shop.refuses(spark, forgotten=(Forgotten(condition="customer = 4711", number=7),))
+    failure = shop.refuses(spark, forgotten=(Forgotten(condition="customer = 4711", number=7, mark="7-x"),))
     assert "CAST_INVALID_INPUT" in failure.error
     logger.removeHandler(handler)
     assert "4711" not in failure.error + failure.traceback + said.getvalue()
