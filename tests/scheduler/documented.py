@@ -58,6 +58,12 @@ class Documented:
         """All folders below ``landing``: a source that looks in none would fail."""
         return re.findall(r"/landing/(\w+)", self.text)
 
+    @property
+    def upstream(self) -> str | None:
+        """The table below ``lake`` that its source reads, if it is another pipeline's, for which the test stands."""
+        found = re.findall(r'DeltaSource\("[^"]*/lake/(\w+)"', self.text)
+        return found[-1] if found else None
+
     def _named(self, folder: str) -> str | None:
         """What lies below a folder; an example that has a pipeline of its own names that last."""
         found = re.findall(rf"/{folder}/(\w+)", self.text)

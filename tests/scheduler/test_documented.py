@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.table import StaticTable
 
 from airflow_provider_microbatch.cli.main import main
@@ -47,11 +48,18 @@ class Watched:
     """Empty for a DAG that had its third run, else what went wrong; None while it is on its way."""
 
     def land(self) -> None:
-        """A file that nobody has planned yet; the next run, or slot, takes it."""
+        """A file, or version, that nobody has planned yet; the next run, or slot, takes it."""
         assert self.dag.landing is not None
         number = len(self.landed)
         ids = [2 * number, 2 * number + 1]
-        self.shop.land(self.dag.landing, f"{number}", [order(id) for id in ids])
+        if self.dag.upstream is None:
+            self.shop.land(self.dag.landing, f"{number}", [order(id) for id in ids])
+        else:
+            write_deltalake(
+                self.shop.home / "lake" / self.dag.upstream,
+                pa.Table.from_pylist([order(id) for id in ids]),
+                mode="append",
+            )
         self.landed.append(ids)
 
     def look(self, *, is_late: bool) -> bool:
