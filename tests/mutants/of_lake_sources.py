@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(
         name="the first snapshot is that of each plan",
         why="what a compaction has merged meanwhile is read twice, or never",
-        file="sources/delta/open.py",
+        file="sources/versions.py",
         old="            begin = self._start(None)\n            assert",
         new="            begin = replace(first, version=first.version + 1, in_snapshot=False)\n            assert",
         tests=(DELTA,),

@@ -42,6 +42,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     rows_between,
     unfinished,
 )
+from airflow_provider_microbatch.sources.naming import asked_of
 
 log = logging.getLogger(__name__)
 
@@ -382,13 +383,7 @@ class OpenChannels(OpenSource):
         return None if folder is None else f"{folder.removeprefix('file://')}/{_ENDS}"
 
     def _named(self, question: Callable[[], T]) -> T:
-        """Its answer; of an error, which source has it."""
-        try:
-            return question()
-        except SourceError as error:
-            if repr(self._name) in str(error):
-                raise
-            raise type(error)(f"source {self._name!r}: {error}") from error
+        return asked_of(self._name, question)
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")

@@ -20,13 +20,13 @@ class History:
 
     def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, go_on: str) -> None:
         self._source = source
-        self._now = now
+        self.now = now
         self._commits = commits
         self._go_on = go_on
 
     def check(self, place: Place) -> None:
         """:raises SourceError: if it is no place of the table that is there."""
-        now, where = self._now, self._source.root
+        now, where = self.now, self._source.root
         if place.table is not None and place.table != now.id:
             raise SourceError(
                 f"{where} is another table than the one that was read: its id was {place.table}, and is {now.id}. It "
@@ -54,7 +54,7 @@ class History:
         elif self._source.change_feed and start.index != BEFORE_ITS_FILES:
             yield Stretch(version=version, refused=self._in_part(version))
             return
-        for number in range(version, self._now.version + 1):
+        for number in range(version, self.now.version + 1):
             yield self._version(number)
 
     def _snapshot(self, version: int) -> Stretch[File]:
@@ -98,10 +98,10 @@ class History:
         return Stretch(version=version, refused=refused)
 
     def _expired(self, version: int) -> str:
-        first = next(self._commits.kept(), self._now.version + 1)
+        first = next(self._commits.kept(), self.now.version + 1)
         return (
             f"version {version} of {self._source.root} is expired: it was not read, and its log tells versions from "
-            f"{first} to {self._now.version}. {self._begin_again()} To go on without what they had: "
+            f"{first} to {self.now.version}. {self._begin_again()} To go on without what they had: "
             f"skip_versions={list(range(version, min(first, version + 20)))}. Keep the log for longer than the "
             "pipeline may stand still (delta.logRetentionDuration)."
         )
@@ -120,7 +120,7 @@ class History:
         )
 
     def _begin_again(self) -> str:
-        begin = quote(Place(version=self._now.version, in_snapshot=True).text())
+        begin = quote(Place(version=self.now.version, in_snapshot=True).text())
         return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."
 
 

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Spot
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES
+from airflow_provider_microbatch.sources.versions import TablePlace
 
 _KNOWN = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion", "commit"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Spot):
+class Place(TablePlace):
     """A version of the log, and which table's it is.
 
-    :param table: the table's id; None where a person wrote the position, for the table that is there.
     :param commit: a digest of the commit before ``version`` (of a snapshot: of its own), by which another history under
         the same numbers is told; None if it was not there to be looked at.
     """
 
-    table: str | None = None
     commit: str | None = None
 
     @property

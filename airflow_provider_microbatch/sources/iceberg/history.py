@@ -19,7 +19,7 @@ class History:
 
     def __init__(self, source: IcebergSource, *, branch: Branch, go_on: str) -> None:
         self._source = source
-        self._branch = branch
+        self.branch = branch
         self._go_on = go_on
 
     def beginning(self) -> Place:
@@ -27,12 +27,12 @@ class History:
 
         :raises SourceError: if it is to begin at what is not there.
         """
-        source, head = self._source, self._branch.head
+        source, head = self._source, self.branch.head
         if head is None or source.start == LATEST:
             return self._behind(head)
         if source.start == EARLIEST:
             return Place(version=head.sequence, in_snapshot=True, snapshot=head.id)
-        chain = self._branch.chain
+        chain = self.branch.chain
         if isinstance(source.start, int):
             at = next((number for number, one in enumerate(chain) if one.id == source.start), None)
             if at is None:
@@ -60,7 +60,7 @@ class History:
 
     def check(self, place: Place) -> None:
         """:raises SourceError: if it is no place of the branch that is there."""
-        branch, where = self._branch, self._source.location()
+        branch, where = self.branch, self._source.location()
         if place.table is not None and place.table != branch.uuid:
             raise SourceError(
                 f"{where} is another table than the one that was read: its uuid was {place.table}, and is "
@@ -78,7 +78,7 @@ class History:
 
     def stretches(self, start: Place) -> Iterator[Stretch[Unit]]:
         """From the start's own on."""
-        chain = self._branch.chain
+        chain = self.branch.chain
         after = [one for one in chain if one.sequence > start.sequence]
         if start.in_snapshot:
             yield self._snapshot(start)
@@ -94,12 +94,12 @@ class History:
     def commits(self, stretches: Iterable[Stretch[Unit]]) -> list[Commit]:
         """The snapshots that these are of, but for those that bring nothing."""
         wanted = {one.version for one in stretches if one.files and not one.in_snapshot}
-        return [one for one in self._branch.chain if one.sequence in wanted]
+        return [one for one in self.branch.chain if one.sequence in wanted]
 
     def last(self, stretches: Sequence[Stretch[Unit]]) -> Commit | None:
         """The snapshot that the last of them is of; None if there is none."""
         version = stretches[-1].version if stretches else None
-        return next((one for one in self._branch.chain if one.sequence == version), None)
+        return next((one for one in self.branch.chain if one.sequence == version), None)
 
     def _behind(self, commit: Commit | None) -> Place:
         if commit is None:
@@ -108,7 +108,7 @@ class History:
 
     def _snapshot(self, start: Place) -> Stretch[Unit]:
         try:
-            files = tuple(self._branch.files(start.snapshot))
+            files = tuple(self.branch.files(start.snapshot))
         except SourceError:
             refused = (
                 f"snapshot {start.snapshot} of {self._source.location()} is expired, before all its rows were read. "
@@ -156,7 +156,7 @@ class History:
         return Stretch(version=version, refused=refused)
 
     def _begin_again(self) -> str:
-        head = self._branch.head
+        head = self.branch.head
         if head is None:
             return "Read it as a source of another name, or make the rows come back."
         begin = quote(Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Spot
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES
+from airflow_provider_microbatch.sources.versions import TablePlace
 
 NO_SNAPSHOT = -1
 """The id of the snapshot before the first, as Spark's source has it."""
@@ -16,15 +17,13 @@ _KNOWN = {"version", "snapshot_id", "position", "scan_all_files", "sequence_numb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Spot):
+class Place(TablePlace):
     """A sequence number, the snapshot that was read last, and which table's they are.
 
     :param snapshot: the id of the last snapshot that has been read, wholly or in part.
-    :param table: the table's uuid; None where a person wrote the position, for the table that is there.
     """
 
     snapshot: int
-    table: str | None = None
 
     @property
     def sequence(self) -> int:

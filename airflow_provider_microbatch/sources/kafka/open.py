@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
@@ -29,6 +29,7 @@ from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 from airflow_provider_microbatch.sources.kafka.topics import Topics
 from airflow_provider_microbatch.sources.kafka.window import SPLITS, of_spans, survey
+from airflow_provider_microbatch.sources.naming import asked_of
 
 T = TypeVar("T")
 
@@ -423,13 +424,7 @@ class OpenKafkaSource(OpenSource):
         return there - there.before(self._cluster.earliest(partitions))
 
     def _named(self, question: Callable[[], T]) -> T:
-        """Its answer; of an error, which source has it."""
-        try:
-            return question()
-        except (SourceError, IntervalError) as error:
-            if repr(self._name) in str(error):
-                raise
-            raise type(error)(f"source {self._name!r}: {error}") from error
+        return asked_of(self._name, question)
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")

@@ -1,0 +1,301 @@
+"""A table that has versions, beside its checkpoint: what sources of such tables share of planning and checking.
+
+There is no log of what is planned: the table's own is one, and of two planners the offset entry's put decides.
+Where the first batch begins is put on record before it is planned.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.sources import (
+    UNLIMITED,
+    Figures,
+    OpenSource,
+    ReadLimit,
+    SourceContext,
+    digest_of_range,
+)
+from airflow_provider_microbatch.sources.naming import asked_of
+from airflow_provider_microbatch.sources.stretch import (
+    Limits,
+    Refused,
+    Spot,
+    Stretch,
+    U,
+    between,
+    end_of,
+    figures_of,
+    passed_over,
+)
+
+_BEGIN = "begin"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlace(Spot):
+    """A position of one table, as it stands in the logs.
+
+    :param table: the table's id; None where a person wrote the position, for the table that is there.
+    """
+
+    table: str | None = None
+
+    @abstractmethod
+    def text(self) -> Offset:
+        """As it stands in the logs."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, offset: Offset) -> Self:
+        """:raises ValueError: if the text is none."""
+
+
+P = TypeVar("P", bound=TablePlace)
+Q = TypeVar("Q", bound=TablePlace, contravariant=True)
+V = TypeVar("V", bound="Stretch[Any]", covariant=True)
+
+
+class TableHistory(Protocol[Q, V]):
+    """What the table that is there tells of what has happened to it."""
+
+    def check(self, place: Q) -> None:
+        """:raises SourceError: if it is no place of the table that is there."""
+
+    def stretches(self, start: Q) -> Iterator[V]:
+        """From the start's own on."""
+
+
+H = TypeVar("H", bound=TableHistory[Any, Any])
+
+
+class OpenVersions(OpenSource, Generic[P, H, U]):
+    """Offsets are places as JSON. A table that is looked at twice in one question may have changed in between, so each
+    question is about one history.
+
+    :cvar numbered: what a version is called, in messages.
+    :param place: the class of its places.
+    :param limits: that the user has set.
+    """
+
+    numbered: ClassVar[str]
+
+    def __init__(self, context: SourceContext, *, place: type[P], limits: Limits, begins_with_all: bool) -> None:
+        self._name = context.name
+        self._state = context.state
+        self._limits = limits
+        self._place_type = place
+        self._begins_with_all = begins_with_all
+
+    @property
+    def splits(self) -> str:
+        return "files"
+
+    @abstractmethod
+    def _history(self) -> H:
+        """Of the table as it is now.
+
+        :raises SourceError: if it is not there.
+        """
+
+    @abstractmethod
+    def _beginning(self, history: H) -> P:
+        """Where the first batch begins, as of now."""
+
+    @abstractmethod
+    def _head(self, begin: P, history: H) -> Spot:
+        """Behind all that the table has."""
+
+    @abstractmethod
+    def _pinned(self, place: P, history: H) -> P:
+        """With what tells the table, and its history, from another."""
+
+    def _first(self, history: H) -> P:
+        """Where the first batch begins, as it is put on record."""
+        return self._pinned(self._beginning(history), history)
+
+    @abstractmethod
+    def _read(self, start: Offset | None, end: Offset | None) -> Read:
+        """See :meth:`OpenSource.read`."""
+
+    def _known_by(self) -> tuple[Any, ...]:
+        """What beside the table and its files says which rows are read."""
+        return ()
+
+    def _look(self) -> H:
+        """The history, for a plan: the table has what is asked of it."""
+        return self._history()
+
+    def _check_there(self, stretches: list[Stretch[U]]) -> None:
+        """:raises SourceError: if files are gone that a history still names."""
+
+    def check(self) -> None:
+        """Is the table there, and does it have what is asked of it?"""
+        self._named(self._look)
+
+    def initial_offset(self) -> Offset | None:
+        """Where the first batch begins, as it is on record."""
+        data = self._state.get(_BEGIN)
+        if data is None:
+            return None
+        try:
+            return self._place_type.of(data.decode()).text()
+        except ValueError as error:
+            raise CorruptEntryError(
+                f"{self._state.location}/{_BEGIN} is torn: {error}. Restore it from a backup of the checkpoint."
+            ) from error
+
+    def has_new(self, position: Offset | None) -> bool:
+        """Looks as far as the next file with rows."""
+        return self._named(lambda: self._has_new(self._look(), self._start(position)))
+
+    def _has_new(self, history: H, begin: P | None) -> bool:
+        if begin is None:
+            if not self._begins_with_all:
+                return True  # the first plan makes a first position
+            begin = self._beginning(history)
+        return self._end(begin, history, Limits(files=1)) != begin
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        """As far as the limit goes; not into a version that changes the table's columns or properties, nor into one
+        that cannot be read. Writes down where the first batch begins."""
+        return self._named(lambda: self._latest_offset(start, limit))
+
+    def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
+        history, begin = self._look(), self._start(start)
+        if begin is None:
+            if not self._has_new(history, None):
+                return None
+            first = self._first(history)
+            self._state.put_if_absent(_BEGIN, first.text().encode())
+            begin = self._start(None)
+            assert begin is not None, "it was put there, and nobody removes it"
+        own = Limits(files=limit.splits, bytes=limit.bytes, rows=limit.rows)
+        end = self._end(begin, history, self._limits & own)
+        if end == begin:
+            return begin.text() if start is None else start
+        return self._pinned(end, history).text()
+
+    def read(self, start: Offset | None, end: Offset | None) -> Read:
+        """Each file or version of the range, but for those that are passed over."""
+        return self._named(lambda: self._read(start, end))
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """Is the table the one that was planned, and is there what Spark has read?"""
+        self._named(lambda: self._check_there(self._range(start, end)))
+
+    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
+        """A version that the table does not tell any more, or a file that is gone."""
+        try:
+            self.verify(start, end)
+        except SourceError as error:
+            return str(error)
+        return None
+
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """What is passed over, as the source is set."""
+        before = (told or {}).get("passed_over", {})
+        try:
+            now = self._named(lambda: passed_over(self._range(start, end)))
+        except SourceChangedError:
+            return None  # a read refuses
+        new = [f"{self.numbered} {version}, {what}" for version, what in now.items() if version not in before]
+        return f"passed over: {'; '.join(new)}" if new else None
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The table, and the files of each version."""
+        found = self._named(lambda: self._range(start, end))
+        parts = [[one.version, one.in_snapshot, [file.path for file in one.files]] for one in found]
+        return digest_of_range(self._place(end).table if end is not None else None, *self._known_by(), parts)
+
+    def check_offset(self, offset: Offset) -> None:
+        """A position is one of this table, in what it still tells."""
+        place = self._place(offset)
+        self._named(lambda: self._look().check(place))
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        """By version, and by file; of another table's position nobody can tell."""
+        one, two = self._start(offset), self._start(other)
+        if one is None or two is None:
+            return one is not None
+        if None not in (one.table, two.table) and one.table != two.table:
+            return None
+        return one.order > two.order
+
+    def lag(self, position: Offset | None) -> Figures:
+        """Files, bytes and rows up to the table's newest version."""
+        return self._named(lambda: self._lag(position))
+
+    def _lag(self, position: Offset | None) -> Figures:
+        history = self._look()
+        begin = self._start(position) or self._beginning(history)
+        history.check(begin)
+        found = between(begin, self._head(begin, history), history.stretches(begin))
+        return figures_of(file for one in found for file in one.files)
+
+    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
+        """Files, bytes and rows; of what the table does not tell any more nobody knows."""
+        try:
+            found = self._named(lambda: self._range(start, end))
+        except SourceChangedError:
+            return Figures()
+        return figures_of(file for one in found for file in one.files)
+
+    def _range(self, start: Offset | None, end: Offset | None, history: H | None = None) -> list[Stretch[U]]:
+        """What lies in it.
+
+        :param history: None: of the table as it is now.
+        :raises SourceChangedError: if it is not there any more as it was planned.
+        """
+        if end is None or start == end:
+            return []
+        first, last = self._start(start), self._place(end)
+        if first is None:
+            raise SourceError("where its first batch begins is not on record any more. Restore the checkpoint.")
+        history = history or self._history()
+        try:
+            history.check(last)
+        except SourceError as error:
+            raise SourceChangedError(str(error)) from error
+        found = list(between(first, last, history.stretches(first)))
+        for one in found:
+            if one.refused is not None:
+                raise SourceChangedError(one.refused)
+        return found
+
+    def _end(self, begin: P, history: H, limits: Limits) -> P:
+        history.check(begin)
+        try:
+            return end_of(begin, history.stretches(begin), limits)
+        except Refused as error:
+            raise SourceChangedError(str(error)) from error
+
+    @property
+    def _go_on(self) -> str:
+        """The command that sets the position, but for the offset."""
+        return f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
+
+    def _start(self, position: Offset | None) -> P | None:
+        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        text = self.initial_offset() if position is None else position
+        return None if text is None else self._place(text)
+
+    def _place(self, offset: Offset) -> P:
+        try:
+            return self._place_type.of(offset)
+        except ValueError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+    def _named(self, question: Callable[[], T]) -> T:
+        return asked_of(self._name, question)
