@@ -102,7 +102,9 @@ EVENTS = (
         hooks="S failed after the heartbeat timeout",
         status=(FAILED,),
         told_by="T, next try, J",
-        done="S marks the try; the task runs on as an orphan: it commits, unless a next try has fenced it",
+        done="S marks the try; the task runs on as an orphan. Its next line of log may break, since the supervisor "
+        "took it: then the attempt ends as failed (`Broken pipe`) and its Spark is stopped. Else it commits, unless a "
+        "next try has fenced it",
     ),
     Event(
         event="a user marks a running task failed or success",
