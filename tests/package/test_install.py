@@ -46,18 +46,18 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def asked(*command: str | Path) -> str:
+def asked(*command: str | Path, **settings: str) -> str:
     """What an installer says when it asks the package registry, the same that `make setup` installs from. Without it
     nothing is known of what a user gets, and that is a failure, not a pass."""
     inherited = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_INDEX"))}
-    done = run(*command, **inherited)
+    done = run(*command, **{**inherited, **settings})
     if done.returncode != 0:
         pytest.fail(f"NO RESOLUTION: the limits contradict each other, or no package registry answers.\n{done.stderr}")
     return done.stdout + done.stderr
 
 
-def resolved(*arguments: str | Path) -> str:
-    return asked(UV, "pip", *arguments)
+def resolved(*arguments: str | Path, **settings: str) -> str:
+    return asked(UV, "pip", *arguments, **settings)
 
 
 def wheel(folder: Path, name: str, version: str, needs: str = "", files: tuple[str, ...] = ()) -> None:
@@ -153,10 +153,11 @@ def by_uv_beside_airflow(folder: Path) -> Path:
     """The README's other command, in an environment that Airflow's constraints have filled."""
     assert AIRFLOW is not None
     python = new_environment(folder, has_pip=False)
-    resolved(
-        "install", "--python", python, *(f"{name}=={version}" for name, version in IN_AIRFLOWS_CONSTRAINTS.items())
-    )
-    resolved("install", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT)
+    # A registry that lets nothing be kept makes uv build PySpark anew each time, and its cache a gigabyte larger.
+    cache = str(folder.with_name("uv-cache"))
+    filled = [f"{name}=={version}" for name, version in IN_AIRFLOWS_CONSTRAINTS.items()]
+    resolved("install", "--python", python, *filled, UV_CACHE_DIR=cache)
+    resolved("install", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT, UV_CACHE_DIR=cache)
     return python
 
 
