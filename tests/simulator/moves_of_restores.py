@@ -13,6 +13,8 @@ from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
+RESTORES = "restores"
+
 
 def _first(world: World) -> Subject | None:
     """The pipeline, if what it has can be saved and restored as a whole."""
@@ -40,7 +42,7 @@ def stop_everybody(world: World) -> None:
     world.now_ms += 2 * round(LEASE_SECONDS * 1000)
 
 
-@move("checkpoint and table are saved", weight=4)
+@move("checkpoint and table are saved", weight=8, kit=RESTORES)
 def saved(world: World) -> str | None:
     subject = _first(world)
     if subject is None or not subject.checkpoint().commit_log.ids() or not subject.system.save_table():
@@ -62,7 +64,7 @@ def _is_of_today(subject: Subject) -> bool:
     )
 
 
-@move("checkpoint and table are restored", weight=6)
+@move("checkpoint and table are restored", weight=6, kit=RESTORES)
 def restored(world: World) -> str | None:
     """Both to the same older moment: what was read since is read again, also what ``clean_source`` has archived, once
     a person has brought that back as the refusal says."""
@@ -91,7 +93,7 @@ def _forget_clears(world: World, subject: Subject) -> None:
             run.wanted = 0
 
 
-@move("what was archived is brought back", weight=4)
+@move("what was archived is brought back", weight=12, kit=RESTORES)
 def brought_back(world: World) -> str | None:
     subject = next(iter(world.subjects.values()))
     if subject.kept is not None or not bring_back(world, subject):
@@ -118,7 +120,7 @@ def forgotten(subject: Subject) -> Iterator[str]:
             yield landing
 
 
-@move("the table is restored alone", weight=3)
+@move("the table is restored alone", weight=4, kit=RESTORES)
 def table_restored(world: World) -> str | None:
     """``check`` names what is missing, and a rewind runs it again."""
     subject = _first(world)
