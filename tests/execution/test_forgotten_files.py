@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.place import NOTES
+from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
 from airflow_provider_microbatch.upkeep.source_check import check_sources
+from tests.execution.maintaining import applied, planned
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -163,3 +165,13 @@ def test_another_checkpoint_reads_what_is_there(world: World) -> None:
     new.land(2)
     new.run(0, InlineEngine())
     assert new.table() == {0: [2]}
+
+
+def test_under_another_name_they_would_be_missed_by_nobody(world: World) -> None:
+    restored_from_before(world)
+    before = world.files()
+    with pytest.raises(MaintenanceError, match=r"restored from an older backup.* Nothing was renamed"):
+        planned(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales"))
+    assert world.files() == before
+    note(world).unlink()
+    applied(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales"))

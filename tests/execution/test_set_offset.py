@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,18 @@ def test_the_entry_says_that_it_was_set_by_hand(world: World) -> None:
     assert commit is not None
     assert commit.set_aside
     assert commit.extra["microbatch"]["by_hand"]["by"] == "me@here"
+
+
+@pytest.mark.parametrize("newest", [1, 2])
+def test_what_the_table_has_and_no_log_knows_is_not_counted_over(world: World, newest: int) -> None:
+    """The table was restored alone, to a moment before a rewind: it has batches that were taken out of it."""
+    shutil.copytree(world.lake, world.root / "saved")
+    applied(world, rewind(newest))
+    shutil.rmtree(world.lake)
+    shutil.copytree(world.root / "saved", world.lake)
+    before = world.files()
+    with pytest.raises(
+        MaintenanceError, match=rf"batch live/{newest + 1} in .* is another one[\s\S]*its rows would be in it twice"
+    ):
+        planned(world, set_offset(0, reread=True))
+    assert world.files() == before

@@ -5,11 +5,13 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
-from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
+from airflow_provider_microbatch.execution.identity import expected_next
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
+from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -55,6 +57,7 @@ def plan_set_offset(
     if offset == before:
         return drafting.plan()
     _check_aside(checkpoint, lane, opened, source, offset)
+    _check_table(checkpoint, recorded, BatchKey(lane, position.batch_id))
     number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
     why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
     entry = _entry(drafting, position, source, offset)
@@ -82,6 +85,19 @@ def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: 
                 f"{_show(offset)} on: a clear of its task would bring its rows a second time. Clear the task first, "
                 f"which runs the batch, or rewind to {number - 1}."
             )
+
+
+def _check_table(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> None:
+    """A plan looks at its own place and at what lies behind it, and refuses what nobody knows there. Once this command
+    has counted over the place, nobody would look at it again, and what is read again would be there a second time."""
+    for sink in recorded.usable():
+        try:
+            sink.contains(expected_next(checkpoint, key))
+            check_none_unknown(checkpoint, sink, key)
+        except ForeignBatchError as unknown:
+            raise MaintenanceError(
+                f"{unknown} Before that no position is set: its rows would be in it twice."
+            ) from unknown
 
 
 def _check_direction(
