@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.commands import COMMANDS, command, rewind
 from tests.simulator.moves import MOVES, move
+from tests.simulator.promises import look
 from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def an_hour(world: World) -> str | None:
                 if thread in processes.ready(thread.process):
                     processes.go_on(thread)
             left -= len(ready)
+            look(world)
             if not ready:
                 deadlines = [at for at in processes.deadlines() if world.now_ms < at <= until]
                 if not deadlines:
@@ -77,6 +79,8 @@ def saved(world: World) -> str | None:
         names={landing: tuple(names) for landing, names in subject.names.items()},
         told={attempt: tuple(told) for attempt, told in world.told.items()},
         newest=subject.checkpoint().commit_log.latest_id(),
+        jumps=dict(subject.jumps),
+        commanded_ms=subject.checkpoint().maintenance.changed_ms(),
     )
     return f"checkpoint and table of {subject.name} are saved, up to {subject.saved.newest}"
 
@@ -104,7 +108,7 @@ def restored(world: World) -> str | None:
     for path, entry in subject.saved.checkpoint.items():
         world.disk.put(path, entry)
     subject.system.restore_table()
-    subject.backup, subject.jumps = {}, {}
+    subject.backup, subject.jumps = {}, dict(subject.saved.jumps)
     world.told = {attempt: list(told) for attempt, told in subject.saved.told.items()}
     _forget_clears(world, subject)
     world.touched = True
@@ -152,8 +156,10 @@ def table_restored(world: World) -> str | None:
     subject = _first(world)
     if subject is None or not _is_of_today(subject) or subject.saved is None or subject.options.retained is not None:
         return None
-    ids = subject.checkpoint().commit_log.ids()
-    if not ids or ids[0] != 0:
+    checkpoint = subject.checkpoint()
+    ids = checkpoint.commit_log.ids()
+    # What a command has taken out since would be in the table again: refused until a person takes that out once more.
+    if not ids or ids[0] != 0 or checkpoint.maintenance.changed_ms() != subject.saved.commanded_ms:
         return None
     stop_everybody(world)
     subject.system.restore_table()

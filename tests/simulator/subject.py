@@ -68,12 +68,16 @@ class Saved:
     :param names: what the sources were called.
     :param told: what hooks had been told.
     :param newest: the newest batch that was committed.
+    :param commanded_ms: when a command changed it last.
+    :param jumps: positions that were set by hand, also those that retention had removed from the logs.
     """
 
     checkpoint: Mapping[str, Entry]
     names: Mapping[str, Sequence[str]]
     told: Mapping[object, Sequence[str]]
     newest: int | None
+    jumps: Mapping[int, Jump]
+    commanded_ms: int | None
 
 
 @dataclass

@@ -69,8 +69,8 @@ def test_what_breaks_a_promise_is_shrunk_to_a_short_story() -> None:
 
 
 RARE = {"what is missing in the table is run again"}
-"""Comes where a table that was restored alone was not made whole at once, since a command was in the way: so many worlds
-as there are here may be without."""
+"""Comes where a table that was restored alone was not made whole at once, since a command was in the way: so many
+worlds as there are here may be without."""
 
 
 @pytest.mark.slow
