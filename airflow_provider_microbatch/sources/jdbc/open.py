@@ -1,45 +1,27 @@
-"""A table of PostgreSQL beside its checkpoint."""
+"""A table of PostgreSQL that is read by an incrementing column, beside its checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from shlex import quote
-from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import (
-    UNLIMITED,
-    Figures,
-    OpenSource,
-    ReadLimit,
-    SourceContext,
-    digest_of_range,
-)
-from airflow_provider_microbatch.sources.jdbc import FAIL
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
-from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot, tls
+from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
 
-if TYPE_CHECKING:
-    from airflow_provider_microbatch.sources.jdbc import JdbcSource
-
-_READER = "airflow_provider_microbatch.runtime.jdbc:read"
 MOST_GAPS = 5000
 """More would make entries of the offset log large, and tell that the column is not dense."""
 
 _HIGHEST = 2**63 - 2
 
 
-class OpenJdbcSource(OpenSource):
+class OpenJdbcSource(OpenTable):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
-
-    def __init__(self, source: JdbcSource, context: SourceContext) -> None:
-        self._source = source
-        self._name = context.name
-        self._connect = context.connect
 
     def check(self) -> None:
         with self._snapshot() as table:
@@ -78,56 +60,6 @@ class OpenJdbcSource(OpenSource):
         of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
         return digest_of_range(self._source.location(), self._source.column, spans, *of)
 
-    def read(self, start: Offset | None, end: Offset | None) -> Read:
-        begin = self._place(start)
-        spans = [] if end is None or end == start else self._place(end).spans(begin.number)
-        gone = self._gone(start, end)
-        if gone and self._source.on_missing == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(gone, end)}")
-        found = self._connect(self._source.conn_id)
-        column = quoted_column(self._source.column)
-        return Read(
-            reader=_READER,
-            arguments={
-                "name": self._name,
-                "url": f"jdbc:postgresql://{found.host}:{found.port or 5432}/{found.schema or ''}",
-                "user": found.login,
-                "options": tls(found),
-                "password_setting": f"spark.microbatch.password.{self._source.conn_id}",
-                "table": quoted(self._source.table),
-                "texts": list(self._source.texts),
-                "predicates": [
-                    " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in part)
-                    for part in divided(spans, self._source.partitions)
-                ],
-                "told": {"left_out": gone},
-            },
-            requires=Requirements(packages=() if self._source.driver is None else (self._source.driver,)),
-        )
-
-    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Rows only go, so those that are there now were there while Spark read the range."""
-        gone = self._gone(start, end)
-        if gone > _left_out(told):
-            raise SourceChangedError(
-                f"source {self._name!r}: {self._lost(gone, end)} Some went while they were read: run the batch again."
-            )
-
-    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        if end is not None and end != start:
-            with self._snapshot() as table:
-                other = self._other(table, self._place(end))
-            if other is not None:
-                return other
-        gone = self._gone(start, end) if self._source.on_missing == FAIL else 0
-        return self._lost(gone, end) if gone else None
-
-    def left_out(
-        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
-    ) -> str | None:
-        gone = self._gone(start, end) if self._source.on_missing != FAIL else 0
-        return self._lost(gone, end) if gone > _left_out(told) else None
-
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)
         with self._snapshot() as table:
@@ -145,14 +77,12 @@ class OpenJdbcSource(OpenSource):
         return None if one.number == two.number and offset != other else one.number > two.number
 
     def lag(self, position: Offset | None) -> Figures:
+        """Rows, of which so many are counted at most."""
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
         with self._snapshot() as table:
             self._check_goes_on(table, place)
-            return Figures(rows=table.count([*spans, (place.number + 1, _HIGHEST)]))
-
-    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        return Figures(rows=0 if end is None or end == start else self._place(end).rows)
+            return Figures(rows=table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED))
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Where the next range ends; None if there is nothing."""
@@ -196,15 +126,6 @@ class OpenJdbcSource(OpenSource):
                 "`microbatch add-source`."
             )
 
-    def _check_exact(self, table: Snapshot) -> None:
-        names = table.inexact(texts=self._source.texts)
-        if names:
-            raise SourceError(
-                f"{self._source.table} has columns of numeric that Spark cannot carry exactly, and would cut or make "
-                f"null: {', '.join(names)}. Have them read as texts, texts={names!r}; or give them a precision of at "
-                "most 38 digits and a scale."
-            )
-
     def _other(self, table: Snapshot, place: Place) -> str | None:
         """Why the numbers of a place are not those of the table that is there; None if they are, for all one knows."""
         now, then = table.identity(), place.table
@@ -226,22 +147,28 @@ class OpenJdbcSource(OpenSource):
             f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
         )
 
-    def _gone(self, start: Offset | None, end: Offset | None) -> int:
-        """How many rows of the range were there when it was planned, and are not now."""
-        if end is None or end == start:
-            return 0
+    def _made_again(self, end: Offset | None) -> str | None:
+        with self._snapshot() as table:
+            return self._other(table, self._place(end))
+
+    def _planned_rows(self, end: Offset | None) -> int:
+        return self._place(end).rows
+
+    def _there(self, start: Offset | None, end: Offset | None) -> int:
         place = self._place(end)
         with self._snapshot() as table:
             other = self._other(table, place)
             if other is not None:
                 raise SourceChangedError(f"source {self._name!r}: {other}")
-            return max(0, place.rows - table.count(place.spans(self._place(start).number)))
+            return table.count(place.spans(self._place(start).number))
 
-    def _lost(self, gone: int, end: Offset | None) -> str:
-        return (
-            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}. "
-            "on_missing='skip' goes on without them, and the batch says what it lacks."
-        )
+    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
+        column = quoted_column(self._source.column or "")
+        spans = self._place(end).spans(self._place(start).number)
+        return [
+            " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in part)
+            for part in divided(spans, self._source.partitions)
+        ]
 
     def _place(self, offset: Offset | None) -> Place:
         try:
@@ -251,20 +178,9 @@ class OpenJdbcSource(OpenSource):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Snapshot]:
-        try:
-            with snapshot(
-                self._connect(self._source.conn_id), table=self._source.table, column=self._source.column
-            ) as table:
-                yield table
-        except SourceChangedError:
-            raise
-        except SourceError as error:
-            raise SourceError(f"source {self._name!r}: {error}") from error
-
-
-def _left_out(told: Mapping[str, Any] | None) -> int:
-    """How many rows a read went without that was planned so."""
-    return int((told or {}).get("left_out", 0))
+        connection, column = self._connect(self._source.conn_id), self._source.column or ""
+        with self._named(), snapshot(connection, table=self._source.table, column=column) as table:
+            yield table
 
 
 def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:

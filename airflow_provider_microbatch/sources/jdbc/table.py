@@ -11,7 +11,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
 
 _CONNECT_SECONDS = 10
-_WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 _NUMERIC = (1700, 1231)  # oids of numeric and of its array
 _SPARK_DIGITS = 38
 
@@ -30,8 +30,8 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Snapshot]:
-    """The table as it is at one moment.
+def connected(connection: Connection) -> Iterator[Any]:
+    """A session of PostgreSQL.
 
     :raises SourceError: if it cannot be asked.
     """
@@ -56,9 +56,19 @@ def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Sna
         ) as opened:
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
-            yield Snapshot(opened, table=table, column=column)
+            yield opened
     except psycopg.Error as error:
         raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Snapshot]:
+    """The table as it is at one moment.
+
+    :raises SourceError: if it cannot be asked.
+    """
+    with connected(connection) as opened:
+        yield Snapshot(opened, table=table, column=column)
 
 
 class Snapshot:
@@ -75,26 +85,12 @@ class Snapshot:
     def check(self) -> None:
         """:raises SourceError: if the column is not of whole numbers."""
         cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
-        if cursor.description[0].type_code not in _WHOLE:
+        if cursor.description[0].type_code not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
 
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
-        """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
-        digits than Spark's decimals have.
-
-        :param texts: columns that are read as texts.
-        """
-        result = self._opened.execute(f"SELECT * FROM {self._table} LIMIT 0").pgresult
-        found = []
-        for at in range(result.nfields):
-            name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
-            if kind not in _NUMERIC or name in texts:
-                continue
-            # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
-            precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-            if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
-                found.append(name)
-        return found
+        """See :func:`inexact`."""
+        return inexact(self._opened, self._table, texts=texts)
 
     def identity(self) -> Table:
         """Which table it is. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` leave it the same."""
@@ -172,13 +168,14 @@ class Snapshot:
         )
         return {(int(one), int(other)) for one, other in rows}
 
-    def count(self, spans: Sequence[tuple[int, int]]) -> int:
-        """How many rows there are in them."""
+    def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
+        """How many rows there are in them, or ``most`` if there are more."""
         (found,) = self._row(
-            f"SELECT count(*) FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) AS span(one, other) "
-            f"ON {self._column} BETWEEN one AND other",
+            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) "
+            f"AS span(one, other) ON {self._column} BETWEEN one AND other LIMIT %s) AS found",
             [one for one, _ in spans],
             [other for _, other in spans],
+            most,
         )
         return int(found)
 
@@ -189,3 +186,24 @@ class Snapshot:
 def quoted_column(name: str) -> str:
     """A column's name as SQL has it; a point is part of it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def inexact(opened: Any, table: str, *, texts: Sequence[str]) -> list[str]:
+    """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
+    digits than Spark's decimals have.
+
+    :param opened: a session.
+    :param table: as SQL has it.
+    :param texts: columns that are read as texts.
+    """
+    result = opened.execute(f"SELECT * FROM {table} LIMIT 0").pgresult
+    found = []
+    for at in range(result.nfields):
+        name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
+        if kind not in _NUMERIC or name in texts:
+            continue
+        # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
+        precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+        if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
+            found.append(name)
+    return found
