@@ -1,13 +1,38 @@
-"""Mutations of a table of PostgreSQL as a source, by timestamps; and of the lag that sources tell."""
+"""Mutations of a table of PostgreSQL as a source, by transactions; and of the lag that sources tell."""
 
 from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
+JDBC = "tests/sources/test_jdbc.py"
 BY_TIME = "tests/sources/test_jdbc_by_time.py"
 LAG = "tests/execution/test_lag.py"
 
 MUTATIONS = [
+    Mutation(
+        name="marks that are joined are waited for as long as the first of them",
+        why="of many gaps a row whose transaction is slow is lost",
+        file="sources/jdbc/sparse.py",
+        old="seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax)",
+        new="seen_ms=pair[0].seen_ms, xmax=pair[0].xmax)",
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="beyond the gaps that are listed nobody is waited for",
+        why="of a column with many gaps, what is committed late is lost",
+        file="sources/jdbc/open.py",
+        old="        while marks and marks[0].xmax <= xmin and ",
+        new="        while marks and ",
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="a range of a column with many gaps has what was committed after its plan",
+        why="a replay has rows of a later batch too: they are doubled",
+        file="sources/jdbc/offset.py",
+        old='return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]',
+        new="return found",
+        tests=(JDBC,),
+    ),
     Mutation(
         name="a source that does not tell its lag fails the batch",
         why="a batch that is in the table is not committed for want of a figure",
@@ -19,17 +44,17 @@ MUTATIONS = [
     Mutation(
         name="a snapshot's own list tells which rows of a table could be seen",
         why="rows of subtransactions that were running are taken for read, and are lost",
-        file="sources/jdbc/timed_table.py",
-        old="        asked = sorted({*ran, *range(first_unknown, below)})\n",
-        new="        asked = sorted(range(first_unknown, below))\n",
+        file="sources/jdbc/transactions.py",
+        old="    asked = sorted({*before, *range(first_unknown, below)})\n",
+        new="    asked = sorted(range(first_unknown, below))\n",
         tests=(BY_TIME,),
     ),
     Mutation(
         name="what ended while a batch was planned is taken for running",
         why="its rows are in the batch and in the next one",
-        file="sources/jdbc/timed_table.py",
-        old="            if one in seen:\n                continue\n",
-        new="            if False:\n                continue\n",
+        file="sources/jdbc/transactions.py",
+        old="    return [one for one in asked if one not in seen]\n",
+        new="    return asked\n",
         tests=(BY_TIME,),
     ),
     Mutation(
@@ -60,8 +85,8 @@ MUTATIONS = [
         name="a range of time has what was committed after its plan",
         why="a replay has rows of a later batch too: they are doubled",
         file="sources/jdbc/ranges_by_time.py",
-        old='        seen = f" AND {self.seen(end)}" if replayed else ""\n',
-        new='        seen = ""\n',
+        old='        visible = f" AND {self.seen(end)}" if replayed else ""\n',
+        new='        visible = ""\n',
         tests=(BY_TIME,),
     ),
     Mutation(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-
-XID = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
-_FULL = f"({XID} - (({XID} - xmin::text::bigint) & 4294967295))"
-"""A row's transaction with its epoch, which the row lacks: the newest one of its number that was given out."""
+from airflow_provider_microbatch.sources.jdbc.transactions import seen
 
 
 class Ranges:
@@ -16,7 +13,6 @@ class Ranges:
 
     def __init__(self, *, time: str, key: str | None) -> None:
         self.time, self.key = time, key
-        self.transaction = _FULL
 
     @property
     def order(self) -> list[str]:
@@ -43,10 +39,7 @@ class Ranges:
         """Rows that could be seen when it was planned, wherever they are."""
         if place.below is None:
             return "true"
-        # A constant that is searched by halving: there may be thousands, and each row is looked up.
-        spans = ",".join(f"[{one.first},{one.last}]" for one in place.running)
-        running = f" AND NOT '{{{spans}}}'::int8multirange @> {_FULL}" if spans else ""
-        return f"{_FULL} < {place.below}{running}"
+        return seen(place.below, [(one.first, one.last) for one in place.running])
 
     def late(self, start: Moment, since: str | None) -> str:
         """Rows before it that could not be seen then, from a timestamp on."""
@@ -66,6 +59,6 @@ class Ranges:
         :param replayed: leave out what was not seen when it was planned; that of a plan is made by what is seen now.
         """
         bound = "" if end.since is None else f" AND {self.time} >= '{end.since}'"
-        seen = f" AND {self.seen(end)}" if replayed else ""
+        visible = f" AND {self.seen(end)}" if replayed else ""
         read = f" AND NOT ({self.up_to(start)} AND {self.seen(start)})" if start.time is not None else ""
-        return f"isfinite({self.time}) AND {self.up_to(end)}{bound}{seen}{read}"
+        return f"isfinite({self.time}) AND {self.up_to(end)}{bound}{visible}{read}"

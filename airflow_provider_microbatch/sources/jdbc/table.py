@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, running_now, unseen
 
 _CONNECT_SECONDS = 10
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
@@ -62,23 +63,26 @@ def connected(connection: Connection) -> Iterator[Any]:
 
 
 @contextmanager
-def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Snapshot]:
+def snapshot(connection: Connection, *, table: str, column: str, plans: bool = False) -> Iterator[Snapshot]:
     """The table as it is at one moment.
 
+    :param plans: also find which transactions run.
     :raises SourceError: if it cannot be asked.
     """
     with connected(connection) as opened:
-        yield Snapshot(opened, table=table, column=column)
+        ran = running_now(opened) if plans else (0, [])
+        yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
 class Snapshot:
     """:param opened: a connection in a transaction of one snapshot.
     :param table: as the user wrote it.
     :param column: likewise.
+    :param ran: which transactions ran before, as :func:`running_now` tells.
     """
 
-    def __init__(self, opened: Any, *, table: str, column: str) -> None:
-        self._opened = opened
+    def __init__(self, opened: Any, *, table: str, column: str, ran: tuple[int, list[int]] = (0, [])) -> None:
+        self._opened, self._ran = opened, ran
         self._table, self._column = quoted(table), quoted_column(column)
         self._bare_column = column
 
@@ -178,6 +182,39 @@ class Snapshot:
             most,
         )
         return int(found)
+
+    def any(self, condition: str) -> bool:
+        """Whether there is a row that it holds for."""
+        (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
+        return bool(found)
+
+    def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
+        """How many rows one of them holds for, and a digest of their numbers."""
+        found = self._opened.execute(
+            f"SELECT count(*), coalesce(sum(hashint8extended({self._column}::bigint, 0)), 0)::text FROM {self._table} "
+            f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
+        ).fetchone()
+        return int(found[0]), str(found[1])
+
+    def file(self) -> int:
+        """The sum of its file numbers, and those of its partitions."""
+        (found,) = self._row(
+            "SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid = %s::regclass OR "
+            "p.oid IN (SELECT relid FROM pg_partition_tree(%s::regclass))",
+            self._table,
+            self._table,
+        )
+        return int(found)
+
+    def below(self) -> int:
+        """The first transaction id that was not given out."""
+        (found,) = self._row(f"SELECT {NEXT}")
+        return int(found)
+
+    def unseen(self, first: int, last: int, below: int) -> list[int]:
+        """Transactions that may still commit numbers in between, both included."""
+        rows = f"FROM {self._table} WHERE {self._column} BETWEEN {first} AND {last}"
+        return unseen(self._opened, self._ran, below, rows=rows)
 
     def _row(self, statement: str, *values: Any) -> Any:
         return self._opened.execute(statement, values).fetchone()

@@ -9,17 +9,12 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
-from airflow_provider_microbatch.sources.jdbc.ranges_by_time import XID, Ranges
+from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, running_now, unseen
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
 _TABLES = ("r", "p")  # plain ones, and those with partitions; a view's rows have no transaction
-
-_RUNNING = (
-    "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
-    "pg_snapshot_xmax(s)::text::bigint - 1) AS x WHERE pg_xact_status(x::text::xid8) = 'in progress') "
-    "FROM (SELECT pg_current_snapshot() AS s OFFSET 0) AS now"
-)
 
 
 @contextmanager
@@ -34,11 +29,7 @@ def timed(
     with connected(connection) as opened:
         ran: tuple[int, list[int]] = (0, [])
         if plans:
-            # Before the snapshot, so that none is missed which runs when it is taken: those that end in between are
-            # told apart by their rows. A snapshot itself does not name subtransactions, whose ids rows have too.
-            opened.autocommit = True
-            ran = opened.execute(_RUNNING).fetchone()
-            opened.autocommit = False
+            ran = running_now(opened)
         opened.execute("SET LOCAL timezone = 'UTC'")
         opened.execute("SET LOCAL datestyle = 'ISO, YMD'")
         yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
@@ -108,7 +99,7 @@ class TimedTable:
 
     def below(self) -> int:
         """The first transaction id that was not given out."""
-        (found,) = self._row(f"SELECT {XID}")
+        (found,) = self._row(f"SELECT {NEXT}")
         return int(found)
 
     def any(self, *conditions: str) -> bool:
@@ -127,7 +118,7 @@ class TimedTable:
         """How many rows it holds for, and a digest of them, in whatever order they lie."""
         texts = " || ' ' || ".join(f"{column}::text" for column in self.ranges.order)
         found = self._row(
-            f"SELECT count(*), coalesce(sum(hashtextextended({texts} || ' ' || ({self.ranges.transaction})::text, 0)), "
+            f"SELECT count(*), coalesce(sum(hashtextextended({texts} || ' ' || ({TRANSACTION})::text, 0)), "
             f"0)::text FROM {self._table} WHERE {condition}"
         )
         return int(found[0]), str(found[1])
@@ -179,24 +170,10 @@ class TimedTable:
         :param start: whose own are waited for on.
         :param since: from when on rows of the others are looked for.
         """
-        first_unknown, ran = self._ran
-        below = end.below or 0
-        asked = sorted({*ran, *range(first_unknown, below)})
-        if not asked:
-            return []
-        transaction = self.ranges.transaction
         bound = "" if end.since is None else f" AND {self.ranges.time} >= '{end.since}'"
-        seen = {
-            int(one)
-            for (one,) in self._opened.execute(
-                f"SELECT DISTINCT {transaction} FROM {self._table} WHERE isfinite({self.ranges.time}) AND "
-                f"{self.ranges.up_to(end)}{bound} AND {transaction} IN ({', '.join(str(one) for one in asked)})"
-            )
-        }
+        rows = f"FROM {self._table} WHERE isfinite({self.ranges.time}) AND {self.ranges.up_to(end)}{bound}"
         found: list[Running] = []
-        for one in asked:
-            if one in seen:
-                continue
+        for one in unseen(self._opened, self._ran, end.below or 0, rows=rows):
             before = next((old for old in start.running if old.first <= one <= old.last), None)
             begin = since if before is None else before.since
             if found and found[-1].last == one - 1 and found[-1].since == begin:
