@@ -6,7 +6,7 @@ import argparse
 import json
 
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint
-from airflow_provider_microbatch.cli.table import batch_table
+from airflow_provider_microbatch.cli.table import batch_table, show_lag
 from airflow_provider_microbatch.execution.summary import summaries
 
 NAME = "log"
@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if batches:
         print(batch_table(batches))
+        newest = next((batch for batch in reversed(batches) if batch.lag), None)
+        if newest is not None:
+            print(f"lag after batch {newest.key}: {show_lag(newest.lag)}")
         for one in (one for found in given_up.values() for one in found):
             print(" ".join(str(one).split()))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint
-from airflow_provider_microbatch.cli.table import show_run, show_splits, show_time
+from airflow_provider_microbatch.cli.table import show_lag, show_run, show_splits, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.summary import NO_SIGN, STAGED, BatchSummary, summarize
@@ -93,6 +93,8 @@ def _as_text(
                 "committed": show_time(summary.committed_ms),
                 "seconds": "-" if summary.seconds is None else f"{summary.seconds:.3f}",
                 "read": show_splits(summary.read),
+                **({"lag": show_lag(summary.lag)} if summary.lag else {}),
+                **({"lag by split": show_lag(summary.lag_by_split)} if summary.lag_by_split else {}),
                 "files out": "-" if summary.files_out is None else f"{summary.files_out:,}",
                 "bytes out": "-" if summary.bytes_out is None else f"{summary.bytes_out:,}",
                 "rows out": "-" if summary.rows_out is None else f"{summary.rows_out:,}",

@@ -87,6 +87,13 @@ def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items())) or "-"
 
 
+def show_lag(lag: Mapping[str, Mapping[str, int]]) -> str:
+    """How much lay behind a batch, by source: ``orders 12 rows; payments 3 files, 40 bytes``; ``-`` for what is not
+    known."""
+    told = (f"{name} " + ", ".join(f"{count:,} {word}" for word, count in words.items()) for name, words in lag.items())
+    return "; ".join(told) or "-"
+
+
 def show_range(ends: Mapping[str, Offset | None]) -> str:
     """A range as ``3 → 7``."""
     return f"{show_offset(ends['start'])} → {show_offset(ends['end'])}"

@@ -334,7 +334,7 @@ class Execution:
             )
         if not planned.committed:  # a backup may have put the checkpoint back to before it was resolved
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
-        progress = progress_of(manifest, self.planner.sources.describe(planned.ranges))
+        progress = progress_of(manifest, *self.planner.sources.figures(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=next_watermark(manifest, planned),

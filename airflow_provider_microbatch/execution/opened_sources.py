@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import check_offset
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
@@ -47,6 +48,22 @@ class Ranges:
     def are_empty(self) -> bool:
         """Whether no source has anything in its range, may have, or begins with it."""
         return not self.late and not self.begun and all(end == self.starts[name] for name, end in self.ends.items())
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How much lies after a batch. Of sources that cannot tell there is none.
+
+    :param by_source: in the words of each, such as ``{"rows": 12}``.
+    :param by_split: in the unit of each, by where it lies, such as by partition; those with most of it.
+    """
+
+    by_source: Mapping[str, Mapping[str, int]]
+    by_split: Mapping[str, Mapping[str, int]]
+
+
+MOST_SPLITS = 100
+"""So many splits of a source tell their lag with a batch: its commit entry is read by every sensor."""
 
 
 def read_as(source: Source) -> dict[str, str | None]:
@@ -295,6 +312,26 @@ class OpenedSources:
     def describe(self, ranges: Ranges) -> dict[str, Mapping[str, int]]:
         """What each source tells of a batch's range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
         return {name: source.in_words(*ranges.of(name)) for name, source in self._each()}
+
+    def figures(self, ranges: Ranges) -> tuple[dict[str, Mapping[str, int]], Lag]:
+        """What each tells of a batch's range, and of what lies after it."""
+        return self.describe(ranges), self.lag(ranges.ends)
+
+    def lag(self, ends: Offsets) -> Lag:
+        """How much lies after a batch of the live lane; other lanes have no position that data lies behind. Whatever a
+        source raises, or cannot tell, is left out: a batch that is in the sink does not fail for want of a figure."""
+        words, splits = dict[str, Mapping[str, int]](), dict[str, Mapping[str, int]]()
+        for name in self._sources if self._lane == LIVE else ():
+            try:
+                source, end = self.open(name), ends.get(name)
+                words[name] = source.lag_in_words(end)
+                by_split = sorted(source.lag_by_split(end).items(), key=lambda one: (-one[1], one[0]))
+                splits[name] = dict(by_split[:MOST_SPLITS])
+            except Exception as error:
+                log.info("source %s does not tell its lag: %s", name, error)
+        return Lag(
+            {name: told for name, told in words.items() if told}, {name: told for name, told in splits.items() if told}
+        )
 
     def not_replayable(self, ranges: Ranges) -> str | None:
         """The first source that cannot read its range again, with its reason; None if all can."""

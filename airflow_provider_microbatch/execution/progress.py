@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.execution.opened_sources import Lag
 from airflow_provider_microbatch.sinks import Manifest
 
 
-def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]], lag: Lag | None = None) -> dict[str, Any]:
     """``progress`` of the commit entry.
 
     :param manifest: what is in the sink.
     :param sources: what each source says of its range.
+    :param lag: how much lay after it then; None if that is not asked, as of a replay or of a data interval.
     """
     result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity", "warnings")}
     return {
         **result,
         **({"forgotten": list(manifest.forgotten)} if manifest.forgotten else {}),
         "sources": dict(sources),
+        **({"lag": dict(lag.by_source)} if lag is not None and lag.by_source else {}),
+        **({"lagBySplit": dict(lag.by_split)} if lag is not None and lag.by_split else {}),
         "numOutputFiles": len(manifest.files),
         "numOutputBytes": sum(manifest.files.values()),
     }

@@ -34,6 +34,9 @@ class BatchSummary:
     :param refused: what refused them, with ``what``, ``sink``, ``action`` and ``rows``.
     :param forgotten: marks of the entries of ``microbatch forget`` whose rows it has left out.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
+    :param lag: by source, how much lay behind the batch when it was committed, in the words of the source, such as
+        ``{"rows": 12}``; without sources that do not tell, and empty for a data interval.
+    :param lag_by_split: by source, the same by where it lay, such as by partition: the 100 with most of it.
     :param files_out: data files published.
     :param bytes_out: bytes published.
     :param seconds: from the start of the published attempt to its commit.
@@ -58,6 +61,8 @@ class BatchSummary:
     refused: Sequence[Refused]
     forgotten: Sequence[str]
     read: Mapping[str, Mapping[str, int]]
+    lag: Mapping[str, Mapping[str, int]]
+    lag_by_split: Mapping[str, Mapping[str, int]]
     files_out: int | None
     bytes_out: int | None
     seconds: float | None
@@ -167,6 +172,8 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         refused=refused_in(progress),
         forgotten=_texts(progress.get("forgotten")),
         read=progress.get("sources", {}),
+        lag=progress.get("lag", {}),
+        lag_by_split=progress.get("lagBySplit", {}),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
         seconds=seconds,

@@ -421,6 +421,14 @@ class OpenSource(ABC):
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
         """The same for people and for commit entries, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
         figures: Any = self.describe(start, end)
+        return self._worded(figures)
+
+    def lag_in_words(self, position: Offset | None) -> dict[str, int]:
+        """How much lies after ``position``, for people and for commit entries, in the words of the source: ``{"rows":
+        12}``. Asked once a batch, before it is committed: empty where it is not known, or takes long to know."""
+        return self._worded(self.lag(position))
+
+    def _worded(self, figures: Any) -> dict[str, int]:
         if isinstance(figures, Mapping):  # of a source that was written before figures had names
             return {str(word): count for word, count in figures.items() if type(count) is int}
         told = {self.splits: figures.splits, "rows": figures.rows, "bytes": figures.bytes}

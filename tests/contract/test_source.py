@@ -130,14 +130,18 @@ class PythonStream(Counter):
 
 
 class Rows:
-    """A table of PostgreSQL, at most two rows a batch."""
+    """A table of PostgreSQL, at most two rows a batch.
+
+    :param timestamp: the column that it is read by; None for its numbers.
+    """
 
     keeps_a_log = False
     counts = True
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
+    def __init__(self, root: Path, stack: ExitStack, *, timestamp: str | None = None) -> None:
         self._orders = stack.enter_context(orders_table())
-        self.source: Source = JdbcSource("orders", self._orders.conn_id, max_rows=2)
+        self._orders.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
+        self.source: Source = JdbcSource("orders", self._orders.conn_id, max_rows=2, timestamp=timestamp)
 
     def arrive(self) -> None:
         self._orders.execute("INSERT INTO orders (note) VALUES ('x')")
@@ -175,6 +179,7 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "polling": Api,
     "python": partial(PythonStream, reader="LimitedNumbers"),
     "jdbc": Rows,
+    "jdbc, by time": partial(Rows, timestamp="updated_at"),
     "kafka": Kafka,
     "delta-source": DeltaTables,
     "iceberg-source": IcebergTables,

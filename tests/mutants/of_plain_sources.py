@@ -158,15 +158,15 @@ MUTATIONS = [
     Mutation(
         name="rows of a table that are gone are not missed",
         why="a replay puts fewer rows in the place of what was published",
-        file="sources/jdbc/open.py",
-        old="            return max(0, place.rows - table",
-        new="            return min(0, place.rows - table",
+        file="sources/jdbc/opened.py",
+        old="        return max(0, self._planned_rows(end) - ",
+        new="        return min(0, self._planned_rows(end) - ",
         tests=(JDBC,),
     ),
     Mutation(
         name="what goes while a table is read is not missed",
         why="a batch is published without rows that were deleted in the middle",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/opened.py",
         old="        if gone > _left_out(told):\n",
         new="        if False:\n",
         tests=(JDBC,),
@@ -198,7 +198,7 @@ MUTATIONS = [
     Mutation(
         name="numbers that Spark would change are read",
         why="a numeric is cut to 18 digits behind the point, or null, and nothing says so",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/opened.py",
         old="        names = table.inexact(texts=self._source.texts)\n",
         new="        names = []\n",
         tests=(JDBC,),

@@ -58,3 +58,21 @@ def test_exactly_the_planned_rows_are_read_by_partitions(spark: Any, tmp_path: P
         orders.execute("ALTER TABLE orders DROP amount, DROP at")
         empty = read(spark, source.read(second, second).arguments).frame
         assert (empty.columns, empty.count()) == (["id", "note"], 0)
+
+
+def test_rows_by_time_are_read_as_they_were_planned(spark: Any, tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_table() as orders:
+        orders.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id, timestamp="updated_at", partitions=2).open(context)
+        with orders.connect() as slow:
+            slow.execute("INSERT INTO orders (note) VALUES ('late')")
+            orders.execute("INSERT INTO orders (note) SELECT 'n' || n FROM generate_series(2, 9) AS n")
+            first = source.latest_offset(None)
+        orders.execute("INSERT INTO orders (note) VALUES ('new')")
+        second = source.latest_offset(first)
+        for start, end, ids in ((None, first, list(range(2, 10))), (first, second, [1, 10])):
+            frame = read(spark, source.read(start, end).arguments).frame
+            assert sorted(row.id for row in frame.collect()) == ids
+            assert frame.rdd.getNumPartitions() == 2

@@ -329,6 +329,11 @@ class OpenChannels(OpenSource):
 
         return self._named(look)
 
+    def lag_in_words(self, position: Offset | None) -> dict[str, int]:
+        """Milliseconds, those of the channel that is farthest behind."""
+        behind = self.lag_by_split(position).values()
+        return {"milliseconds": max(behind)} if behind else {}
+
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Rows, which are counted when they are read, and channels that had some."""
         counts = rows_between(self._start(start) or {}, self._start(end) or {})

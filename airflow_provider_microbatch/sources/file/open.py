@@ -305,6 +305,10 @@ class OpenFileSource(OpenSource):
             sizes += [found.size for found in self._candidates.eligible()]
         return Figures(splits=len(sizes), bytes=total(sizes))
 
+    def lag_in_words(self, position: Offset | None) -> dict[str, int]:
+        """Not told with each batch: it takes a listing of all files."""
+        return {}
+
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Its files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]

@@ -1,4 +1,4 @@
-"""Rows of a PostgreSQL table that only grows, by an incrementing column: planned by psycopg, read by Spark's JDBC."""
+"""Rows of a PostgreSQL table, by an incrementing column or by timestamps: planned by psycopg, read by Spark's JDBC."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ FAIL, SKIP = "fail", "skip"
 
 @dataclass(frozen=True)
 class JdbcSource(Source):
-    """The rows of a table, in the order of a column that a sequence fills.
+    """The rows of a table, in the order of a column that a sequence fills, or of a column of timestamps.
 
+    By ``timestamp``, an offset names the latest one that was read and the transactions that could be seen then. What
+    others commit later at or before it is read by the next batch, and once, if its timestamp is less than
+    ``late_seconds`` behind, or its transaction had written something, anywhere, when a batch was planned meanwhile. A
+    row that is updated, with a new timestamp, comes again.
+
+    By ``column`` alone:
     A transaction that takes a number may commit after one that took a later number. So an offset names, beside the
     highest number, those below it that nobody could see: once one is there it is read, by the next batch, and once.
     A number is waited for until no transaction is left that ran when it was first missed, and ``late_seconds`` have
@@ -24,10 +30,16 @@ class JdbcSource(Source):
 
     :param table: ``table`` or ``schema.table``.
     :param conn_id: a connection of type ``postgres``: host, port, database (``schema``), login, password.
-    :param column: whole numbers, unique, from a sequence; an index must begin with it.
-    :param first: the first number; what is below is not read.
+    :param column: whole numbers, unique, from a sequence; an index must begin with it. With ``timestamp`` it orders
+        rows that have the same one, so that a batch may end among them; None if there is no such column.
+    :param timestamp: a column of ``timestamptz`` or ``timestamp``, set whenever a row is inserted or updated; an index
+        must begin with it. None to read by ``column``.
+    :param time_zone: in which a ``timestamp`` without one is written, as PostgreSQL knows it. Rows of the future are
+        read when their time has come.
+    :param first: the first number; what is below is not read. Not with ``timestamp``.
     :param late_seconds: so long a number that was missed is waited for at least. It covers who takes a number before
-        their transaction writes anything.
+        their transaction writes anything. With ``timestamp`` the window behind the latest one: longer than the longest
+        time between the timestamp that a transaction writes and its first write.
     :param max_rows: so many new rows are in a batch at most; None for no limit.
     :param partitions: so many queries read a batch beside each other.
     :param on_missing: a planned row that is gone when it is read, or read again: ``fail``, or ``skip`` it, which the
@@ -41,7 +53,9 @@ class JdbcSource(Source):
     table: str
     conn_id: str
     _: KW_ONLY
-    column: str = "id"
+    column: str | None = "id"
+    timestamp: str | None = None
+    time_zone: str = "UTC"
     first: int = 1
     late_seconds: float = 3600
     max_rows: int | None = None
@@ -52,8 +66,12 @@ class JdbcSource(Source):
 
     def __post_init__(self) -> None:
         where = f"JdbcSource({self.table!r:.200})"
-        for name in ("table", "conn_id", "column"):
+        if self.timestamp is not None and self.first != 1:
+            raise DefinitionError(f"{where}: first is a number of a column that is read by, and not for timestamps.")
+        for name in ("table", "conn_id", "column", "timestamp", "time_zone"):
             value = getattr(self, name)
+            if value is None and (name == "timestamp" or (name == "column" and self.timestamp is not None)):
+                continue
             if not isinstance(value, str) or not value or "\0" in value:
                 raise DefinitionError(f"{where}: {name} must be a name, not {value!r:.200}.")
         if not 1 <= len(self.table.split(".")) <= 2 or not all(self.table.split(".")):
@@ -75,13 +93,18 @@ class JdbcSource(Source):
 
     def open(self, context: SourceContext) -> OpenSource:
         """The source in the surroundings of one checkpoint."""
+        if self.timestamp is not None:
+            from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
+
+            return OpenTimedTable(self, context)
         from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
 
         return OpenJdbcSource(self, context)
 
     def reads_as(self) -> Mapping[str, str | None]:
         texts = ", ".join(self.texts) or None
-        return {"table": self.table, "column": self.column, "texts": texts}
+        by_time = {} if self.timestamp is None else {"timestamp": self.timestamp, "time_zone": self.time_zone}
+        return {"table": self.table, "column": self.column, **by_time, "texts": texts}
 
     def location(self) -> str:
         """The table, and the connection."""

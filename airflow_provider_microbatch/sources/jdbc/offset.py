@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class Place:
     :param gaps: what is missed below it, in order.
     :param late: first and last of numbers that were gaps of the batch before and are rows of this one, in order.
     :param rows: how many rows the batch has.
+    :param sparse: in place of gaps, where there are too many: what was read by the transactions that wrote it. ``late``
+        then has what was a gap that the offset before had listed.
     :param table: whose numbers they are; None where nothing has been read of it, or by an older version.
     :param by_hand: a person wrote it, for the table that is there: ``{"n": 23}``, with ``gaps`` or without.
     """
@@ -58,6 +61,7 @@ class Place:
     gaps: tuple[Gap, ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     rows: int = 0
+    sparse: Sparse | None = None
     table: Table | None = None
     by_hand: bool = False
 
@@ -67,6 +71,8 @@ class Place:
         written: dict[str, Any] = {"n": self.number, "gaps": gaps}
         if not self.by_hand:
             written |= {"late": [list(span) for span in self.late], "rows": self.rows}
+        if self.sparse is not None:
+            written["sparse"] = self.sparse.values()
         if self.table is not None:
             written["of"] = [self.table.name, self.table.oid, self.table.sequence]
         return json.dumps(written)
@@ -79,9 +85,10 @@ class Place:
             by_hand = isinstance(values, dict) and values.keys() in ({"n"}, {"n", "gaps"})
             if by_hand:
                 values = {"gaps": [], "late": [], "rows": 0, **values}
-            if not isinstance(values, dict) or values.keys() - {"of"} != {"n", "gaps", "late", "rows"}:
+            if not isinstance(values, dict) or values.keys() - {"of", "sparse"} != {"n", "gaps", "late", "rows"}:
                 raise TypeError("it has other fields than n, gaps, late, rows and of; by hand, n and gaps")
             table = _table(values["of"]) if "of" in values else None
+            sparse = Sparse.of(values["sparse"]) if "sparse" in values else None
             gaps = tuple(Gap(first=a, last=b, seen_ms=c, xmax=d) for a, b, c, d in values["gaps"])
             late = tuple((a, b) for a, b in values["late"])
             numbers: list[Any] = [values["n"], values["rows"], *(n for span in values["late"] for n in span)]
@@ -90,7 +97,31 @@ class Place:
                 raise TypeError("it has something else than whole numbers")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
-        return cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
+        place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
+        return replace(place, sparse=sparse)
+
+    def conditions(self, start: Self, column: str, parts: int, *, replayed: bool = True) -> list[str]:
+        """SQL that finds the rows of a range that ends here, in about so many parts beside what is late.
+
+        :param column: as SQL has it.
+        :param replayed: leave out what was not seen when it was planned; that of a plan is made by what is seen now.
+        """
+        ahead, late = [(start.number + 1, self.number)] if start.number < self.number else [], list(self.late)
+        found = [_between(column, part) for part in divided(ahead, parts)] + ([_between(column, late)] if late else [])
+        if self.sparse is None:
+            return [_between(column, part) for part in divided(self.spans(start.number), parts)]
+        if start.sparse is not None:
+            found.append(start.unseen(column, self.sparse.since))
+        return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]
+
+    def unseen(self, column: str, since: int | None) -> str:
+        """SQL that finds rows up to here that could not be seen when it was planned.
+
+        :param since: from this number on.
+        """
+        if self.sparse is None or since is None:
+            return "false"
+        return f"{column} BETWEEN {since} AND {self.number} AND NOT ({self.sparse.seen})"
 
     def spans(self, start: int) -> list[tuple[int, int]]:
         """First and last of the numbers that a batch has which ends here and begins after ``start``; numbers within
@@ -102,6 +133,10 @@ class Place:
                     found.append((first, gap.first - 1))
                 first = gap.last + 1
         return [*found, *([(first, self.number)] if first <= self.number else [])]
+
+
+def _between(column: str, spans: Sequence[tuple[int, int]]) -> str:
+    return " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in spans)
 
 
 def _table(values: Any) -> Table:

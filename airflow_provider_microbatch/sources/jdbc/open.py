@@ -1,45 +1,28 @@
-"""A table of PostgreSQL beside its checkpoint."""
+"""A table of PostgreSQL that is read by an incrementing column, beside its checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from shlex import quote
-from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import (
-    UNLIMITED,
-    Figures,
-    OpenSource,
-    ReadLimit,
-    SourceContext,
-    digest_of_range,
-)
-from airflow_provider_microbatch.sources.jdbc import FAIL
-from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, divided
-from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted, quoted_column, snapshot, tls
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
+from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
+from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
 
-if TYPE_CHECKING:
-    from airflow_provider_microbatch.sources.jdbc import JdbcSource
-
-_READER = "airflow_provider_microbatch.runtime.jdbc:read"
 MOST_GAPS = 5000
-"""More would make entries of the offset log large, and tell that the column is not dense."""
+"""More would make entries of the offset log large: from then on the transactions tell what was read."""
 
 _HIGHEST = 2**63 - 2
 
 
-class OpenJdbcSource(OpenSource):
+class OpenJdbcSource(OpenTable):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
-
-    def __init__(self, source: JdbcSource, context: SourceContext) -> None:
-        self._source = source
-        self._name = context.name
-        self._connect = context.connect
 
     def check(self) -> None:
         with self._snapshot() as table:
@@ -53,80 +36,30 @@ class OpenJdbcSource(OpenSource):
         place = self._place(position)
         with self._snapshot() as table:
             self._check_goes_on(table, place)
-            return table.any_after(place.number) or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
+            if table.any_after(place.number) or table.filled([(gap.first, gap.last) for gap in place.gaps]):
+                return True
+            return place.sparse is not None and table.any(self._late(place))
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
         most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
-        with self._snapshot() as table:
+        with self._snapshot(plans=True) as table:
+            self._check_exact(table)
             self._check_goes_on(table, begin)
-            end = self._planned(table, begin, most)
-        if end is None:
-            return start
-        if len(end.gaps) > MOST_GAPS:
-            raise SourceError(
-                f"source {self._name!r}: {len(end.gaps)} gaps are waited for in {self._source.column!r} of "
-                f"{self._source.table}, more than {MOST_GAPS}. Its numbers must be those of a sequence, without steps; "
-                f"if many transactions are rolled back, set late_seconds below {self._source.late_seconds}."
-            )
-        return end.text()
+            end = self._planned(table, begin, most) if begin.sparse is None else self._by_marks(table, begin, most)
+            if end is not None and len(end.gaps) > MOST_GAPS:
+                end = self._unlisted(table, begin, end)
+        return start if end is None else end.text()
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """The table, which one of its name it is, and the numbers."""
         place = None if end is None else self._place(end)
+        if place is not None and place.sparse is not None and end != start:
+            made = None if place.table is None else place.table.oid
+            return digest_of_range(self._source.location(), self._source.column, place.rows, place.sparse.digest, made)
         spans = [] if place is None else place.spans(self._place(start).number)
         of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
         return digest_of_range(self._source.location(), self._source.column, spans, *of)
-
-    def read(self, start: Offset | None, end: Offset | None) -> Read:
-        begin = self._place(start)
-        spans = [] if end is None or end == start else self._place(end).spans(begin.number)
-        gone = self._gone(start, end)
-        if gone and self._source.on_missing == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(gone, end)}")
-        found = self._connect(self._source.conn_id)
-        column = quoted_column(self._source.column)
-        return Read(
-            reader=_READER,
-            arguments={
-                "name": self._name,
-                "url": f"jdbc:postgresql://{found.host}:{found.port or 5432}/{found.schema or ''}",
-                "user": found.login,
-                "options": tls(found),
-                "password_setting": f"spark.microbatch.password.{self._source.conn_id}",
-                "table": quoted(self._source.table),
-                "texts": list(self._source.texts),
-                "predicates": [
-                    " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in part)
-                    for part in divided(spans, self._source.partitions)
-                ],
-                "told": {"left_out": gone},
-            },
-            requires=Requirements(packages=() if self._source.driver is None else (self._source.driver,)),
-        )
-
-    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Rows only go, so those that are there now were there while Spark read the range."""
-        gone = self._gone(start, end)
-        if gone > _left_out(told):
-            raise SourceChangedError(
-                f"source {self._name!r}: {self._lost(gone, end)} Some went while they were read: run the batch again."
-            )
-
-    def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        if end is not None and end != start:
-            with self._snapshot() as table:
-                other = self._other(table, self._place(end))
-            if other is not None:
-                return other
-        gone = self._gone(start, end) if self._source.on_missing == FAIL else 0
-        return self._lost(gone, end) if gone else None
-
-    def left_out(
-        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
-    ) -> str | None:
-        gone = self._gone(start, end) if self._source.on_missing != FAIL else 0
-        return self._lost(gone, end) if gone > _left_out(told) else None
 
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)
@@ -145,18 +78,16 @@ class OpenJdbcSource(OpenSource):
         return None if one.number == two.number and offset != other else one.number > two.number
 
     def lag(self, position: Offset | None) -> Figures:
+        """Rows, of which so many are counted at most."""
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
         with self._snapshot() as table:
             self._check_goes_on(table, place)
-            return Figures(rows=table.count([*spans, (place.number + 1, _HIGHEST)]))
-
-    def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        return Figures(rows=0 if end is None or end == start else self._place(end).rows)
+            late = 0 if place.sparse is None else table.rows([self._late(place)])[0]
+            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED))
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Where the next range ends; None if there is nothing."""
-        self._check_exact(table)
         now_ms, xmin, xmax = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
@@ -179,11 +110,75 @@ class OpenJdbcSource(OpenSource):
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
         return replace(end, rows=table.count(end.spans(begin.number)))
 
+    def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
+        """The end of the same range, whose gaps are too many to be listed."""
+        now_ms, _, xmax = table.moment()
+        mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=xmax)
+        return self._by_transactions(table, begin, replace(end, gaps=()), since=mark.first, marks=[mark])
+
+    def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
+        """Where the next range ends, where the transactions tell what was read; None if there is nothing."""
+        now_ms, xmin, xmax = table.moment()
+        marks = [] if begin.sparse is None else list(begin.sparse.marks)
+        number = table.last(begin.number, most)
+        if number == begin.number and not table.any(self._late(begin)):
+            return None
+        since = marks[0].first if marks else begin.number + 1
+        wait_ms = 1000 * self._source.late_seconds
+        # Of those in front: a mark tells where its numbers begin, and the next one where they end.
+        while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
+            del marks[0]
+        if number > begin.number:
+            marks.append(Mark(first=begin.number + 1, seen_ms=now_ms, xmax=xmax))
+        return self._by_transactions(table, begin, Place(number=number), since=since, marks=marks)
+
+    def _by_transactions(
+        self, table: Snapshot, begin: Place, end: Place, *, since: int, marks: Sequence[Mark]
+    ) -> Place:
+        below = table.below()
+        running = spans_of(table.unseen(marks[0].first, end.number, below) if marks else [])
+        if len(running) > MOST_GAPS:
+            raise SourceError(
+                f"more than {MOST_GAPS:,} transactions and subtransactions run beside each other, and their rows "
+                "cannot be waited for one by one. Nothing is lost: wait for them to end."
+            )
+        sparse = Sparse(since=since, below=below, running=running, marks=joined(marks), file=table.file(), digest="")
+        end = replace(end, table=table.identity(), sparse=sparse)
+        rows, digest = table.rows(end.conditions(begin, self._column, 1, replayed=False))
+        return replace(end, rows=rows, sparse=replace(sparse, digest=digest))
+
+    def _late(self, place: Place) -> str:
+        """Rows that are waited for, where the transactions tell what was read."""
+        return place.unseen(self._column, None if place.sparse is None else place.sparse.waited_from)
+
+    @property
+    def _column(self) -> str:
+        return quoted_column(self._source.column or "")
+
+    def _check_same_rows(self, table: Snapshot, place: Place) -> None:
+        """Where the transactions tell what was read, they must be those of then."""
+        sparse = place.sparse
+        if sparse is None:
+            return
+        if table.below() < sparse.below:
+            raise SourceError(
+                f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
+                "to an earlier time, or is another one. `microbatch set-offset` says where to go on."
+            )
+        seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
+        is_new = sparse.waited_from is not None and table.file() != sparse.file
+        if is_new and table.any(self._late(place)) and not table.any(seen):
+            raise SourceError(
+                f"{self._source.table} was written anew (ALTER TABLE that changes a type): what was read of its last "
+                "rows cannot be told from what was not. `microbatch set-offset` says where to go on."
+            )
+
     def _check_goes_on(self, table: Snapshot, place: Place) -> None:
         """A table that was made again, or emptied with its sequence, has other rows under the same numbers."""
         other = self._other(table, place)
         if other is not None:
             raise SourceError(other)
+        self._check_same_rows(table, place)
         highest = table.highest(self._source.first)
         if highest is None or highest >= place.number:
             return
@@ -196,15 +191,6 @@ class OpenJdbcSource(OpenSource):
                 "`microbatch add-source`."
             )
 
-    def _check_exact(self, table: Snapshot) -> None:
-        names = table.inexact(texts=self._source.texts)
-        if names:
-            raise SourceError(
-                f"{self._source.table} has columns of numeric that Spark cannot carry exactly, and would cut or make "
-                f"null: {', '.join(names)}. Have them read as texts, texts={names!r}; or give them a precision of at "
-                "most 38 digits and a scale."
-            )
-
     def _other(self, table: Snapshot, place: Place) -> str | None:
         """Why the numbers of a place are not those of the table that is there; None if they are, for all one knows."""
         now, then = table.identity(), place.table
@@ -212,8 +198,10 @@ class OpenJdbcSource(OpenSource):
             return None
         # Transactions of another database have other ids: nobody of then can still commit into it.
         gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
-        here = replace(place, gaps=gaps, late=(), rows=0, table=None, by_hand=True).text()
-        begin = replace(place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, by_hand=True).text()
+        here = replace(place, gaps=gaps, late=(), rows=0, table=None, sparse=None, by_hand=True).text()
+        begin = replace(
+            place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, sparse=None, by_hand=True
+        ).text()
         what = (
             f"the position is one of table {then.name}, and {now.name} is read now"
             if then.name != now.name
@@ -226,22 +214,26 @@ class OpenJdbcSource(OpenSource):
             f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
         )
 
-    def _gone(self, start: Offset | None, end: Offset | None) -> int:
-        """How many rows of the range were there when it was planned, and are not now."""
-        if end is None or end == start:
-            return 0
+    def _made_again(self, end: Offset | None) -> str | None:
+        with self._snapshot() as table:
+            return self._other(table, self._place(end))
+
+    def _planned_rows(self, end: Offset | None) -> int:
+        return self._place(end).rows
+
+    def _there(self, start: Offset | None, end: Offset | None) -> int:
         place = self._place(end)
         with self._snapshot() as table:
             other = self._other(table, place)
             if other is not None:
                 raise SourceChangedError(f"source {self._name!r}: {other}")
-            return max(0, place.rows - table.count(place.spans(self._place(start).number)))
+            begin = self._place(start)
+            if place.sparse is not None:
+                return table.rows(place.conditions(begin, self._column, 1))[0]
+            return table.count(place.spans(begin.number))
 
-    def _lost(self, gone: int, end: Offset | None) -> str:
-        return (
-            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}. "
-            "on_missing='skip' goes on without them, and the batch says what it lacks."
-        )
+    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
+        return self._place(end).conditions(self._place(start), self._column, self._source.partitions)
 
     def _place(self, offset: Offset | None) -> Place:
         try:
@@ -250,21 +242,10 @@ class OpenJdbcSource(OpenSource):
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     @contextmanager
-    def _snapshot(self) -> Iterator[Snapshot]:
-        try:
-            with snapshot(
-                self._connect(self._source.conn_id), table=self._source.table, column=self._source.column
-            ) as table:
-                yield table
-        except SourceChangedError:
-            raise
-        except SourceError as error:
-            raise SourceError(f"source {self._name!r}: {error}") from error
-
-
-def _left_out(told: Mapping[str, Any] | None) -> int:
-    """How many rows a read went without that was planned so."""
-    return int((told or {}).get("left_out", 0))
+    def _snapshot(self, *, plans: bool = False) -> Iterator[Snapshot]:
+        connection, column = self._connect(self._source.conn_id), self._source.column or ""
+        with self._named(), snapshot(connection, table=self._source.table, column=column, plans=plans) as table:
+            yield table
 
 
 def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, running_now, unseen
 
 _CONNECT_SECONDS = 10
-_WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 _NUMERIC = (1700, 1231)  # oids of numeric and of its array
 _SPARK_DIGITS = 38
 
@@ -30,8 +31,8 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Snapshot]:
-    """The table as it is at one moment.
+def connected(connection: Connection) -> Iterator[Any]:
+    """A session of PostgreSQL.
 
     :raises SourceError: if it cannot be asked.
     """
@@ -56,45 +57,44 @@ def snapshot(connection: Connection, *, table: str, column: str) -> Iterator[Sna
         ) as opened:
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
-            yield Snapshot(opened, table=table, column=column)
+            yield opened
     except psycopg.Error as error:
         raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def snapshot(connection: Connection, *, table: str, column: str, plans: bool = False) -> Iterator[Snapshot]:
+    """The table as it is at one moment.
+
+    :param plans: also find which transactions run.
+    :raises SourceError: if it cannot be asked.
+    """
+    with connected(connection) as opened:
+        ran = running_now(opened) if plans else (0, [])
+        yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
 class Snapshot:
     """:param opened: a connection in a transaction of one snapshot.
     :param table: as the user wrote it.
     :param column: likewise.
+    :param ran: which transactions ran before, as :func:`running_now` tells.
     """
 
-    def __init__(self, opened: Any, *, table: str, column: str) -> None:
-        self._opened = opened
+    def __init__(self, opened: Any, *, table: str, column: str, ran: tuple[int, list[int]] = (0, [])) -> None:
+        self._opened, self._ran = opened, ran
         self._table, self._column = quoted(table), quoted_column(column)
         self._bare_column = column
 
     def check(self) -> None:
         """:raises SourceError: if the column is not of whole numbers."""
         cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
-        if cursor.description[0].type_code not in _WHOLE:
+        if cursor.description[0].type_code not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
 
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
-        """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
-        digits than Spark's decimals have.
-
-        :param texts: columns that are read as texts.
-        """
-        result = self._opened.execute(f"SELECT * FROM {self._table} LIMIT 0").pgresult
-        found = []
-        for at in range(result.nfields):
-            name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
-            if kind not in _NUMERIC or name in texts:
-                continue
-            # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
-            precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-            if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
-                found.append(name)
-        return found
+        """See :func:`inexact`."""
+        return inexact(self._opened, self._table, texts=texts)
 
     def identity(self) -> Table:
         """Which table it is. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` leave it the same."""
@@ -172,15 +172,49 @@ class Snapshot:
         )
         return {(int(one), int(other)) for one, other in rows}
 
-    def count(self, spans: Sequence[tuple[int, int]]) -> int:
-        """How many rows there are in them."""
+    def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
+        """How many rows there are in them, or ``most`` if there are more."""
         (found,) = self._row(
-            f"SELECT count(*) FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) AS span(one, other) "
-            f"ON {self._column} BETWEEN one AND other",
+            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) "
+            f"AS span(one, other) ON {self._column} BETWEEN one AND other LIMIT %s) AS found",
             [one for one, _ in spans],
             [other for _, other in spans],
+            most,
         )
         return int(found)
+
+    def any(self, condition: str) -> bool:
+        """Whether there is a row that it holds for."""
+        (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
+        return bool(found)
+
+    def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
+        """How many rows one of them holds for, and a digest of their numbers."""
+        found = self._opened.execute(
+            f"SELECT count(*), coalesce(sum(hashint8extended({self._column}::bigint, 0)), 0)::text FROM {self._table} "
+            f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
+        ).fetchone()
+        return int(found[0]), str(found[1])
+
+    def file(self) -> int:
+        """The sum of its file numbers, and those of its partitions."""
+        (found,) = self._row(
+            "SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid = %s::regclass OR "
+            "p.oid IN (SELECT relid FROM pg_partition_tree(%s::regclass))",
+            self._table,
+            self._table,
+        )
+        return int(found)
+
+    def below(self) -> int:
+        """The first transaction id that was not given out."""
+        (found,) = self._row(f"SELECT {NEXT}")
+        return int(found)
+
+    def unseen(self, first: int, last: int, below: int) -> list[int]:
+        """Transactions that may still commit numbers in between, both included."""
+        rows = f"FROM {self._table} WHERE {self._column} BETWEEN {first} AND {last}"
+        return unseen(self._opened, self._ran, below, rows=rows)
 
     def _row(self, statement: str, *values: Any) -> Any:
         return self._opened.execute(statement, values).fetchone()
@@ -189,3 +223,24 @@ class Snapshot:
 def quoted_column(name: str) -> str:
     """A column's name as SQL has it; a point is part of it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def inexact(opened: Any, table: str, *, texts: Sequence[str]) -> list[str]:
+    """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
+    digits than Spark's decimals have.
+
+    :param opened: a session.
+    :param table: as SQL has it.
+    :param texts: columns that are read as texts.
+    """
+    result = opened.execute(f"SELECT * FROM {table} LIMIT 0").pgresult
+    found = []
+    for at in range(result.nfields):
+        name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
+        if kind not in _NUMERIC or name in texts:
+            continue
+        # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
+        precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+        if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
+            found.append(name)
+    return found

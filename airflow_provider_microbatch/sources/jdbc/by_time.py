@@ -1,0 +1,231 @@
+"""A table of PostgreSQL that is read by a column of timestamps, beside its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
+from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
+
+MOST_RUNNING = 5000
+"""More would make entries of the offset log large."""
+
+
+class OpenTimedTable(OpenTable):
+    """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.moment.Moment` as JSON."""
+
+    def check(self) -> None:
+        with self._timed() as table:
+            table.check()
+            self._check_exact(table)
+
+    def initial_offset(self) -> Offset | None:
+        return Moment().text()
+
+    def has_new(self, position: Offset | None) -> bool:
+        place = self._place(position)
+        with self._timed() as table:
+            self._check_goes_on(table, place)
+            ranges = table.ranges
+            return table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        begin = self._place(start)
+        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
+        with self._timed(plans=True) as table:
+            table.check()
+            self._check_exact(table)
+            self._check_goes_on(table, begin)
+            end = self._planned(table, begin, most)
+        return start if end is None else end.text()
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The table, and the rows by timestamp, key and transaction."""
+        if end is None or end == start:
+            return digest_of_range(self._source.location(), self._source.timestamp, [])
+        place = self._place(end)
+        if place.made is None:
+            return None
+        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
+        return digest_of_range(self._source.location(), *parts)
+
+    def check_offset(self, offset: Offset) -> None:
+        place = self._place(offset)
+        if place.time is None:
+            return
+        with self._timed() as table:
+            if table.any(f"{table.now} < '{place.time}'"):
+                raise SourceError(f"{offset} lies in the future of the database's clock.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        one, two = self._place(offset), self._place(other)
+        if one.time is None or two.time is None:
+            return one.time is not None and two.time is None
+        with self._timed() as table:
+            order = table.compared(one.time, two.time)
+        if order or one.key != two.key:
+            after = (one.key is None, one.key or 0) > (two.key is None, two.key or 0)  # None: all of that time
+            return order > 0 if order else after
+        if one.below == two.below:
+            return False if offset == other else None
+        return None if one.below is None or two.below is None else one.below > two.below
+
+    def lag(self, position: Offset | None) -> Figures:
+        """Rows, of which so many are counted at most."""
+        place = self._place(position)
+        with self._timed() as table:
+            self._check_goes_on(table, place)
+            ranges = table.ranges
+            late = ranges.late(place, self._since(table, place))
+            return Figures(rows=table.count(f"({ranges.ahead(place, table.now)}) OR ({late})", most=MOST_COUNTED))
+
+    def not_read(self) -> str | None:
+        with self._timed() as table:
+            without = table.count(f"{table.ranges.time} IS NULL OR NOT isfinite({table.ranges.time})")
+        if not without:
+            return None
+        return (
+            f"{without:,} rows of {self._source.table} have no {self._source.timestamp!r}, or an infinite one, and are "
+            "not read as long as they have not. Give them one."
+        )
+
+    def _planned(self, table: TimedTable, begin: Moment, most: int | None) -> Moment | None:
+        """Where the next range ends; None if there is nothing."""
+        ranges, since = table.ranges, self._since(table, begin)
+        late = table.count(ranges.late(begin, since))
+        room = None if most is None else most - late
+        found = None if room is not None and room < 1 else table.last(ranges.ahead(begin, table.now), room)
+        if found is None and not late:
+            return None
+        time, key = (begin.time, begin.key) if found is None else found
+        end = Moment(time=time, key=key, below=table.below(), since=since, made=table.made())
+        new = table.earlier(begin.time or time or "", self._source.late_seconds)
+        running = tuple(table.running(end, begin, new))
+        if len(running) > MOST_RUNNING:
+            raise SourceError(
+                f"{len(running):,} transactions and subtransactions run beside each other, more than {MOST_RUNNING:,} "
+                "spans of ids, and their rows cannot be waited for one by one. Nothing is lost: wait for them to end."
+            )
+        rows, digest = table.rows(ranges.between(begin, end, replayed=False))
+        return replace(end, running=running, rows=rows, digest=digest)
+
+    def _since(self, table: TimedTable, start: Moment) -> str | None:
+        """From when on rows behind a position are looked for that were committed after it was planned. Never before
+        that of the batch before, whatever late_seconds was then: what lies there was read, and is not known apart."""
+        if start.time is None or start.below is None:
+            return start.time
+        wanted = [table.earlier(start.time, self._source.late_seconds), *(one.since for one in start.running)]
+        since = table.earliest(wanted)
+        if start.since is not None and table.compared(since, start.since) < 0:
+            return start.since
+        return since
+
+    def _check_goes_on(self, table: TimedTable, place: Moment) -> None:
+        """Only the transactions of a table that is the same tell what was read of it."""
+        if place.made is None or place.below is None:
+            return
+        now = table.made()
+        other = self._other(place, now)
+        if other is not None:
+            raise SourceError(other)
+        if table.below() < place.below:
+            raise SourceError(
+                f"the database is at transaction {table.below()}, and was read up to {place.below}: it was restored to "
+                f"an earlier time, or is another one. {self._ways(place)}"
+            )
+        if now.file == place.made.file:
+            return
+        ranges, since = table.ranges, self._since(table, place)
+        bound = "true" if since is None else f"{ranges.time} >= '{since}'"
+        seen = f"isfinite({ranges.time}) AND {ranges.up_to(place)} AND {ranges.seen(place)} AND {bound}"
+        # VACUUM FULL and CLUSTER leave each row its transaction; ALTER TABLE gives all of them its own.
+        if table.any(ranges.late(place, since)) and not table.any(seen):
+            raise SourceError(
+                f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE): what was read of "
+                f"its last rows cannot be told from what was not. {self._ways(place)}"
+            )
+
+    def _other(self, place: Moment, now: Made) -> str | None:
+        """Why a place is not one of the table that is there; None if it is, for all one knows."""
+        then = place.made
+        if then is None or (then.name, then.oid) == (now.name, now.oid):
+            return None
+        what = (
+            f"the position is one of table {then.name}, and {now.name} is read now"
+            if then.name != now.name
+            else f"{now.name} was made again"
+        )
+        return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
+
+    def _ways(self, place: Moment) -> str:
+        begin, here = Moment().text(), replace(place, below=None).text()
+        return (
+            f"Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source {self._name} "
+            f"--allow-skip --offset '{begin}'`; where what lies before {place.time} was read: `--offset '{here}'`, "
+            "which passes over what was committed late."
+        )
+
+    def _made_again(self, end: Offset | None) -> str | None:
+        place = self._place(end)
+        with self._timed() as table:
+            return self._other(place, table.made())
+
+    def _planned_rows(self, end: Offset | None) -> int:
+        return self._place(end).rows
+
+    def _there(self, start: Offset | None, end: Offset | None) -> int:
+        begin, place = self._place(start), self._place(end)
+        with self._timed() as table:
+            other = self._other(place, table.made())
+            if other is not None:
+                raise SourceChangedError(f"source {self._name!r}: {other}")
+            return table.count(table.ranges.between(begin, place))
+
+    def _lost(self, gone: int, end: Offset | None) -> str:
+        return (
+            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}, or were "
+            f"changed since: a changed row comes again, by a later batch, if its {self._source.timestamp!r} was set. "
+            "on_missing='skip' goes on without them, and the batch says what it lacks."
+        )
+
+    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
+        begin, place = self._place(start), self._place(end)
+        with self._timed() as table:
+            whole, time = table.ranges.between(begin, place), table.ranges.time
+            bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
+        spans = zip([None, *bounds], [*bounds, None], strict=True)
+        return [
+            " AND ".join(
+                [whole, *([f"{time} > '{first}'"] if first else []), *([f"{time} <= '{last}'"] if last else [])]
+            )
+            for first, last in spans
+        ]
+
+    def _place(self, offset: Offset | None) -> Moment:
+        try:
+            return Moment() if offset is None else Moment.of(offset)
+        except ValueError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+    @contextmanager
+    def _timed(self, *, plans: bool = False) -> Iterator[TimedTable]:
+        source = self._source
+        connection = self._connect(source.conn_id)
+        with (
+            self._named(),
+            timed(
+                connection,
+                table=source.table,
+                time=source.timestamp or "",
+                key=source.column,
+                zone=source.time_zone,
+                plans=plans,
+            ) as table,
+        ):
+            yield table

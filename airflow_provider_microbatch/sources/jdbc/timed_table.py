@@ -1,0 +1,186 @@
+"""What PostgreSQL is asked about the timestamps of a table, each time in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
+from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
+from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, running_now, unseen
+
+_TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
+_TABLES = ("r", "p")  # plain ones, and those with partitions; a view's rows have no transaction
+
+
+@contextmanager
+def timed(
+    connection: Connection, *, table: str, time: str, key: str | None, zone: str, plans: bool = False
+) -> Iterator[TimedTable]:
+    """The table as it is at one moment.
+
+    :param plans: also find which transactions run.
+    :raises SourceError: if it cannot be asked.
+    """
+    with connected(connection) as opened:
+        ran: tuple[int, list[int]] = (0, [])
+        if plans:
+            ran = running_now(opened)
+        opened.execute("SET LOCAL timezone = 'UTC'")
+        opened.execute("SET LOCAL datestyle = 'ISO, YMD'")
+        yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
+
+
+class TimedTable:
+    """:param opened: a connection in a transaction of one snapshot.
+    :param ran: the first transaction id that was not given out before it, and those below that ran.
+    """
+
+    def __init__(
+        self, opened: Any, *, table: str, time: str, key: str | None, zone: str, ran: tuple[int, list[int]]
+    ) -> None:
+        self._opened, self._ran, self._zone = opened, ran, zone
+        self._table = quoted(table)
+        self.ranges = Ranges(time=quoted_column(time), key=None if key is None else quoted_column(key))
+        columns = ", ".join(self.ranges.order)
+        kinds = opened.execute(f"SELECT {columns} FROM {self._table} LIMIT 0").description
+        self._type = _TYPES.get(kinds[0].type_code, "")
+        if not self._type:
+            raise SourceError(f"column {self.ranges.time} of {self._table} is not of timestamps")
+        if key is not None and kinds[1].type_code not in WHOLE:
+            raise SourceError(f"column {self.ranges.key} of {self._table} is not of whole numbers; column=None does")
+        self._bare_key = key
+
+    @property
+    def now(self) -> str:
+        """The clock, as SQL has it, as such a column would have it."""
+        if self._type == "timestamptz":
+            return "now()"
+        return "(now() AT TIME ZONE '" + self._zone.replace("'", "''") + "')"
+
+    def check(self) -> None:
+        """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
+        kind, may_be_null = self._row(
+            "SELECT c.relkind::text, EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid "
+            "AND a.attname = %s AND NOT a.attnotnull) FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
+            self._bare_key,
+            self._table,
+        )
+        if kind not in _TABLES:
+            raise SourceError(f"{self._table} is no table: only a table's rows tell who wrote them")
+        if may_be_null:
+            raise SourceError(
+                f"column {self.ranges.key} of {self._table} may be null: make it NOT NULL, or column=None"
+            )
+        self._row(f"SELECT {self.now}")
+
+    def inexact(self, *, texts: Sequence[str]) -> list[str]:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.table.inexact`."""
+        return inexact(self._opened, self._table, texts=texts)
+
+    def made(self) -> Made:
+        """Which table it is."""
+        found = self._row(
+            "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT sum(p.relfilenode::bigint) "
+            "FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
+            "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint "
+            "FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+            "WHERE c.oid = %s::regclass",
+            self._table,
+        )
+        if found is None:  # its name is looked up as it is now, and the rest as it was when the snapshot was taken
+            raise SourceError(f"{self._table} is being made again at this moment: look again")
+        name, oid, file = found
+        return Made(name=name, oid=int(oid), file=int(file))
+
+    def below(self) -> int:
+        """The first transaction id that was not given out."""
+        (found,) = self._row(f"SELECT {NEXT}")
+        return int(found)
+
+    def any(self, *conditions: str) -> bool:
+        """Whether there is a row that one of them holds for."""
+        asked = " OR ".join(f"EXISTS (SELECT FROM {self._table} WHERE {condition})" for condition in conditions)
+        (found,) = self._row(f"SELECT {asked}")
+        return bool(found)
+
+    def count(self, condition: str, *, most: int | None = None) -> int:
+        """How many rows it holds for, or ``most`` if there are more."""
+        limit = "" if most is None else f" LIMIT {most}"
+        (found,) = self._row(f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition}{limit}) AS found")
+        return int(found)
+
+    def rows(self, condition: str) -> tuple[int, str]:
+        """How many rows it holds for, and a digest of them, in whatever order they lie."""
+        texts = " || ' ' || ".join(f"{column}::text" for column in self.ranges.order)
+        found = self._row(
+            f"SELECT count(*), coalesce(sum(hashtextextended({texts} || ' ' || ({TRANSACTION})::text, 0)), "
+            f"0)::text FROM {self._table} WHERE {condition}"
+        )
+        return int(found[0]), str(found[1])
+
+    def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
+        """Time and key of the last row of those it holds for, or of the first so many."""
+        order, key = self.ranges.order, self.ranges.key or "NULL::bigint"
+        columns = f"SELECT {self.ranges.time}::text, {key} FROM {self._table} WHERE {condition} ORDER BY "
+        if most is not None:
+            found = self._row(f"{columns}{', '.join(order)} LIMIT 1 OFFSET {most - 1}")
+            if found is not None:
+                return found[0], found[1]
+        found = self._row(f"{columns}{', '.join(one + ' DESC' for one in order)} LIMIT 1")
+        return None if found is None else (found[0], found[1])
+
+    def earlier(self, time: str, seconds: float) -> str:
+        """So long before."""
+        (found,) = self._row(f"SELECT (%s::{self._type} - make_interval(secs => %s))::text", time, seconds)
+        return str(found)
+
+    def compared(self, one: str, other: str) -> int:
+        """-1, 0 or 1, as one time lies before the other, is the same, or lies after it."""
+        (found,) = self._row(
+            f"SELECT CASE WHEN a < b THEN -1 WHEN a > b THEN 1 ELSE 0 END FROM (SELECT %s::{self._type} AS a, "
+            f"%s::{self._type} AS b) AS times",
+            one,
+            other,
+        )
+        return int(found)
+
+    def earliest(self, times: Sequence[str]) -> str:
+        """The first of them; there is one at least."""
+        (found,) = self._row(f"SELECT min(one)::text FROM unnest(%s::text[]::{self._type}[]) AS one", list(times))
+        return str(found)
+
+    def bounds(self, condition: str, parts: int) -> list[str]:
+        """Times that divide the rows it holds for in about so many parts; without those that begin and end it."""
+        rows = self._opened.execute(
+            f"SELECT DISTINCT max(t) AS last, max(t)::text FROM (SELECT {self.ranges.time} AS t, ntile({parts}) OVER "
+            f"(ORDER BY {self.ranges.time}) AS part FROM {self._table} WHERE {condition}) AS parts GROUP BY part "
+            "ORDER BY last"
+        ).fetchall()
+        return [text for _, text in rows[:-1]]
+
+    def running(self, end: Moment, start: Moment, since: str) -> list[Running]:
+        """Transactions that may still commit rows before ``end``: those that ran, or began since, and are not seen.
+
+        :param end: with the first id that was not given out.
+        :param start: whose own are waited for on.
+        :param since: from when on rows of the others are looked for.
+        """
+        bound = "" if end.since is None else f" AND {self.ranges.time} >= '{end.since}'"
+        rows = f"FROM {self._table} WHERE isfinite({self.ranges.time}) AND {self.ranges.up_to(end)}{bound}"
+        found: list[Running] = []
+        for one in unseen(self._opened, self._ran, end.below or 0, rows=rows):
+            before = next((old for old in start.running if old.first <= one <= old.last), None)
+            begin = since if before is None else before.since
+            if found and found[-1].last == one - 1 and found[-1].since == begin:
+                found[-1] = Running(first=found[-1].first, last=one, since=begin)
+            else:
+                found.append(Running(first=one, last=one, since=begin))
+        return found
+
+    def _row(self, statement: str, *values: Any) -> Any:
+        return self._opened.execute(statement, values or None).fetchone()

@@ -1,0 +1,60 @@
+"""Which rows of PostgreSQL could be seen at a moment, by the transactions that wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
+"""The first id that was not given out."""
+
+TRANSACTION = f"({NEXT} - (({NEXT} - xmin::text::bigint) & 4294967295))"
+"""A row's transaction with its epoch, which the row lacks: the newest one of its number that was given out."""
+
+_RUNNING = (
+    "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
+    "pg_snapshot_xmax(s)::text::bigint - 1) AS x WHERE pg_xact_status(x::text::xid8) = 'in progress') "
+    "FROM (SELECT pg_current_snapshot() AS s OFFSET 0) AS now"
+)
+
+
+def running_now(opened: Any) -> tuple[int, list[int]]:
+    """The first id that was not given out, and those below it that run, of subtransactions too, which a snapshot does
+    not name although rows have them. Asked before a snapshot is taken, so that none is missed which runs then.
+
+    :param opened: a session that is in no transaction.
+    """
+    opened.autocommit = True
+    first_unknown, ran = opened.execute(_RUNNING).fetchone()
+    opened.autocommit = False
+    return int(first_unknown), list(ran)
+
+
+def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) -> list[int]:
+    """Those that may still commit rows: they ran, or have begun since, and nothing of them is seen.
+
+    :param opened: a session in its snapshot.
+    :param ran: of :func:`running_now`.
+    :param below: the first id that was not given out when the snapshot was taken.
+    :param rows: the statement's ``FROM`` and ``WHERE`` by which their rows are looked for.
+    """
+    first_unknown, before = ran
+    asked = sorted({*before, *range(first_unknown, below)})
+    if not asked:
+        return []
+    listed = ", ".join(str(one) for one in asked)
+    found = opened.execute(f"SELECT DISTINCT {TRANSACTION} {rows} AND {TRANSACTION} IN ({listed})")
+    seen = {int(one) for (one,) in found}
+    return [one for one in asked if one not in seen]
+
+
+def seen(below: int, running: Iterable[tuple[int, int]]) -> str:
+    """Rows that could be seen, in SQL.
+
+    :param below: the first id that was not given out then.
+    :param running: first and last of ids that ran.
+    """
+    # A constant that is searched by halving: there may be thousands, and each row is looked up.
+    spans = ",".join(f"[{first},{last}]" for first, last in running)
+    ran = f" AND NOT '{{{spans}}}'::int8multirange @> {TRANSACTION}" if spans else ""
+    return f"{TRANSACTION} < {below}{ran}"
