@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.exceptions import EngineError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.runtime.job import Transform
 from airflow_provider_microbatch.settings import Settings, hand_down
@@ -63,7 +63,9 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
             transform=called,
         )
     except MicroBatchError as error:
-        return {"outcome": "error", "type": type(error).__name__, "message": str(error)}
+        # Of a driver that was killed it is one of several kinds.
+        kind = EngineError if isinstance(error, EngineError) else type(error)
+        return {"outcome": "error", "type": kind.__name__, "message": str(error)}
     if summary is None:
         return {"outcome": "nothing"}
     return {"outcome": "committed", "batch": summary.key.id, "state": summary.state}
