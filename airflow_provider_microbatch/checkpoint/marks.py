@@ -87,6 +87,12 @@ class Marks:
                     found[name] = mark
         return dict(sorted(found.items(), key=lambda item: (item[1].marked_ms, item[0])))
 
+    def of(self, attempt: Attempt) -> Mark | None:
+        """The mark that tells how the attempt ended, if any does: what Airflow saw of its task comes before what it saw
+        of the run."""
+        found = (mark for mark in self.all().values() if mark.concerns(attempt))
+        return min(found, key=lambda mark: mark.task_id is None, default=None)
+
     def age_seconds(self, name: str) -> float:
         """How long ago the mark was written, by the store's clock; 0 if it is gone."""
         written = self._store.modified_ms(name)

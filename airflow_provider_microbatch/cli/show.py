@@ -13,7 +13,8 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, 
 from airflow_provider_microbatch.cli.opening import add_batch, asked_batch, open_checkpoint
 from airflow_provider_microbatch.cli.table import show_run, show_splits, show_time
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.summary import NO_SIGN, STAGED, BatchSummary, is_held, summarize
+from airflow_provider_microbatch.execution.liveness import Held, held_as
+from airflow_provider_microbatch.execution.summary import NO_SIGN, STAGED, BatchSummary, summarize
 
 NAME = "show"
 HELP = "show one batch: ranges, attempts with their handles and ends, commit and progress"
@@ -127,9 +128,9 @@ def _attempt_lines(checkpoint: Checkpoint, attempt: Attempt, end: AttemptEnd | N
     tries = f"try {attempt.run.try_number} of {show_run(attempt.run)}" if attempt.run else "not made by Airflow"
     fields: dict[str, Any] = {"started": show_time(attempt.started_ms), "run": tries}
     if end is None:
-        waits = checkpoint.leases.remaining_seconds(attempt.key, attempt.epoch) == 0
-        held = is_held(checkpoint, attempt.key, attempt.epoch)
-        fields["ended"] = NO_SIGN if not held else f"no end on record: {STAGED}" if waits else "no end on record"
+        held = held_as(checkpoint, attempt.key, attempt.epoch)
+        told = {None: NO_SIGN, Held.STAGED: f"no end on record: {STAGED}", Held.RUNNING: "no end on record"}
+        fields["ended"] = told[held]
     else:
         fields["ended"] = f"{show_time(end.ended_ms)} {end.state}"
         if end.error:

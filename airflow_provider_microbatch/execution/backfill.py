@@ -11,18 +11,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
-    CheckpointError,
     ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
@@ -35,6 +34,7 @@ from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of
 from airflow_provider_microbatch.execution.labels import names_of
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.own_batches import own_of_interval, runs_of
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import read_position
@@ -119,7 +119,9 @@ class IntervalWork:
         """The sensor's question, as :mod:`~airflow_provider_microbatch.execution.fire` has it for the live lane."""
         self._planner.check_identity()
         self._planner.check_names({})
-        if run is not None and self._own(run, newest_only=self._planner.own.was_searched(searched_ms)):
+        if run is not None and own_of_interval(
+            self._checkpoint, run, self.key, newest_only=self._planner.own.was_searched(searched_ms)
+        ):
             return FireDecision(fire=True, reason="this run has planned a batch")
         if self._lane.offset_log.get(self.key.id) is not None:
             held = known_to_be_held(self._checkpoint, self.key, run, engine_of)
@@ -144,7 +146,7 @@ class IntervalWork:
         """
         self._planner.begin()
         self._planner.check_names({})
-        own = self._own(run)
+        own = own_of_interval(self._checkpoint, run, self.key)
         if any(key.lane == LIVE for key in own):
             log.info("Run %s has planned %s before", run.run_id, names_of(own))
             return self._ready(own, run, code)
@@ -202,28 +204,6 @@ class IntervalWork:
             batches.append(done or summarize(self._checkpoint, planned.key))
         return RunSummary(batches)
 
-    def _own(self, run: RunIdentity, *, newest_only: bool = False) -> list[BatchKey]:
-        """Batches that this run, or an earlier run of its partition, planned or brought to its commit."""
-        return [
-            key
-            for key in (*self._live_keys(run, newest_only=newest_only), self.key)
-            if any(_is_of(by, run) for by in self._runs_of(key))
-        ]  # fmt: skip
-
-    def _live_keys(self, run: RunIdentity, *, newest_only: bool) -> Iterator[BatchKey]:
-        ids = self._checkpoint.offset_log.ids()
-        # A run that was never cleared can have planned a live batch only in a try just before, see OwnBatches.of;
-        # runs of a partition are others each time.
-        may_be_old = run.partition_date is not None or run.was_cleared
-        recent = ids if may_be_old and not newest_only else ids[-2:]
-        return (BatchKey(LIVE, number) for number in recent)
-
-    def _runs_of(self, key: BatchKey) -> Iterator[RunIdentity]:
-        lane = self._checkpoint.lane(key.lane)
-        for entry in (lane.offset_log.get(key.id), lane.commit_log.get(key.id)):
-            if entry is not None and entry.run is not None:
-                yield entry.run
-
     def _begin_record(self) -> None:
         """Before the first lane of this version is there, which has its run on record."""
         self._checkpoint.intervals.begin(newest_of(self._checkpoint.lanes()))
@@ -259,7 +239,9 @@ class IntervalWork:
         unfinished: list[BatchKey] = []
         for key in sorted({key for survey in surveys for key in survey.holders}):
             commit = self._checkpoint.lane(key.lane).commit_of(key.id)
-            (unfinished if commit is None or commit.set_aside else committed).append(key)
+            # What was set aside is the pipeline's like any other, once a replay has published it.
+            is_out = commit is None or (commit.set_aside and not self._checkpoint.replays.is_answered(key))
+            (unfinished if is_out else committed).append(key)
         elsewhere = _together((survey.elsewhere, survey.splits) for survey in surveys)
         return _Overlap(committed=committed, unfinished=unfinished, elsewhere=elsewhere)
 
@@ -364,7 +346,7 @@ class IntervalWork:
         return ready
 
     def _must_ask(self, key: BatchKey, run: RunIdentity) -> bool:
-        if any(run.is_of(by) for by in self._runs_of(key)):
+        if any(run.is_of(by) for by in runs_of(self._checkpoint.lane(key.lane), key.id)):
             return False
         asked = [request.run for request in self._checkpoint.replays.all(key)]
         return not any(
@@ -379,43 +361,6 @@ class IntervalWork:
         return OpenedSources(
             self._pipeline.sources, checkpoint=self._checkpoint, lane=key.lane, clock_ms=self._clock_ms
         )  # fmt: skip
-
-
-def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> Interval:
-    """The interval that the run's batch was planned for, if it has one. Of a run that is a moment to Airflow, as a cron
-    schedule's are, the interval reaches to the tick before, or after: once the schedule is changed that is another one,
-    and a retry or a clear would leave the batch, whose data no other lane reads, to nobody.
-
-    :param interval: as the schedule of today has it.
-    """
-    if _has_planned(run, checkpoint, batch_of(interval)):
-        return interval
-    for lane in checkpoint.lanes():
-        span = span_of(lane)
-        if span is None or not (span[0] == interval.start_ms or span[1] == interval.end_ms) or span[0] >= span[1]:
-            continue
-        planned = dataclasses.replace(interval, start_ms=span[0], end_ms=span[1])
-        if _has_planned(run, checkpoint, batch_of(planned)):
-            log.info("Run %s has planned %s, which is %s by the schedule of now", run.run_id, planned, interval)
-            return planned
-    return interval
-
-
-def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> bool:
-    try:
-        entry = checkpoint.lane(key.lane).offset_log.get(key.id)
-    except CheckpointError:
-        return False  # torn, or somebody else's: not known to be the run's
-    return entry is not None and entry.run is not None and _is_of(entry.run, run)
-
-
-def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
-    """Whether ``by`` is the run, or one of the same partition: Airflow makes a new run each time for these."""
-    if run.is_of(by):
-        return True
-    if run.partition_date is None or by.partition_date != run.partition_date:
-        return False
-    return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
 
 
 def _together(counted: Iterable[tuple[int, str]]) -> str:

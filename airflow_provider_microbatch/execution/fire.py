@@ -63,12 +63,12 @@ def should_fire(
     if position.planned is not None:
         by_another = known_to_be_held(checkpoint, BatchKey(lane.name, position.batch_id), run, engine_of)
         if by_another is None:
-            by, reason = position.planned.run, f"batch {position.batch_id} is planned and not committed"
-            return FireDecision(fire=True, reason=reason, own=run is not None and by is not None and run.is_of(by))
+            reason, own = f"batch {position.batch_id} is planned and not committed", planner.own
+            return FireDecision(fire=True, reason=reason, own=run is not None and own.has_planned(run, position))
     if run is not None:
-        own = planner.own.of(run, position, newest_only=planner.own.was_searched(searched_ms))
-        if own:
-            return FireDecision(fire=True, reason=f"this run planned batch {own[-1]}", own=True)
+        made = planner.own.of(run, position, newest_only=planner.own.was_searched(searched_ms))
+        if made:
+            return FireDecision(fire=True, reason=f"this run planned batch {made[-1]}", own=True)
     if position.planned is not None:
         return FireDecision(fire=False, reason=str(by_another))
     ahead = planner.sources.with_new(position.committed)

@@ -81,18 +81,29 @@ def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | No
     return None
 
 
+def is_of_another_plan(attempt: Attempt, batch: BatchIdentity) -> bool:
+    """Whether the batch was planned anew since the attempt was opened. Not known of attempts without an identity, which
+    older versions made."""
+    return attempt.identity is not None and attempt.identity != batch
+
+
 def check_plan(attempt: Attempt, batch: BatchIdentity) -> None:
     """:raises AttemptFencedError: if the batch was planned anew since the attempt was opened."""
-    if attempt.identity is not None and attempt.identity != batch:
+    if is_of_another_plan(attempt, batch):
         raise AttemptFencedError(
             f"batch {attempt.key} was planned anew since attempt {attempt.epoch} was opened, which has read what was "
             "planned before. Nothing was published; the next run makes the batch as it is planned now."
         )
 
 
+def is_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> bool:
+    """Whether the batch is planned as it was: False if a command has taken it out, also where it is planned anew."""
+    return planned_identity(checkpoint, batch.key) == batch
+
+
 def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
     """:raises AttemptFencedError: if the batch is planned no longer, or anew: a command has taken it out."""
-    if planned_identity(checkpoint, batch.key) != batch:
+    if not is_still_planned(checkpoint, batch):
         raise AttemptFencedError(
             f"batch {batch.key} was rewound while it was committed. Nothing is committed; what it has read is read "
             "again by the next run."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 import threading
@@ -11,6 +12,7 @@ from typing import Self
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine, EngineState
 
@@ -18,6 +20,15 @@ log = logging.getLogger(__name__)
 
 EngineOf = Callable[[str], Engine | None]
 """The engine of that name, to poll and cancel with; None if this process has none of that name."""
+
+
+class Held(enum.StrEnum):
+    """How an attempt is held."""
+
+    RUNNING = "running"
+    """Its process renews its lease."""
+    STAGED = "staged"
+    """Its stage is whole and waits for its audits, or for the commit step."""
 
 
 ORPHAN_SECONDS = 3600.0
@@ -28,6 +39,14 @@ could not be reached. Nobody else would publish what it makes, and one that hang
 def no_engine(_: str) -> Engine | None:
     """Where no engine can be asked: the lease alone tells who is alive."""
     return None
+
+
+def held_as(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Held | None:
+    """How an attempt without an end on record is held, by its lease alone: no engine is asked. None: by nobody that has
+    shown that it lives."""
+    if checkpoint.leases.remaining_seconds(key, epoch) > 0:
+        return Held.RUNNING
+    return Held.STAGED if checkpoint.leases.remaining_seconds(key, epoch, parked=True) > 0 else None
 
 
 def sign_of_life(

@@ -1,12 +1,22 @@
-"""Which batches of a lane are a run's: those that it has planned, or brought to their commit."""
+"""Which batches are a run's: those that it has planned, or brought to their commit; of a run with a data interval, also
+those of earlier runs of its partition."""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
 from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, RunIdentity
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.position import Position
+from airflow_provider_microbatch.sources.intervals import Interval
+
+log = logging.getLogger(__name__)
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
@@ -59,15 +69,81 @@ class OwnBatches:
     def assigned(self, run: RunIdentity, position: Position) -> int | None:
         """Id of the batch that ``run`` has to work on before anything new: the newest of its own, else the one that is
         planned and not committed; None if there is neither."""
-        planned_by = position.planned.run if position.planned else None
-        if planned_by is not None and run.is_of(planned_by):
+        if self.has_planned(run, position):
             return position.batch_id
         own = self.of(run, position)
         return own[-1] if own else position.batch_id if position.planned else None
 
+    def has_planned(self, run: RunIdentity, position: Position) -> bool:
+        """Whether the batch that is planned and not committed is the run's."""
+        planned_by = position.planned.run if position.planned else None
+        return planned_by is not None and run.is_of(planned_by)
+
     def _is_own(self, run: RunIdentity, batch_id: int) -> bool:
-        entries = (self._lane.offset_log.get(batch_id), self._lane.commit_log.get(batch_id))
-        return any(entry is not None and entry.run is not None and run.is_of(entry.run) for entry in entries)
+        return any(run.is_of(by) for by in runs_of(self._lane, batch_id))
+
+
+def runs_of(lane: Lane, batch_id: int) -> Iterator[RunIdentity]:
+    """The run that planned the batch, and the one that brought it to its commit, as far as they are on record."""
+    for entry in (lane.offset_log.get(batch_id), lane.commit_log.get(batch_id)):
+        if entry is not None and entry.run is not None:
+            yield entry.run
+
+
+def own_of_interval(
+    checkpoint: Checkpoint, run: RunIdentity, key: BatchKey, *, newest_only: bool = False
+) -> list[BatchKey]:
+    """Batches that a run with a data interval, or an earlier run of its partition, planned or brought to its commit.
+
+    :param key: of the interval's own lane; the others are those of the live lane.
+    """
+    ids = checkpoint.offset_log.ids()
+    # A run that was never cleared can have planned a live batch only in a try just before, see OwnBatches.of; runs of a
+    # partition are others each time.
+    may_be_old = run.partition_date is not None or run.was_cleared
+    recent = ids if may_be_old and not newest_only else ids[-2:]
+    return [
+        one
+        for one in (*(BatchKey(LIVE, number) for number in recent), key)
+        if any(_is_of(by, run) for by in runs_of(checkpoint.lane(one.lane), one.id))
+    ]
+
+
+def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> Interval:
+    """The interval that the run's batch was planned for, if it has one. Of a run that is a moment to Airflow, as a cron
+    schedule's are, the interval reaches to the tick before, or after: once the schedule is changed that is another one,
+    and a retry or a clear would leave the batch, whose data no other lane reads, to nobody.
+
+    :param interval: as the schedule of today has it.
+    """
+    if _has_planned(run, checkpoint, batch_of(interval)):
+        return interval
+    for lane in checkpoint.lanes():
+        span = span_of(lane)
+        if span is None or not (span[0] == interval.start_ms or span[1] == interval.end_ms) or span[0] >= span[1]:
+            continue
+        planned = dataclasses.replace(interval, start_ms=span[0], end_ms=span[1])
+        if _has_planned(run, checkpoint, batch_of(planned)):
+            log.info("Run %s has planned %s, which is %s by the schedule of now", run.run_id, planned, interval)
+            return planned
+    return interval
+
+
+def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> bool:
+    try:
+        entry = checkpoint.lane(key.lane).offset_log.get(key.id)
+    except CheckpointError:
+        return False  # torn, or somebody else's: not known to be the run's
+    return entry is not None and entry.run is not None and _is_of(entry.run, run)
+
+
+def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
+    """Whether ``by`` is the run, or one of the same partition: Airflow makes a new run each time for these."""
+    if run.is_of(by):
+        return True
+    if run.partition_date is None or by.partition_date != run.partition_date:
+        return False
+    return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
 
 
 def ms_of(moment: str | None) -> int:

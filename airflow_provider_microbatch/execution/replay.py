@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import complete_replace, planned_identity
+from airflow_provider_microbatch.execution.identity import complete_replace, is_still_planned
 from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
@@ -109,7 +109,7 @@ def ask_again(
     )
     # After the request: a rewind withdraws those that it finds. One that came later would wait for ever, and hold
     # retention: the batch's next life is what the user has cleared for.
-    if planned_identity(checkpoint, planned.key) != planned.identity:
+    if not is_still_planned(checkpoint, planned.identity):
         reason = "the batch was rewound while its replay was asked for"
         checkpoint.replays.withdraw(planned.key, request.epoch, reason=reason)
         raise AttemptFencedError(f"batch {planned.key}: {reason}. Nothing was done; a retry makes it as it is then.")

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import BrokenLogError
 from airflow_provider_microbatch.execution.labels import aside_label, done_label, letters_label, names_of, rows_label
+from airflow_provider_microbatch.execution.liveness import held_as
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.execution.refused import Refused, refused_in
 
@@ -116,11 +117,6 @@ NO_SIGN = "no end on record, and no sign of life: its lease has run out"
 """Of an attempt that nobody seems to be at."""
 
 
-def is_held(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> bool:
-    """Whether an attempt's lease runs, or that of its stage which waits for audits. Asks no engine."""
-    return checkpoint.leases.remaining_seconds(key, epoch, parked=True) > 0
-
-
 def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     """The summary of one batch, from the logs alone.
 
@@ -195,9 +191,8 @@ def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:
 
 def _unended(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> tuple[str, str | None]:
     """State and error of a batch whose newest attempt has no end on record."""
-    if checkpoint.leases.remaining_seconds(key, epoch) > 0:
-        return "running", None
-    return ("staged", None) if is_held(checkpoint, key, epoch) else ("planned", NO_SIGN)
+    held = held_as(checkpoint, key, epoch)
+    return ("planned", NO_SIGN) if held is None else (held.value, None)
 
 
 def summaries(

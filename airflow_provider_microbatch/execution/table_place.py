@@ -15,7 +15,12 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, planned_identity
+from airflow_provider_microbatch.execution.identity import (
+    expected_on_record,
+    found_in,
+    is_of_another_plan,
+    planned_identity,
+)
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
@@ -140,7 +145,7 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
 
     :param planned: the batch as it is planned now.
     """
-    if planned is not None and attempt.identity is not None and attempt.identity != planned:
+    if planned is not None and is_of_another_plan(attempt, planned):
         return False
     end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
     return end is None or end.state != "failed" or end.cause != JOB

@@ -101,7 +101,6 @@ def _end_on_record(pipeline: Pipeline, run: RunIdentity) -> str | None:
             end = checkpoint.attempts.ended(key, attempt.epoch)
             if end is not None:
                 return end.state
-            marks = [mark for mark in checkpoint.marks.all().values() if mark.concerns(attempt)]
-            # What Airflow saw of the task comes before what it saw of the run.
-            return next((mark.status for mark in sorted(marks, key=lambda one: one.task_id is None)), None)
+            mark = checkpoint.marks.of(attempt)
+            return None if mark is None else mark.status
     return None

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
-from airflow_provider_microbatch.execution.backfill import IntervalWork, as_planned
+from airflow_provider_microbatch.execution.backfill import IntervalWork
+from airflow_provider_microbatch.execution.own_batches import as_planned
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.task_context.run_context import (

@@ -16,8 +16,9 @@ from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.execution.backfill import IntervalWork, as_planned
+from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.fire import FireDecision
+from airflow_provider_microbatch.execution.own_batches import as_planned
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval

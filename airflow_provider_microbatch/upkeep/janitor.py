@@ -311,8 +311,7 @@ class Janitor:
         name = attempt.handle.get("engine")
         says = "does not say that it runs" if self._engine_of(str(name)) else "cannot be asked from here"
         error = f"found dead by the janitor: its lease has run out, and the engine {name} {says}"
-        marks = [mark for mark in self._checkpoint.marks.all().values() if mark.concerns(attempt)]
-        chosen = next(iter(sorted(marks, key=lambda mark: mark.task_id is None)), None)
+        chosen = self._checkpoint.marks.of(attempt)
         if chosen is not None:
             error = f"{error}; Airflow: {chosen.reason}"
         state = "failed" if chosen is None else chosen.status

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     BatchInProgressError,
+    BatchSetAsideError,
     CheckpointError,
     EngineError,
     NothingInIntervalError,
@@ -153,6 +154,21 @@ def test_on_request_the_batches_that_read_it_are_replayed_in_order(tmp_path: Pat
     world.backfill(hour(0), backfill_run(10, clear_number=1), again)
     assert len(again.jobs) == 4
     assert world.ids() == [0, 1, 2, 7]
+
+
+def test_what_was_set_aside_and_has_been_replayed_since_is_replayed_too(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, on_overlap="replay", on_failure="set_aside", set_aside_after=1)
+    world.land_at(0.1, 1)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    with pytest.raises(NothingInIntervalError, match="will, and is not committed or was set aside"):
+        world.backfill(hour(0), 10)
+    world.run(0, clear_number=1)
+    engine = InlineEngine()
+    (batch,) = world.backfill(hour(0), 11, engine)
+    assert str(batch.key) == "live/0"
+    assert len(engine.jobs) == 1
+    assert world.ids() == [1]
 
 
 def test_a_retry_goes_on_with_the_replays_that_are_left(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ MUTATIONS = [
         name="a request for a replay outlives the batch that it was made for",
         why="it waits for an answer that nobody gives, and retention with it",
         file="execution/replay.py",
-        old="    if planned_identity(checkpoint, planned.key) != planned.identity:\n",
+        old="    if not is_still_planned(checkpoint, planned.identity):\n",
         new="    if False:\n",
         tests=("tests/execution/test_late_processes.py",),
     ),

@@ -126,9 +126,17 @@ MUTATIONS = [
     Mutation(
         name="runs of one partition do not know each other",
         why="reprocessing a partition replays nothing",
-        file="execution/backfill.py",
+        file="execution/own_batches.py",
         old="    if run.partition_date is None or by.partition_date != run.partition_date:",
         new="    if True:",
+        tests=(BACKFILL,),
+    ),
+    Mutation(
+        name="what was set aside is passed over by an overlap, though a replay has published it",
+        why="its rows stay as they were made while the interval's others are made anew",
+        file="execution/backfill.py",
+        old="(commit.set_aside and not self._checkpoint.replays.is_answered(key))",
+        new="commit.set_aside",
         tests=(BACKFILL,),
     ),
     Mutation(

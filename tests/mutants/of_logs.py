@@ -281,9 +281,9 @@ MUTATIONS = [
     Mutation(
         name="a dead attempt is running",
         why="nobody looks after a batch that seems to be at work",
-        file="execution/summary.py",
-        old='    if checkpoint.leases.remaining_seconds(key, epoch) > 0:\n        return "running", None\n',
-        new='    return "running", None\n',
+        file="execution/liveness.py",
+        old="    if checkpoint.leases.remaining_seconds(key, epoch) > 0:\n        return Held.RUNNING\n",
+        new="    return Held.RUNNING\n",
         tests=(CLEARS,),
     ),
 ]

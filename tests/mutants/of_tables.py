@@ -217,7 +217,7 @@ MUTATIONS = [
         name="attempts of a batch's former life may still have published it",
         why="what was rewound out of a table that is gone is made in no other",
         file="execution/table_place.py",
-        old="    if planned is not None and attempt.identity is not None and attempt.identity != planned:\n",
+        old="    if planned is not None and is_of_another_plan(attempt, planned):\n",
         new="    if False:\n",
         tests=(FORMER,),
     ),

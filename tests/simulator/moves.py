@@ -18,24 +18,27 @@ class Move:
     """:param name: for people.
     :param weight: how often it comes, beside the others.
     :param always: in every world; else each world has about half of them.
+    :param kit: of moves that need each other: a world has all that are named so, or none. Drawn one by one, a chain of
+        four would be in one world of sixteen.
     :param happen: does it.
     """
 
     name: str
     weight: int
     always: bool
+    kit: str
     happen: Happening
 
 
 MOVES: dict[str, Move] = {}
 
 
-def move(name: str, *, weight: int, always: bool = False) -> Callable[[Happening], Happening]:
+def move(name: str, *, weight: int, always: bool = False, kit: str | None = None) -> Callable[[Happening], Happening]:
     """Register a move."""
 
     def register(happen: Happening) -> Happening:
         assert name not in MOVES, name
-        MOVES[name] = Move(name=name, weight=weight, always=always, happen=happen)
+        MOVES[name] = Move(name=name, weight=weight, always=always, kit=kit or name, happen=happen)
         return happen
 
     return register

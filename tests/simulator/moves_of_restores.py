@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.commands import COMMANDS, command, rewind
-from tests.simulator.moves import move
+from tests.simulator.moves import MOVES, move
 from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
+
+RESTORES = "restores"
+_HOUR_MS = 3_600_000
+_OPERATIONS = 6000
 
 
 def _first(world: World) -> Subject | None:
@@ -40,7 +44,28 @@ def stop_everybody(world: World) -> None:
     world.now_ms += 2 * round(LEASE_SECONDS * 1000)
 
 
-@move("checkpoint and table are saved", weight=4)
+@move("all go on for an hour", weight=24, kit=RESTORES)
+def an_hour(world: World) -> str | None:
+    """Nothing happens but that data lands and is looked for: else there is seldom anything to save, and seldom anything
+    newer than what was saved."""
+    processes, until, left = world.processes, world.now_ms + _HOUR_MS, _OPERATIONS
+    for happens in ("data lands", "the scheduler looks") * 2:
+        world.say(f"meanwhile: {MOVES[happens].happen(world)}")
+        while left > 0:
+            ready = [thread for process in processes.living() for thread in processes.ready(process)]
+            for thread in ready[:left]:
+                if thread in processes.ready(thread.process):
+                    processes.go_on(thread)
+            left -= len(ready)
+            if not ready:
+                deadlines = [at for at in processes.deadlines() if world.now_ms < at <= until]
+                if not deadlines:
+                    break
+                world.now_ms = min(deadlines)
+    return "all go on for an hour"
+
+
+@move("checkpoint and table are saved", weight=24, kit=RESTORES)
 def saved(world: World) -> str | None:
     subject = _first(world)
     if subject is None or not subject.checkpoint().commit_log.ids() or not subject.system.save_table():
@@ -51,8 +76,9 @@ def saved(world: World) -> str | None:
         checkpoint=world.disk.below(subject.folder),
         names={landing: tuple(names) for landing, names in subject.names.items()},
         told={attempt: tuple(told) for attempt, told in world.told.items()},
+        newest=subject.checkpoint().commit_log.latest_id(),
     )
-    return f"checkpoint and table of {subject.name} are saved, up to {subject.checkpoint().commit_log.latest_id()}"
+    return f"checkpoint and table of {subject.name} are saved, up to {subject.saved.newest}"
 
 
 def _is_of_today(subject: Subject) -> bool:
@@ -62,7 +88,7 @@ def _is_of_today(subject: Subject) -> bool:
     )
 
 
-@move("checkpoint and table are restored", weight=6)
+@move("checkpoint and table are restored", weight=16, kit=RESTORES)
 def restored(world: World) -> str | None:
     """Both to the same older moment: what was read since is read again, also what ``clean_source`` has archived, once
     a person has brought that back as the refusal says."""
@@ -70,6 +96,8 @@ def restored(world: World) -> str | None:
     if subject is None or subject.saved is None or not _is_of_today(subject):
         return None
     before = subject.checkpoint().commit_log.latest_id()
+    if before == subject.saved.newest:
+        return None
     stop_everybody(world)
     for path in world.disk.below(subject.folder):
         world.disk.remove(path)
@@ -91,7 +119,7 @@ def _forget_clears(world: World, subject: Subject) -> None:
             run.wanted = 0
 
 
-@move("what was archived is brought back", weight=4)
+@move("what was archived is brought back", weight=24, kit=RESTORES)
 def brought_back(world: World) -> str | None:
     subject = next(iter(world.subjects.values()))
     if subject.kept is not None or not bring_back(world, subject):
@@ -118,7 +146,7 @@ def forgotten(subject: Subject) -> Iterator[str]:
             yield landing
 
 
-@move("the table is restored alone", weight=3)
+@move("the table is restored alone", weight=8, kit=RESTORES)
 def table_restored(world: World) -> str | None:
     """``check`` names what is missing, and a rewind runs it again."""
     subject = _first(world)

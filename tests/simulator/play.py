@@ -63,7 +63,8 @@ def script_of(seed: str, steps: int = STEPS) -> Script:
     """The moves of a world. Each has about half of the moves that are not in all of them: what rarely meets, meets more
     often where less else happens."""
     chance = random.Random(f"script {seed}")
-    chosen = [move for move in MOVES.values() if move.always or chance.random() < 0.5]
+    kits = {move.kit: chance.random() < 0.5 for move in MOVES.values() if not move.always}
+    chosen = [move for move in MOVES.values() if move.always or kits[move.kit]]
     names = chance.choices([move.name for move in chosen], [move.weight for move in chosen], k=steps)
     return list(enumerate(names))
 

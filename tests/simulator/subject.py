@@ -67,11 +67,13 @@ class Saved:
     :param checkpoint: all its entries.
     :param names: what the sources were called.
     :param told: what hooks had been told.
+    :param newest: the newest batch that was committed.
     """
 
     checkpoint: Mapping[str, Entry]
     names: Mapping[str, Sequence[str]]
     told: Mapping[object, Sequence[str]]
+    newest: int | None
 
 
 @dataclass

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
-from importlib import metadata
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.arguments import check_limit, connector, moment_ms, texts
 from airflow_provider_microbatch.sources.file.path import is_glob, local_path
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -68,9 +67,7 @@ class DeltaSource(Source):
         if not isinstance(self.change_feed, bool):
             raise self._wrong(f"change_feed must be True or False, not {self.change_feed!r:.200}")
         for name in ("max_files", "max_bytes"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise self._wrong(f"{name} must be a whole number above 0, or None for no limit; not {value!r:.200}")
+            check_limit(name, getattr(self, name), wrong=self._wrong)
         if self.on_delete not in (FAIL, RECORD_GAP):
             raise self._wrong(f"on_delete must be {FAIL!r} or {RECORD_GAP!r}, not {self.on_delete!r:.200}")
         if not isinstance(self.skip_versions, (list, tuple)) or not all(
@@ -79,13 +76,9 @@ class DeltaSource(Source):
             raise self._wrong(f"skip_versions must be a list of versions, not {self.skip_versions!r:.200}")
         object.__setattr__(self, "skip_versions", sorted(set(self.skip_versions)))
         self._check_start()
-        for name in ("packages", "jars"):
-            value = getattr(self, name)
-            if value is None and name == "packages":
-                continue
-            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
-                raise self._wrong(f"{name} must be a list of texts that are not empty; not {value!r:.200}")
-            object.__setattr__(self, name, list(value))
+        if self.packages is not None:
+            object.__setattr__(self, "packages", texts("packages", self.packages, wrong=self._wrong))
+        object.__setattr__(self, "jars", texts("jars", self.jars, wrong=self._wrong))
 
     def open(self, context: SourceContext) -> OpenSource:
         """The source in the surroundings of one checkpoint."""
@@ -125,38 +118,25 @@ class DeltaSource(Source):
     @property
     def begins_ms(self) -> int | None:
         """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
-        if isinstance(self.start, str) and self.start not in (EARLIEST, LATEST):
-            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
-        return None
+        return moment_ms(self.start)
 
     def requires(self) -> Requirements:
         """Delta for Spark.
 
         :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
         """
-        packages = self.packages
-        if packages is None and self.jars:
-            packages = ()
-        if packages is None:
-            try:
-                version = metadata.version("pyspark").rpartition(".")[0]
-            except metadata.PackageNotFoundError:
-                raise self._wrong(
-                    "no pyspark is installed here by which to tell Delta's version: give packages, such as "
-                    f"['io.delta:delta-spark_4.1_2.13:{DELTA}']"
-                ) from None
-            packages = (f"io.delta:delta-spark_{version}_2.13:{DELTA}",)
-        return Requirements(packages=tuple(packages), jars=tuple(self.jars))
+        return connector(
+            self.packages,
+            self.jars,
+            name="Delta",
+            newest="4.1.3",
+            made=lambda pyspark: f"io.delta:delta-spark_{pyspark.rpartition('.')[0]}_2.13:{DELTA}",
+            wrong=self._wrong,
+        )
 
     def _check_start(self) -> None:
         start = self.start
-        good = start in (EARLIEST, LATEST) or (type(start) is int and start >= 0)
-        if not good and isinstance(start, str):
-            try:
-                good = datetime.fromisoformat(start).tzinfo is not None
-            except ValueError:
-                good = False
-        if not good:
+        if start not in (EARLIEST, LATEST) and not (type(start) is int and start >= 0) and moment_ms(start) is None:
             raise self._wrong(
                 f"start must be {EARLIEST!r}, {LATEST!r}, a version, or a moment with its offset from UTC "
                 f"('2026-11-21T00:00:00Z'); not {start!r:.200}"

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
-from importlib import metadata
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.arguments import check_limit, connector, moment_ms, texts
 
 EARLIEST, LATEST = "earliest", "latest"
 FAIL, RECORD_GAP = "fail", "record_gap"
@@ -69,9 +68,7 @@ class IcebergSource(Source):
         if len(names) < 2 or not all(name and name == name.strip() for name in names):
             raise self._wrong("table must be a name in the catalog, such as 'shop.orders'")
         for name in ("max_files", "max_bytes"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise self._wrong(f"{name} must be a whole number above 0, or None for no limit; not {value!r:.200}")
+            check_limit(name, getattr(self, name), wrong=self._wrong)
         if self.on_delete not in (FAIL, RECORD_GAP):
             raise self._wrong(f"on_delete must be {FAIL!r} or {RECORD_GAP!r}, not {self.on_delete!r:.200}")
         if not isinstance(self.skip_snapshots, (list, tuple)) or not all(
@@ -80,13 +77,9 @@ class IcebergSource(Source):
             raise self._wrong(f"skip_snapshots must be a list of snapshots' ids, not {self.skip_snapshots!r:.200}")
         object.__setattr__(self, "skip_snapshots", sorted(set(self.skip_snapshots)))
         self._check_start()
-        for name in ("packages", "jars"):
-            value = getattr(self, name)
-            if value is None and name == "packages":
-                continue
-            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
-                raise self._wrong(f"{name} must be a list of texts that are not empty; not {value!r:.200}")
-            object.__setattr__(self, name, list(value))
+        if self.packages is not None:
+            object.__setattr__(self, "packages", texts("packages", self.packages, wrong=self._wrong))
+        object.__setattr__(self, "jars", texts("jars", self.jars, wrong=self._wrong))
 
     def open(self, context: SourceContext) -> OpenSource:
         """The source in the surroundings of one checkpoint."""
@@ -117,38 +110,27 @@ class IcebergSource(Source):
     @property
     def begins_ms(self) -> int | None:
         """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
-        if isinstance(self.start, str) and self.start not in (EARLIEST, LATEST):
-            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
-        return None
+        return moment_ms(self.start)
 
     def requires(self) -> Requirements:
         """Iceberg for Spark.
 
         :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
         """
-        packages = self.packages
-        if packages is None and self.jars:
-            packages = ()
-        if packages is None:
-            try:
-                version = metadata.version("pyspark").rpartition(".")[0]
-            except metadata.PackageNotFoundError:
-                raise self._wrong(
-                    "no pyspark is installed here by which to tell Iceberg's version: give packages, such as "
-                    f"['org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}']"
-                ) from None
-            packages = (f"org.apache.iceberg:iceberg-spark-runtime-{version}_2.13:{ICEBERG}",)
-        return Requirements(packages=tuple(packages), jars=tuple(self.jars))
+        return connector(
+            self.packages,
+            self.jars,
+            name="Iceberg",
+            newest="4.1.3",
+            made=lambda pyspark: (
+                f"org.apache.iceberg:iceberg-spark-runtime-{pyspark.rpartition('.')[0]}_2.13:{ICEBERG}"
+            ),
+            wrong=self._wrong,
+        )
 
     def _check_start(self) -> None:
         start = self.start
-        good = start in (EARLIEST, LATEST) or type(start) is int
-        if not good and isinstance(start, str):
-            try:
-                good = datetime.fromisoformat(start).tzinfo is not None
-            except ValueError:
-                good = False
-        if not good:
+        if start not in (EARLIEST, LATEST) and type(start) is not int and moment_ms(start) is None:
             raise self._wrong(
                 f"start must be {EARLIEST!r}, {LATEST!r}, a snapshot's id, or a moment with its offset from UTC "
                 f"('2026-11-21T00:00:00Z'); not {start!r:.200}"

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.arguments import check_limit
 
 DRIVER = "org.postgresql:postgresql:42.7.8"
 FAIL, SKIP = "fail", "skip"
@@ -60,8 +61,7 @@ class JdbcSource(Source):
         for name in ("first", "partitions"):
             if type(getattr(self, name)) is not int or (name == "partitions" and self.partitions < 1):
                 raise DefinitionError(f"{where}: {name} must be a whole number, of partitions at least 1.")
-        if self.max_rows is not None and (type(self.max_rows) is not int or self.max_rows < 1):
-            raise DefinitionError(f"{where}: max_rows must be a whole number above 0, or None; not {self.max_rows!r}.")
+        check_limit("max_rows", self.max_rows, wrong=lambda text: DefinitionError(f"{where}: {text}."))
         seconds = self.late_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
             raise DefinitionError(f"{where}: late_seconds must be a number above 0, not {seconds!r}.")

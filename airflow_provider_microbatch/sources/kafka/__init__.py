@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
-from importlib import metadata
-from typing import Any
 
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources.arguments import check_limit, connector, moment_ms, texts
 
 EARLIEST, LATEST = "earliest", "latest"
 FAIL, RECORD_GAP = "fail", "record_gap"
@@ -102,7 +100,8 @@ class KafkaSource(Source):
         if isinstance(self.topics, str):
             object.__setattr__(self, "topics", (self.topics,))
         for name in ("topics", "jars", "packages"):
-            self._check_names(name)
+            if name != "packages" or self.packages is not None:
+                object.__setattr__(self, name, texts(name, getattr(self, name), wrong=self._wrong))
         self._check_text("bootstrap_servers", "conn_id", "pattern", "group_id")
         if (self.bootstrap_servers is None) == (self.conn_id is None):
             raise self._wrong("give either bootstrap_servers or conn_id")
@@ -116,8 +115,7 @@ class KafkaSource(Source):
             value = getattr(self, name)
             if not isinstance(value, type(choices[0])) or value not in choices:
                 raise self._wrong(f"{name} must be one of {', '.join(map(repr, choices))}; not {value!r}")
-        if self.max_rows is not None and (type(self.max_rows) is not int or self.max_rows < 1):
-            raise self._wrong(f"max_rows must be a whole number above 0, or None for no limit; not {self.max_rows!r}")
+        check_limit("max_rows", self.max_rows, wrong=self._wrong)
         if not isinstance(self.timeout, (int, float)) or isinstance(self.timeout, bool) or not 0 < self.timeout < 3600:
             raise self._wrong(f"timeout must be seconds, above 0 and below an hour; not {self.timeout!r}")
         self._check_options()
@@ -175,28 +173,21 @@ class KafkaSource(Source):
     @property
     def begins_ms(self) -> int | None:
         """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
-        if isinstance(self.start, str) and self.start not in (EARLIEST, LATEST):
-            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
-        return self.start if isinstance(self.start, int) else None
+        return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def requires(self) -> Requirements:
         """Spark's connector.
 
         :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
         """
-        packages = self.packages
-        if packages is None and self.jars:
-            packages = ()
-        if packages is None:
-            try:
-                version = metadata.version("pyspark")
-            except metadata.PackageNotFoundError:
-                raise self._wrong(
-                    "no pyspark is installed here by which to tell the connector's version: give packages, such as "
-                    "['org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3']"
-                ) from None
-            packages = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",)
-        return Requirements(packages=tuple(packages), jars=tuple(self.jars))
+        return connector(
+            self.packages,
+            self.jars,
+            name="the connector",
+            newest="4.1.3",
+            made=lambda pyspark: f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark}",
+            wrong=self._wrong,
+        )
 
     def _check_topics(self) -> None:
         given = [name for name in ("topics", "pattern", "partitions") if getattr(self, name)]
@@ -235,13 +226,7 @@ class KafkaSource(Source):
                 )
             object.__setattr__(self, "start", offsets)
             return
-        try:
-            moment = start in (EARLIEST, LATEST) or (type(start) is int and start >= 0)
-            if not moment and isinstance(start, str):
-                moment = datetime.fromisoformat(start).tzinfo is not None
-        except ValueError:
-            moment = False
-        if not moment:
+        if start not in (EARLIEST, LATEST) and not (type(start) is int and start >= 0) and moment_ms(start) is None:
             raise self._wrong(
                 f"start must be {EARLIEST!r}, {LATEST!r}, a moment with its offset from UTC ('2026-11-21T00:00:00Z', "
                 f"or milliseconds since the epoch), or offsets by topic and partition; not {start!r}"
@@ -261,14 +246,6 @@ class KafkaSource(Source):
             ours = _PLANNED_HERE.get(key.lower())
             if ours is not None:
                 raise self._wrong(f"options: {key!r} is the plan's business; use the parameter {ours} of KafkaSource")
-
-    def _check_names(self, name: str) -> None:
-        value: Any = getattr(self, name)
-        if name == "packages" and value is None:
-            return
-        if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
-            raise self._wrong(f"{name} must be a list of texts that are not empty; not {value!r}")
-        object.__setattr__(self, name, list(value))
 
     def _check_text(self, *names: str) -> None:
         for name in names:

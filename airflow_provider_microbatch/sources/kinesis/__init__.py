@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
 from typing import ClassVar
 
 from airflow_provider_microbatch.runtime.kinesis import SCHEMA
 from airflow_provider_microbatch.sources import Source, SourceContext
+from airflow_provider_microbatch.sources.arguments import moment_ms
 from airflow_provider_microbatch.sources.channels import ChannelSource, Server
 
 TRIM_HORIZON, LATEST = "trim_horizon", "latest"
@@ -79,19 +79,11 @@ class KinesisSource(ChannelSource):
     @property
     def begins_ms(self) -> int | None:
         """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
-        if isinstance(self.start, str) and self.start not in (TRIM_HORIZON, LATEST):
-            return round(datetime.fromisoformat(self.start).timestamp() * 1000)
-        return self.start if isinstance(self.start, int) else None
+        return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def _check_start(self) -> None:
         start = self.start
-        try:
-            good = start in (TRIM_HORIZON, LATEST) or (type(start) is int and start >= 0)
-            if not good and isinstance(start, str):
-                good = datetime.fromisoformat(start).tzinfo is not None
-        except ValueError:
-            good = False
-        if not good:
+        if start not in (TRIM_HORIZON, LATEST) and not (type(start) is int and start >= 0) and moment_ms(start) is None:
             raise self._wrong(
                 f"start must be {TRIM_HORIZON!r}, {LATEST!r}, or a moment with its offset from UTC "
                 f"('2026-11-21T00:00:00Z', or milliseconds since the epoch); not {start!r}"
