@@ -33,6 +33,10 @@ OURS = "microbatch"
 """The one key of the metadata line that is ours."""
 
 FORMATS = ("v1", "v2")
+STATE_IDS = "stateUniqueIds"
+"""Of a commit entry of Spark's v2, which is written where state has checkpoint format 2: operator → partition → ids of
+the files that the next batch goes on from."""
+
 _VOID = "-"
 _V2_CONF = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 """Without it, Spark runs a planned v2 batch empty and goes on."""
@@ -130,7 +134,8 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
 
 
 def encode_commit(entry: CommitEntry) -> bytes:
-    """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes."""
+    """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes; one that names files of
+    state is of Spark's v2."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
     for name in (
@@ -150,7 +155,8 @@ def encode_commit(entry: CommitEntry) -> bytes:
     if entry.run is not None:
         ours["run"] = run_to_dict(entry.run)
     metadata = {"nextBatchWatermarkMs": entry.next_watermark_ms, **entry.extra}
-    return to_bytes(f"v1\n{to_json(_with_ours(metadata, ours))}")
+    version = "v2" if STATE_IDS in metadata else "v1"
+    return to_bytes(f"{version}\n{to_json(_with_ours(metadata, ours))}")
 
 
 def decode_commit(data: bytes, *, where: str) -> CommitEntry:
@@ -158,10 +164,14 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
 
     :raises CorruptEntryError: if the entry is empty, torn, of an unknown version or nonsense.
     """
-    _, lines = split_entry(data, where=where, versions=("v1",))
+    version, lines = split_entry(data, where=where, versions=FORMATS)
     if len(lines) != 1:
         corrupt(where, f"not what it should be: {len(lines)} lines after the version, not one")
     metadata = parse_object(lines[0], where=where)
+    if version == "v2" and "nextBatchWatermarkMs" not in metadata:
+        corrupt(where, "not what it should be: of Spark's v2, and without nextBatchWatermarkMs")
+    if metadata.get(STATE_IDS) is not None:
+        _object(metadata[STATE_IDS], STATE_IDS, where)
     ours = _object(metadata.pop(OURS, {}), OURS, where)
     check_types(CommitEntry, ours, where=where)
     progress = _object(ours.pop("progress", {}), "progress", where)

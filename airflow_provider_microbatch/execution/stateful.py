@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchEr
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
@@ -99,6 +100,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and type(state.get("nextWatermarkMs")) is int
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
+        and type(state.get("since", 0)) is int
     )
     if not good:
         raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
@@ -147,7 +149,10 @@ def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[Open
     if published is not None:
         return published.result
     commit = checkpoint.lane(key.lane).commit_of(key.id)
-    return {} if commit is None else commit.progress
+    if commit is None:
+        return {}
+    left = state_of_query(checkpoint, key, commit)
+    return commit.progress if left is None else {**commit.progress, "state": left}
 
 
 def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:
@@ -192,7 +197,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
         return
     try:
         _drop_folders(checkpoint, key.id, manifest.epoch)
-        _drop_files(checkpoint, key, kept=kept)
+        _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
     except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
@@ -207,7 +212,7 @@ def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
             remove_folder(str(path))
 
 
-def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None) -> None:
+def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, since: int) -> None:
     commits, newest = checkpoint.lane(key.lane).commit_log, key.id
     oldest = max(newest - (kept or STATES_KEPT) + 1, 0)
     ids: dict[int, frozenset[str]] = {}
@@ -219,6 +224,7 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None) -> N
     # Whoever goes on from the newest batch, or replays it, has begun since the one before was committed.
     before = commits.get(newest - 1) if newest > 0 else None
     cut = 0 if before is None else (before.committed_ms or 0) - MARGIN_MS
-    remove_unneeded(
-        local_folder(checkpoint) / STATE, Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
-    )
+    needed = Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
+    # A streaming query took its snapshots when it liked: before ours begin, none of its files is superfluous for sure.
+    if needed.base >= since:
+        remove_unneeded(local_folder(checkpoint) / STATE, needed)

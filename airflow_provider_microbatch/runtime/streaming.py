@@ -26,8 +26,9 @@ SOURCE = "microbatchsource"
 SNAPSHOT_EVERY = 10
 """Batches between two whole uploads of RocksDB; those between upload what they changed."""
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore."
+PROVIDER = _STATE + "providerClass"
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -75,7 +76,9 @@ def run_query(
         )
     before = streaming.before
     with failing_as("runtime"):
-        _keep_state_by_ids(spark, job.batch_id)
+        # The first batch changes all that there is; and a query took its snapshots when it liked.
+        is_first = before is None or before.get("since") == job.batch_id
+        _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
         uses, names = _in_order(result, streaming.sources)
         write_folder(
@@ -100,6 +103,7 @@ def run_query(
         "base": before["ids"] if before is not None else None,
         "conf": conf,
         "nextWatermarkMs": commit["nextBatchWatermarkMs"],
+        **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
     return state, another, _figures(progress, names)
 
@@ -152,15 +156,15 @@ def close_state(spark: SparkSession) -> None:
 def state_settings() -> dict[str, str]:
     """Settings of a session that keeps state by ids, or reads it."""
     # Files of state bear ids of their attempt: two attempts of one batch overwrite nothing of each other.
-    return {_STATE + "providerClass": _ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
+    return {PROVIDER: ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
 
 
-def _keep_state_by_ids(spark: SparkSession, batch_id: int) -> None:
+def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
     settings = {
         **state_settings(),
         # The upload of a whole snapshot is otherwise left to a thread that runs each minute: a driver of one
         # batch would end before, and the changes to be read would grow with history.
-        _STATE + "rocksdb.changelogCheckpointing.enabled": str((batch_id + 1) % SNAPSHOT_EVERY != 0).lower(),
+        _STATE + "rocksdb.changelogCheckpointing.enabled": str(not whole).lower(),
         # That thread deletes what it takes for old, and what another attempt's commit names may look so.
         "spark.sql.streaming.minBatchesToRetain": _NEVER,
     }

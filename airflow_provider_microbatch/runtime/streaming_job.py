@@ -38,7 +38,8 @@ class Streaming:
     :param output_mode: Spark's, ``append`` or ``update``.
     :param sources: by name.
     :param before: what the batch goes on from, as the attempt that made the batch before has told (``ids``, ``conf``,
-        ``nextWatermarkMs``); None for the first one, which begins with empty state.
+        ``nextWatermarkMs``, and ``since``: where a streaming query has kept the state before, our first batch, which
+        uploads a whole snapshot); None for the first one, which begins with empty state.
     """
 
     folder: str

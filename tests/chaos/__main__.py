@@ -1,7 +1,8 @@
 """``make chaos N=1000 SEED=… SYSTEM=…``: worlds of task runs that die, until ``N`` kills have happened.
 
 At least one kill in twenty goes through a real scheduler and a real spark-submit; the others hit the same code on a
-small engine, which is a process of its own. Exit status 1 if anything was lost, doubled, orphaned or wrong.
+small engine, which is a process of its own. With ``SYSTEM=state`` every driver is Spark's. Exit status 1 if anything
+was lost, doubled, orphaned or wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.support.systems import DEFAULT, surroundings
 
 REAL_SHARE = 20
 """One kill in so many is real."""
+STATE = "state"
+"""The system whose drivers are real ones in all its worlds; its task runs go through no scheduler."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -33,7 +36,15 @@ def play(folder: Path, system: str, runs: int, seed: str) -> Tally:
     """One world on the small engine; its folder stays if something was wrong."""
     root = folder / seed.replace("/", "-")
     root.mkdir()
-    return _settle(World(root, seed=seed, system=system).play(runs=runs), root)
+    return _settle(_world(system)(root, seed=seed, system=system).play(runs=runs), root)
+
+
+def _world(system: str) -> type[World]:
+    if system != STATE:
+        return World
+    from tests.chaos.state.world import StateWorld  # it imports Airflow, as every task of it needs it
+
+    return StateWorld
 
 
 def play_real(folder: Path, system: str, kills: int, seed: str, seconds: float) -> Tally:
@@ -74,7 +85,12 @@ def main() -> int:
     _stop_once()
     adopt_orphans()
     print(f"system {given.system}, seed {given.seed}", flush=True)
-    SYSTEMS[given.system](folder).checkpoint()  # a server that it needs is this process's, and one for all worlds
+    if given.system == STATE:
+        from tests.chaos.state.task import prepare
+
+        prepare(folder)
+    else:
+        SYSTEMS[given.system](folder).checkpoint()  # a server that it needs is this process's, and one for all worlds
     tally = Tally()
     try:
         with surroundings(given.system):
@@ -100,7 +116,7 @@ def _play_all(given: argparse.Namespace, folder: Path, tally: Tally) -> None:
         return
     real = given.real
     if real is None:
-        real = math.ceil(given.kills / REAL_SHARE) if given.worlds is None else 0
+        real = math.ceil(given.kills / REAL_SHARE) if given.worlds is None and given.system != STATE else 0
     if given.worlds != 0 and given.kills > real:
         _play_small(given, folder, tally, kills=given.kills - real)
     if real:
@@ -117,7 +133,8 @@ def _play_small(given: argparse.Namespace, folder: Path, tally: Tally, *, kills:
 
     with ProcessPoolExecutor(given.workers, initializer=_be_quiet) as pool:
         while wanted():
-            seeds = [f"{given.seed}/{number + offset}" for offset in range(given.workers * 2)]
+            many = given.workers * 2 if given.worlds is None else min(given.workers * 2, given.worlds - number)
+            seeds = [f"{given.seed}/{number + offset}" for offset in range(many)]
             number += len(seeds)
             for one in pool.map(functools.partial(play, folder, given.system, given.runs), seeds):
                 tally.add(one)
@@ -135,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=int(time.time()), help="printed; the same seed makes the same worlds"
     )
-    parser.add_argument("--system", choices=sorted(SYSTEMS), default=DEFAULT, help="what pipelines live in")
+    parser.add_argument("--system", choices=sorted([*SYSTEMS, STATE]), default=DEFAULT, help="what pipelines live in")
     parser.add_argument("--runs", type=int, default=6, help="task runs in a world")
     parser.add_argument("--workers", type=int, default=2, help="worlds at once")
     parser.add_argument("--worlds", type=int, help="exactly so many worlds, however many kills; 0: none but the real")

@@ -41,6 +41,17 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
             expected = {newest.get(batch, 0)} if rows else set()
             tally.blame("wrong states", versions != expected, f"batch {batch} is of code {versions}, not {expected}")
         tally.blame("wrong states", sorted(table) != ids, f"the table has {sorted(table)} of {ids}")
+    if setting.archive:
+        leftover = [unit for name in setting.sources for unit in setting.where.not_given_up(name)]
+        tally.blame("wrong states", len(leftover), f"committed files that were not archived: {leftover[:3]}")
+    check_checkpoint(setting, tally)
+    tally.counts["rows landed"] += landed
+
+
+def check_checkpoint(setting: Setting, tally: Tally) -> None:
+    """Count what is wrong beside the rows: in the logs, of stages and attempts, and in what hooks were told."""
+    checkpoint = setting.checkpoint()
+    ids = checkpoint.offset_log.ids()
     tally.blame("wrong states", ids != list(range(len(ids))), f"offset ids {ids}")
     tally.blame("wrong states", checkpoint.commit_log.ids() != ids, f"commits {checkpoint.commit_log.ids()} of {ids}")
     findings = verify_all(checkpoint)
@@ -48,12 +59,8 @@ def check(setting: Setting, *, landed: int, newest: Mapping[int, int], tally: Ta
     for batch in ids:
         pending = checkpoint.replays.pending(BatchKey("live", batch))
         tally.blame("wrong states", len(pending), f"batch {batch} has replays without an answer")
-    if setting.archive:
-        leftover = [unit for name in setting.sources for unit in setting.where.not_given_up(name)]
-        tally.blame("wrong states", len(leftover), f"committed files that were not archived: {leftover[:3]}")
     _check_cleanliness(setting, checkpoint, tally)
     _check_hooks(setting, checkpoint, ids, tally)
-    tally.counts["rows landed"] += landed
     tally.counts["batches"] += len(ids)
 
 

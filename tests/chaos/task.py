@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,9 +78,12 @@ class Task:
 
     :param order: what it has to do.
     :param report: file for how it ended.
+    :param live: does it, and tells how it ended.
     """
 
-    def __init__(self, order: dict[str, Any], *, report: Path) -> None:
+    def __init__(
+        self, order: dict[str, Any], *, report: Path, live: Callable[[dict[str, Any]], dict[str, Any]] = run
+    ) -> None:
         self.order = order
         self._report = report
         self._status: int | None = None
@@ -88,7 +92,7 @@ class Task:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _live(order, report)
+            _live(order, report, live)
 
     @property
     def ended(self) -> bool:
@@ -130,10 +134,10 @@ class Task:
         return told
 
 
-def _live(order: dict[str, Any], report: Path) -> NoReturn:
+def _live(order: dict[str, Any], report: Path, live: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     """The child's whole life: it must never return into the driver's code."""
     try:
-        told = run(order)
+        told = live(order)
     except BaseException:
         told = {"outcome": "broken", "message": traceback.format_exc()}
     try:

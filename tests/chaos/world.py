@@ -7,8 +7,9 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -42,6 +43,15 @@ class World:
     :param system: what the pipeline lives in, by its name in :mod:`tests.support.systems`.
     """
 
+    engine_points: ClassVar[Sequence[str]] = ENGINE_POINTS
+    victims: ClassVar[Sequence[str]] = VICTIMS
+    faults: ClassVar[Sequence[str]] = ("point", "point", "engine", "random", "sleep", "beside")
+    moments: ClassVar[float] = 0.2
+    """Within so many seconds of its start a process is killed at a random moment."""
+    patience: ClassVar[float] = PATIENCE
+    rest_seconds: ClassVar[float] = 5.0
+    """How long an orphan of the engine may take to end by itself."""
+
     def __init__(self, root: Path, *, seed: str, system: str = DEFAULT) -> None:
         self.root = root
         self.seed = seed
@@ -54,8 +64,12 @@ class World:
         self.awake: list[Task] = []
         self.doubled = False
         self.given_up = False
-        self.setting = Setting(
-            root=str(root),
+        self.setting = self.chosen(system)
+
+    def chosen(self, system: str) -> Setting:
+        """What lies in the world."""
+        return Setting(
+            root=str(self.root),
             system=system,
             sources=self.random.choice([("orders",), ("orders", "returns")]),
             format=self.random.choice(["v1", "v2"]),
@@ -76,10 +90,8 @@ class World:
             batch = self.task_run(number, clear=clears[number], version=0, patient=self.random.random() < 0.7)
             if batch is not None:
                 batches[number] = batch
-            if batches and self.random.random() < 0.4:
-                # A zombie is most dangerous to a replay of its own run.
-                drowsy = sorted({int(task.order["number"]) for task in self.asleep} & batches.keys())
-                cleared = self.random.choice(drowsy or sorted(batches))
+            cleared = self.to_be_cleared(batches) if batches and self.random.random() < 0.4 else None
+            if cleared is not None:
                 # Now and then the run is cleared again while its replay is in the middle.
                 for again in range(self.random.choice([0, 0, 1]), -1, -1):
                     clears[cleared] += 1
@@ -90,18 +102,31 @@ class World:
                         self.newest[replayed] = version
             self.run_janitor()
         self.come_to_rest()
+        self.land_last()
         for number in range(runs, runs + self.landed + 2):
             if self.task_run(number, clear=0, version=0, quiet=True) is None:
                 break
         self.clean_up()
         # What an attempt seemed to be reading until the janitor gave it up is left to the sources' next commit.
         self.task_run(runs + self.landed + 2, clear=0, version=0, quiet=True)
-        check(self.setting, landed=self.landed, newest=self.newest, tally=self.tally)
+        self.check()
         self.tally.counts["worlds"] += 1
         kills = self.root / KILLS
         self.tally.kills.update(kills.read_text().splitlines() if kills.exists() else [])
         self.tally.failures = [f"world {self.seed}: {failure}" for failure in self.tally.failures]
         return self.tally
+
+    def to_be_cleared(self, batches: dict[int, int]) -> int | None:
+        """One of the runs, or none. A zombie is most dangerous to a replay of its own run."""
+        drowsy = sorted({int(task.order["number"]) for task in self.asleep} & batches.keys())
+        return self.random.choice(drowsy or sorted(batches))
+
+    def land_last(self) -> None:
+        """What lands when everything has come to rest: nothing."""
+
+    def check(self) -> None:
+        """Count what is wrong in the end."""
+        check(self.setting, landed=self.landed, newest=self.newest, tally=self.tally)
 
     def land(self) -> None:
         """One to three files, each renamed into place when it is whole."""
@@ -119,7 +144,7 @@ class World:
         """
         faults = 0 if quiet else self.random.randint(0 if patient else 1, 4)
         self.doubled = bool(self.asleep or self.awake or self.engines())
-        count, deadline = 0, time.monotonic() + PATIENCE
+        count, deadline = 0, time.monotonic() + self.patience
         while count < faults + QUIET_TRIES * patient and time.monotonic() < deadline:
             ended = self.one_try(number, clear=clear, version=version, faulty=count < faults)
             self.stir(quiet=quiet)
@@ -153,7 +178,7 @@ class World:
     def wait_for_janitor(self, point: str | None) -> None:
         self.tally.counts["janitors"] += 1
         report = self.root / f"janitor-{self.tally.counts['janitors']}.json"
-        for result in self.wait(Task({"root": str(self.root), "point": point}, report=report), expected=False):
+        for result in self.wait(self.task({"root": str(self.root), "point": point}, report), expected=False):
             self.tally.blame("wrong states", len(result.get("failed", [])), f"a janitor failed: {result}")
             self.tally.counts["stages dropped by a janitor"] += result.get("dropped", 0)
 
@@ -162,12 +187,12 @@ class World:
         order = {"root": str(self.root), "number": number, "clear": clear, "version": version}
         if not faulty:
             return self.wait(self.start(order), expected=bool(self.asleep or self.awake))
-        kind = self.random.choice(["point", "point", "engine", "random", "sleep", "beside"])
+        kind = self.random.choice(self.faults)
         points = [*(REPLAY_RUN if clear else FIRST_RUN), *(SPLIT_WISE_RUN if self.setting.split_wise else ())]
         if kind == "point":
             return self.wait(self.start(order, point=self.random.choice(points)), expected=True)
         if kind == "engine":
-            fault = {"point": self.random.choice(ENGINE_POINTS), "victim": self.random.choice(VICTIMS)}
+            fault = {"point": self.random.choice(self.engine_points), "victim": self.random.choice(self.victims)}
             return self.wait(self.start(order, engine=fault), expected=True)
         if kind == "random":
             return self.kill_at_a_random_moment(order)
@@ -193,16 +218,20 @@ class World:
         pace = self.random.uniform(0.2, 1.0) if engine else self.random.choice([0.0, 0.0, 0.1])
         fault = {"point": None, "victim": "engine", "pace": pace, **(engine or {})}
         full = {**order, "attempt": self.attempts[order["number"]], "point": point, "action": action, "engine": fault}
-        return Task(full, report=self.root / f"try-{self.tally.counts['tries']}.json")
+        return self.task(full, self.root / f"try-{self.tally.counts['tries']}.json")
+
+    def task(self, order: dict[str, Any], report: Path) -> Task:
+        """The process that does it."""
+        return Task(order, report=report)
 
     def wait(self, process: Task, *, expected: bool) -> list[dict[str, Any]]:
         """How the process ended; nothing if it was killed.
 
         :param expected: whether it may end with one of the errors of a try that was disturbed.
         """
-        if not process.wait(PATIENCE):
+        if not process.wait(self.patience):
             process.signal(signal.SIGKILL)
-            process.wait(PATIENCE)
+            process.wait(self.patience)
             self.tally.blame("wrong states", 1, "a task process hung")
             return []
         result = process.result()
@@ -222,15 +251,17 @@ class World:
         victim = self.random.choice(("task", "engine"))
         if self.random.random() < 0.3:
             self.land()
-        time.sleep(self.random.uniform(0.0, 0.2))
+        time.sleep(self.random.uniform(0.0, self.moments))
         if victim == "task" and not process.ended:
             record(self.root, "task at a random moment")
             process.signal(signal.SIGKILL)
         elif victim == "engine":
-            for engine in self.engines():
+            engines = self.engines()
+            for engine in engines:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     engine.kill()
-                    record(self.root, "engine at a random moment")
+            if engines:
+                record(self.root, "engine at a random moment")
         return self.wait(process, expected=True)
 
     def fall_asleep(self, order: dict[str, Any]) -> list[dict[str, Any]]:
@@ -268,7 +299,7 @@ class World:
             self.awake.append(self.asleep.pop())
             self.awake[-1].signal(signal.SIGCONT)
         self.wait_for_zombies()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + self.rest_seconds
         while self.engines() and time.monotonic() < deadline:
             time.sleep(0.02)
         left = self.engines()
@@ -278,7 +309,7 @@ class World:
     def wait_for_leases(self) -> None:
         """Until nothing that was killed counts as alive; what sleeps goes on sleeping."""
         leases = self.setting.checkpoint().leases
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while any(leases.remaining_seconds(*one) > 0 for one in leases.unfinished()) and time.monotonic() < deadline:
             time.sleep(0.05)
 

@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
 FILES = "tests/state/test_parse.py"
+EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
     Mutation(
@@ -39,5 +40,45 @@ MUTATIONS = [
         old='    return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])\n',
         new="    return planned.entry.watermark_ms\n",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a query goes on from the state that was committed first",
+        why="after a replay it goes on from the attempt whose output was replaced",
+        file="upkeep/commands/exchange_state.py",
+        old="state_of(published_result(checkpoint, key, sinks), where",
+        new="state_of(commit.progress or published_result(checkpoint, key, sinks), where",
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a query is not told the settings of the state",
+        why="it looks for keys in other partitions",
+        file="upkeep/commands/exchange_state.py",
+        old='conf={**entry.conf, **state["conf"]}, ',
+        new="",
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a batch has another plan in an export",
+        why="the table takes it for another checkpoint's when it comes back",
+        file="upkeep/commands/exchange_state.py",
+        old=", stands_for=entry.stands_for or digest_of(data)",
+        new="",
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="state of any provider is imported",
+        why="two attempts of one batch overwrite its files",
+        file="execution/query_state.py",
+        old=" or entry.conf.get(PROVIDER) != ROCKSDB",
+        new="",
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="files of a query are removed as if its snapshots were ours",
+        why="a replay of the first batch after it finds no state",
+        file="execution/stateful.py",
+        old="    if needed.base >= since:\n        remove",
+        new="    if True:\n        remove",
+        tests=(EXCHANGE,),
     ),
 ]

@@ -15,9 +15,11 @@ from tests.execution.sleepers import to_the_first
 from tests.execution.world import World, run_identity
 
 
-@pytest.mark.parametrize("command", ["export", "copy"])
-def test_a_checkpoint_with_state_is_neither_exported_nor_copied(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "message"), [("export", "does not name its files of state"), ("copy", "keeps state of its batches")]
+)
+def test_a_checkpoint_whose_state_would_stay_behind_is_neither_exported_nor_copied(
+    command: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(tmp_path)
     world.land(1)
@@ -25,7 +27,7 @@ def test_a_checkpoint_with_state_is_neither_exported_nor_copied(
     (tmp_path / "checkpoint" / "state" / "0" / "0").mkdir(parents=True)
 
     assert main([command, str(tmp_path / "checkpoint"), str(tmp_path / "there")]) != 0
-    assert "keeps state of its batches" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "there").exists()
 
 

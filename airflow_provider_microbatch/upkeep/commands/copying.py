@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.stores import Store
 
 _METADATA = "metadata"
-_OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", _METADATA})
-"""Who is alive there, what was done there; and ``metadata``, which comes last."""
+_OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", "streaming", _METADATA})
+"""Who is alive there, what attempts show Spark, what was done there; and ``metadata``, which comes last."""
 
 _GOING = "microbatch/retained/"
 """What somebody was about to remove there."""
 
 
-def copy_checkpoint(source: Store, target: Store, *, is_over: Callable[[], bool]) -> bool:
+def copy_checkpoint(
+    source: Store, target: Store, *, is_over: Callable[[], bool], changed: Mapping[str, str] | None = None
+) -> bool:
     """Copy what is not there yet, ``metadata`` last: half a copy is refused by everybody, Spark too.
 
     :param is_over: whether nobody wants the copy any more; asked before each file.
+    :param changed: files that have another content in the copy, by path.
     :return: whether it is whole.
     :raises MaintenanceError: if something else is there.
     """
@@ -27,7 +30,7 @@ def copy_checkpoint(source: Store, target: Store, *, is_over: Callable[[], bool]
         if is_over():
             return False
         if not path.startswith(_GOING):
-            _copy(source, target, path)
+            _copy(source, target, path, (changed or {}).get(path))
     if is_over():
         return False
     _copy(source, target, _METADATA)
@@ -51,8 +54,8 @@ def is_file(store: Store, path: str) -> bool:
         return False
 
 
-def _copy(source: Store, target: Store, path: str) -> None:
-    data = source.get(path)
+def _copy(source: Store, target: Store, path: str, changed: str | None = None) -> None:
+    data = source.get(path) if changed is None else changed.encode()
     if data is None:
         raise MaintenanceError(f"{source.location}/{path} vanished while it was copied: somebody is at it. Stop that.")
     if not target.put_if_absent(path, data) and target.get(path) != data:

@@ -14,8 +14,9 @@ from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.exchange_state import check_state_of_query, entries_for_query
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, alive, check_no_state
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, alive
 from airflow_provider_microbatch.upkeep.commands.steps import Copy
 
 _IDENTITY = "microbatch/identity"
@@ -30,7 +31,6 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     """
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
-    check_no_state(checkpoint)
     place = open_store(target)
     _check_empty(place)
     if place.for_spark is None:
@@ -46,6 +46,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
         drafting.note(f"batch {position.batch_id} is planned and not committed: the query runs it first.")
     identity = checkpoint.identity()
     assert identity is not None, "it has batches"
+    changed = entries_for_query(drafting, position)
     drafting.elsewhere(
         Copy(
             source=checkpoint.location,
@@ -53,6 +54,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
             sources=identity.sources,
             hand_over=True,
             why=f"for a streaming query, format {identity.format}",
+            changed=changed,
         )
     )
     drafting.note(f"the query's checkpointLocation is {place.for_spark}.")
@@ -72,17 +74,12 @@ def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
 
     :param source: location of a streaming query's checkpoint, or of an export; only read.
     :param pipeline: name of the pipeline that goes on from it.
-    :raises CheckpointError: if it is broken, another pipeline's, or of a query that keeps state.
+    :raises CheckpointError: if it is broken, another pipeline's, or of a query whose state no pipeline goes on from.
     """
     check_name(pipeline, what="pipeline")
     store = open_store(source)
     origin = Checkpoint(store, sources=drafting.sources)
     _check_sound(origin)
-    if store.list("state"):
-        raise MaintenanceError(
-            f"{source} is the checkpoint of a query that keeps state (aggregation, deduplication, join), which a "
-            "pipeline cannot go on from. Nothing was done."
-        )
     busy = alive(origin, no_engine)
     if busy:
         raise MaintenanceError(f"{source} is in use: {'; '.join(busy)}. Pause its DAG first. Nothing was done.")
@@ -95,6 +92,7 @@ def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
         raise ForeignCheckpointError(
             f"{source} belongs to pipeline {identity.pipeline!r}, not to {pipeline!r}. Import it under its own name."
         )
+    check_state_of_query(drafting, origin, position)
     _check_empty(drafting.store)
     drafting.elsewhere(
         Copy(source=source, target=drafting.store.location, sources=(), hand_over=False, why=f"{source} stays as it is")

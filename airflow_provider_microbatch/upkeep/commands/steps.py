@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.by_hand import bears_trail
@@ -394,6 +394,7 @@ class Copy:
     :param sources: names in the order of the pipeline, for a v1 log.
     :param hand_over: complete the copy for a streaming query.
     :param why: the reason, for people.
+    :param changed: files that have another content in the copy, by path.
     """
 
     kind: ClassVar[str] = "copy"
@@ -403,6 +404,7 @@ class Copy:
     sources: tuple[str, ...]
     hand_over: bool
     why: str
+    changed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
@@ -411,7 +413,9 @@ class Copy:
 
     def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
         """Copy what is not there yet. :raises MaintenanceError: if something else is there."""
-        is_whole = copy_checkpoint(open_store(self.source), open_store(self.target), is_over=is_over)
+        is_whole = copy_checkpoint(
+            open_store(self.source), open_store(self.target), is_over=is_over, changed=self.changed
+        )
         if self.hand_over and is_whole and not is_over():
             hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
 

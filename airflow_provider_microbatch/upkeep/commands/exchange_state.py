@@ -1,0 +1,100 @@
+"""State that goes along: from a streaming query to a pipeline, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
+from airflow_provider_microbatch.checkpoint.identity import digest_of
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.position import Position
+from airflow_provider_microbatch.execution.query_state import state_of_query
+from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+_AGAIN = "Begin a checkpoint and a table of their own, which read from the beginning. Nothing was done."
+
+
+def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
+    """The entries that a streaming query goes on from, by path, in Spark's words: its commit names the files of state
+    of the attempt whose output is published, its offsets the settings that the state was made with. None of a
+    checkpoint without state.
+
+    :raises CheckpointError: if nobody tells which files these are.
+    """
+    checkpoint = drafting.checkpoint
+    if not checkpoint.keeps_state:
+        return {}
+    number = position.batch_id - 1
+    if number < 0:
+        raise MaintenanceError(
+            f"no batch of {checkpoint.location} is committed, so its state is nobody's yet. Run the pipeline once, "
+            "then export."
+        )
+    key = BatchKey(LIVE, number)
+    lane = checkpoint.lane(LIVE)
+    commit = lane.commit_of(number)
+    assert commit is not None, "it is the newest that is committed"
+    sinks = Recorded(checkpoint).sinks() if commit.epoch is not None else []
+    state = state_of(published_result(checkpoint, key, sinks), where=f"batch {key} of {checkpoint.location}")
+    if state is None or not state["ids"]:
+        raise MaintenanceError(
+            f"batch {key} of {checkpoint.location} does not name its files of state. Run the pipeline once, "
+            "then export."
+        )
+    found = dict[str, str]()
+    for kept in (number,) if position.planned is None else (number, position.batch_id):
+        read = lane.offset_log.read(kept)
+        assert read is not None, "it is the newest that is planned, or committed"
+        entry, data = read
+        # What ran it is known by the entry as it is here.
+        pinned = replace(entry, conf={**entry.conf, **state["conf"]}, stands_for=entry.stands_for or digest_of(data))
+        found[f"offsets/{kept}"] = lane.offset_log.encoded(pinned).decode()
+    handed = replace(
+        commit,
+        next_watermark_ms=int(state["nextWatermarkMs"]),
+        plan=None if commit.plan is None else digest_of(found[f"offsets/{number}"].encode()),
+        extra={**commit.extra, STATE_IDS: state["ids"]},
+    )
+    found[f"commits/{number}"] = lane.commit_log.encoded(handed).decode()
+    settings = ", ".join(f"{name}={value}" for name, value in state_settings().items())
+    drafting.note(f"the query needs Spark 4.0 or newer, the transform's operators as they are, and {settings}.")
+    return found
+
+
+def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Position) -> None:
+    """See that a pipeline can go on from the state that lies in ``origin``, and say what it has to be.
+
+    :raises CheckpointError: if it cannot.
+    """
+    if not origin.keeps_state:
+        return
+    for place in (origin.location, drafting.store.location):
+        local_folder(Checkpoint(open_store(place)))
+    number = position.batch_id - 1
+    commit = origin.commit_log.get(number) if number >= 0 else None
+    if commit is None:
+        raise MaintenanceError(
+            f"{origin.location} has no committed batch, so its state is nobody's yet. Let the query commit one. "
+            "Nothing was done."
+        )
+    state: Mapping[str, Any] | None = state_of_query(origin, BatchKey(LIVE, number), commit)
+    if state is None and commit.progress.get("state") is None:
+        entry = origin.offset_log.get(number)
+        kind = None if entry is None else entry.conf.get(PROVIDER)
+        how = "in checkpoint format 1" if kind == ROCKSDB else f"by {kind or 'an unknown provider'}"
+        raise MaintenanceError(
+            f"{origin.location} keeps state {how}: two attempts of one batch would overwrite its files. A pipeline "
+            f"goes on from RocksDB's of checkpoint format 2, and Spark turns neither into that. {_AGAIN}"
+        )
+    drafting.note(
+        "the pipeline has to be stateful=True, with the query's operators in its transform and the query's "
+        "output_mode; spark.sql.shuffle.partitions is kept."
+    )

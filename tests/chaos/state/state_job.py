@@ -1,0 +1,133 @@
+"""What the pipelines of these worlds do, and where their drivers die. It travels to Spark: of the tests it has nothing.
+
+A driver is told by its environment where to die: ``root``, ``point``, ``victim`` and ``task`` (pid) as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime import app, report, streaming
+from airflow_provider_microbatch.runtime.batch import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FAULT = "MICROBATCH_CHAOS"
+
+POINTS = (
+    "before the query",
+    "in foreachBatch",
+    "a half of the state",
+    "after the stage",
+    "after Spark's commit",
+    "before the manifest",
+    "after the manifest",
+)
+
+
+def totals(batch: Batch) -> DataFrame:
+    """Rows of an id so far, whenever they change: a batch shows all that came before."""
+    from pyspark.sql import functions as F
+
+    _arm()
+    return batch.sources["orders"].groupBy("id").agg(F.count("*").alias("rows"), F.sum("amount").alias("amount"))
+
+
+def windows(batch: Batch) -> DataFrame:
+    """Rows of an id in half a minute, once the watermark has passed it."""
+    from pyspark.sql import functions as F
+
+    _arm()
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
+    by = orders.groupBy(F.window("at", "30 seconds"), "id").agg(F.sum("amount").alias("amount"))
+    return by.select(F.col("window.start").alias("start"), "id", "amount")
+
+
+def once(batch: Batch) -> DataFrame:
+    """Orders, each once."""
+    _arm()
+    return batch.sources["orders"].select("id", "at").withWatermark("at", "30 seconds").dropDuplicates(["id", "at"])
+
+
+def joined(batch: Batch) -> DataFrame:
+    """Orders with the payments of their next minute, and those without, once the watermark has passed it."""
+    from pyspark.sql import functions as F
+
+    _arm()
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    both = orders.join(payments, within, "leftOuter")
+    return both.select("o.id", "o.at", "o.amount", F.col("p.amount").alias("paid"))
+
+
+def _arm() -> None:
+    """Have this driver die where it is told to."""
+    fault = json.loads(os.environ.get(FAULT, "{}"))
+    if not fault.get("point"):
+        return
+    die = _death(fault)
+    die("before the query")
+    run_query, read_commit, write_manifest = streaming.run_query, streaming.read_commit, report.write_manifest
+
+    def query(spark: Any, job: Any, result: Any, write: Callable[[Any], None]) -> Any:
+        _watch(Path(job.streaming.state), die)
+
+        def write_stage(frame: Any) -> None:
+            die("in foreachBatch")
+            write(frame)
+            die("after the stage")
+
+        return run_query(spark, job, result, write_stage)
+
+    def commit(folder: str, batch_id: int) -> Any:
+        die("after Spark's commit")
+        return read_commit(folder, batch_id)
+
+    def manifest(*args: Any, **kwargs: Any) -> None:
+        die("before the manifest")
+        write_manifest(*args, **kwargs)
+        die("after the manifest")
+
+    app.run_query, streaming.read_commit, report.write_manifest = query, commit, manifest  # type: ignore[attr-defined]
+
+
+def _watch(state: Path, die: Callable[[str], None]) -> None:
+    """Die when the first files of the attempt's state are there, while others are missing."""
+
+    def files() -> int:
+        return sum(1 for path in state.rglob("*") if path.suffix in (".changelog", ".zip"))
+
+    def watch(before: int) -> None:
+        while files() <= before:
+            time.sleep(0.002)
+        die("a half of the state")
+
+    threading.Thread(target=watch, args=(files(),), daemon=True).start()
+
+
+def _death(fault: dict[str, Any]) -> Callable[[str], None]:
+    mine, jvm = os.getpid(), os.getppid()
+    victims = {"driver": [jvm, mine], "task": [fault["task"]], "both": [fault["task"], jvm, mine]}
+
+    def die(point: str) -> None:
+        if point != fault["point"]:
+            return
+        with Path(fault["root"], "kills.log").open("a") as log:
+            log.write(f"{fault['victim']}, driver at {point}\n")
+        fault["point"] = None
+        for pid in victims[fault["victim"]]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    return die
