@@ -466,22 +466,6 @@ MUTATIONS = [
         tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
     ),
     Mutation(
-        name="a position is set over what the table has and no log knows",
-        why="its rows are read again, and are in the table twice",
-        file="upkeep/commands/set_offset.py",
-        old="    _check_table(checkpoint, recorded, BatchKey(lane, position.batch_id))\n",
-        new="",
-        tests=("tests/execution/test_set_offset.py",),
-    ),
-    Mutation(
-        name="a source of a restored checkpoint is renamed though its files were taken",
-        why="what batches of after the backup have read is read by none, and nobody is told",
-        file="upkeep/commands/rename_source.py",
-        old="    _check_nothing_forgotten(checkpoint, old)\n",
-        new="",
-        tests=("tests/execution/test_forgotten_files.py",),
-    ),
-    Mutation(
         name="what came before the first step of a rewind stays",
         why="a commit entry without offsets stops the pipeline for good",
         file="upkeep/commands/rewind.py",

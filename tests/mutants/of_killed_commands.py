@@ -91,4 +91,28 @@ MUTATIONS = [
         new="    if False:\n",
         tests=(STATE,),
     ),
+    Mutation(
+        name="a position is set over what the table has and no log knows",
+        why="its rows are read again, and are in the table twice",
+        file="upkeep/commands/set_offset.py",
+        old="    _check_table(checkpoint, recorded, BatchKey(lane, position.batch_id))\n",
+        new="",
+        tests=("tests/execution/test_set_offset.py",),
+    ),
+    Mutation(
+        name="a source of a restored checkpoint is renamed though its files were taken",
+        why="what batches of after the backup have read is read by none, and nobody is told",
+        file="upkeep/commands/rename_source.py",
+        old="    _check_nothing_forgotten(checkpoint, old)\n",
+        new="",
+        tests=("tests/execution/test_forgotten_files.py",),
+    ),
+    Mutation(
+        name="after a restore a rewind does not look at what was taken",
+        why="batches are taken out of the table whose rows are nowhere else",
+        file="upkeep/commands/rewind.py",
+        old='            if why is not None:\n                raise MaintenanceError(f"source {name!r}: {why}")\n',
+        new="",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
 ]

@@ -27,8 +27,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param lane: the lane.
     :param to: the batch; -1 for none at all.
     :param drop_output: take the later batches out of the table.
-    :param allow_skip: read again what is there, and lose what is there no more: where a source's own log is damaged, or
-        where the source is set to go on without what is gone.
+    :param allow_skip: read again what is there, and lose what is there no more: where a source's own log is damaged,
+        where the source is set to go on without what is gone, or where the checkpoint was restored and the source gives
+        up what is committed.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -132,14 +133,21 @@ class _Rewind:
         return lost
 
     def _check_given_up(self, lost: list[int]) -> None:
-        """What a source has given up nobody reads again, and no log says what it was."""
+        """What a source has given up nobody reads again, and no log says what it was. What it noted beside the files
+        tells, but for what a version took that left no note."""
         sources = self._recorded.arguments().get("sources", {})
         cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
-        if cleaning:
+        for name in map(self._checkpoint.names.of, cleaning):
+            source = self._recorded.source(name, lane=self._name)
+            why = None if source is None else source.forgotten()
+            if why is not None:
+                raise MaintenanceError(f"source {name!r}: {why}")
+        if cleaning and not self._allow_skip:
             raise MaintenanceError(
                 f"batches {', '.join(map(str, lost))} in the table are of after the backup that this checkpoint was "
                 f"restored from, and source {', '.join(cleaning)} gives up what is committed: their rows may be "
-                "nowhere else. Put what they read back and take clean_source off the source for a run, or keep them: "
+                "nowhere else. Look that what they read is there, and put back what is not; then --allow-skip says "
+                "so, and loses what is not there. Or keep them: "
                 f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
             )
 
