@@ -14,7 +14,7 @@ SINCE = "since"
 """Of a batch that was set aside (``failure``): the first of those in a row that were, the batch itself included."""
 
 
-def newest_published(checkpoint: Checkpoint, lane: str) -> tuple[BatchKey, int] | None:
+def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = None) -> tuple[BatchKey, int] | None:
     """The newest batch of the lane that was published, with the epoch of the attempt whose output is in the table; None
     if there is none.
 
@@ -22,11 +22,12 @@ def newest_published(checkpoint: Checkpoint, lane: str) -> tuple[BatchKey, int] 
     that were set aside in a row, or that a command has counted on. Of these, a batch that was run since is in the
     table. What a streaming query has committed, or retention removed, ends the way: nothing of this package lies below.
 
+    :param below: only batches with a smaller number count; None: all.
     :raises CorruptEntryError: if an entry cannot be read.
     """
     log = checkpoint.lane(lane).commit_log
     asked_for: list[int] | None = None
-    number = log.latest_id()
+    number = log.latest_id() if below is None else below - 1
     while number is not None and number >= 0:
         commit = log.get(number)
         if commit is None or not commit.set_aside:

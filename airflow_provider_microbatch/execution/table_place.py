@@ -39,23 +39,27 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
             raise SinkError(f"batch {key} is committed, and {away}")
 
 
-def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> None:
+def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
     """See that the table knows the newest batch of the lane that was published there, if it is one that remembers: it
     may have been restored from a backup of before, or made anew under its name. What is written on top of it would
     hide that rows are gone.
 
+    :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
+        Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
+        then, and no run would miss the others.
     :raises SinkError: if it does not.
     """
     for table in sink.tables:
         if not table.definition.remembers_batches:
             continue
-        for key in _newest(checkpoint, table, lanes=[lane]):
+        for key in _newest(checkpoint, table, lanes=[lane], below=below):
             if not _contains(checkpoint, table, key):
                 known = max((one for one in table.batches(lane, checkpoint.tables) if one < key.id), default=-1)
                 raise SinkError(
                     f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
                     f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-                    f"`microbatch check {checkpoint.location} --table` names them, "
+                    f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
+                    "first; or "
                     f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again where "
                     "the sources still have their ranges. Or bring the table back as it was."
                 )
@@ -70,6 +74,7 @@ def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None
         may have published the batch to another table, and died before its commit.
     """
     check_there(checkpoint, sink)
+    check_none_lost(checkpoint, sink, attempt.key.lane, below=attempt.key.id)
     check_not_elsewhere(checkpoint, sink, attempt.key)
     check_shape(checkpoint, sink, lane=attempt.key.lane)
     for table in sink.tables:
@@ -85,13 +90,16 @@ def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
         return False
 
 
-def _newest(checkpoint: Checkpoint, table: OpenSink, *, lanes: Sequence[str] | None = None) -> Iterator[BatchKey]:
+def _newest(
+    checkpoint: Checkpoint, table: OpenSink, *, lanes: Sequence[str] | None = None, below: int | None = None
+) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was in this table.
 
     :param lanes: which lanes; None: all.
+    :param below: see :func:`~airflow_provider_microbatch.execution.newest.newest_published`.
     """
     for lane in checkpoint.lanes() if lanes is None else lanes:
-        newest = newest_published(checkpoint, lane)
+        newest = newest_published(checkpoint, lane, below=below)
         wrote = () if newest is None else _published_to(checkpoint, *newest)
         if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]

@@ -12,6 +12,7 @@ table goes: a table that was moved, or restored from a backup, has it.
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,26 @@ from airflow_provider_microbatch.sinks.file.arguments import local_path
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync, write_mark
 
 _TOLD = "by the name of this file pipelines know that this folder is their table\n"
+
+
+def check_writable(root: Path) -> None:
+    """Check that a table's folder can be read and written, or made. Nothing stays behind.
+
+    :raises SinkError: if it cannot.
+    """
+    where = f"the table {root} cannot be written"
+    nearest = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
+    if not nearest.is_dir():
+        raise SinkError(f"{where}: {nearest} is not a folder.")
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        raise SinkError(f"{where}: no permission to read and write {nearest}.")
+    if nearest == root:
+        return
+    # Only an attempt to make a folder tells whether one can be made (root may write everywhere, and not in /proc).
+    try:
+        Path(tempfile.mkdtemp(prefix=".microbatch-", dir=nearest)).rmdir()
+    except OSError as error:
+        raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
 
 
 @dataclass(frozen=True)

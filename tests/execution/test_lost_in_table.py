@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, SinkError, TransformError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from tests.execution.world import World
 from tests.support.delta_table import batches_of
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -55,6 +56,42 @@ def test_a_clear_of_the_batch_that_is_lost_puts_it_back(world: World) -> None:
     world.run(1, clear_number=1)
     world.run(2)
     assert table(world) == {0: [1], 1: [2], 2: [3]}
+
+
+def test_of_two_that_are_lost_the_newer_one_does_not_come_back_alone(world: World) -> None:
+    """The table would know the newest batch then, and nobody miss the one before."""
+    world.run(2)
+    world.land(4)
+    restore(world)
+    with pytest.raises(SinkError, match=r"batch live/1 is committed, and .* does not know it.*the oldest first"):
+        world.run(2, clear_number=1)
+    with pytest.raises(SinkError, match=r"batch live/2 is committed"):
+        world.run(3)
+    assert table(world) == {0: [1]}
+    world.expire_leases()
+    world.run(1, clear_number=1)
+    world.run(2, clear_number=1, try_number=2)
+    world.run(3)
+    assert table(world) == {0: [1], 1: [2], 2: [3], 3: [4]}
+
+
+def test_nor_does_one_that_had_been_set_aside(world: World) -> None:
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    with pytest.raises(BatchSetAsideError):
+        world.run(2, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    restore(world)
+    with pytest.raises(SinkError, match=r"batch live/1 is committed"):
+        world.run(2, clear_number=1)
+    assert table(world) == {0: [1]}
+
+
+def test_nor_is_a_planned_batch_made_once_the_table_was_restored(world: World) -> None:
+    with pytest.raises(TransformError):
+        world.run(2, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    restore(world)
+    with pytest.raises(SinkError, match=r"batch live/1 is committed"):
+        world.run(2, try_number=2)
+    assert table(world) == {0: [1]}
 
 
 def test_a_table_that_was_made_anew_is_no_table_of_the_pipeline(world: World) -> None:

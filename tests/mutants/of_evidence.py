@@ -97,4 +97,20 @@ MUTATIONS = [
         new="        elif False:\n",
         tests=("tests/execution/test_start_behind.py",),
     ),
+    Mutation(
+        name="of batches that a restored table lacks, the newest comes back alone",
+        why="the table knows the newest batch then, and no run misses the others",
+        file="execution/table_place.py",
+        old="    check_none_lost(checkpoint, sink, attempt.key.lane, below=attempt.key.id)\n",
+        new="",
+        tests=("tests/execution/test_lost_in_table.py",),
+    ),
+    Mutation(
+        name="files are written into a table that has a log of its own",
+        why="its readers see none of them, and the log's folders pass for strays",
+        file="sinks/file/strays.py",
+        old="        if next(root.glob(log), None) is not None:\n",
+        new="        if False:\n",
+        tests=("tests/sinks/test_file_sink.py",),
+    ),
 ]

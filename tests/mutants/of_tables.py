@@ -110,8 +110,8 @@ MUTATIONS = [
         name="an attempt is begun before anybody looks for a table of before ids",
         why="the place where the table is to be mounted is not empty any more, and the next batch is planned for it",
         file="execution/table_place.py",
-        old="    check_there(checkpoint, sink)\n    check_not_elsewhere",
-        new="    check_not_elsewhere",
+        old="    check_there(checkpoint, sink)\n    check_none_lost",
+        new="    check_none_lost",
         tests=(PLACE,),
     ),
     Mutation(

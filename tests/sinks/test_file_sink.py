@@ -15,11 +15,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
-from airflow_provider_microbatch.sinks import file
+from airflow_provider_microbatch.sinks import SinkContext, file
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file import posix as file_posix
 from airflow_provider_microbatch.sinks.file.lock import locked
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, batch_of, expect, folder_of, write_stage
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, folder_of, write_stage
 
 
 @pytest.fixture
@@ -341,3 +341,15 @@ def test_a_replay_waits_for_the_lock_of_another(sink: FileSink) -> None:
         assert folder_of(sink, 2).exists()
     assert done.wait(10)
     thread.join()
+
+
+@pytest.mark.parametrize(("kind", "log"), [("Delta", "_delta_log/0.json"), ("Iceberg", "metadata/1.metadata.json")])
+def test_a_table_that_has_a_log_of_its_own_gets_no_files(sink: FileSink, kind: str, log: str) -> None:
+    (sink.root / log).parent.mkdir(parents=True)
+    (sink.root / log).touch()
+    opened = sink.open(SinkContext())
+    with pytest.raises(SinkError, match=f"is a table of {kind}"):
+        opened.check()
+    with pytest.raises(SinkError, match=f"is a table of {kind}"):
+        opened.make_ready(NOTHING_KNOWN, is_there=lambda: False)
+    assert [path.name for path in sink.root.iterdir()] == [log.partition("/")[0]]

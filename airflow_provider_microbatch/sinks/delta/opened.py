@@ -15,10 +15,10 @@ from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_val
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
-from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
+from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class OpenDelta(OpenPlaced):
         return self._sink
 
     def check(self) -> None:
-        FileSink(str(self._root)).check()
+        check_writable(self._root)
         snapshot = self._log.open()
         if snapshot is not None:
             protocol.check(snapshot, partition_by=self._sink.partition_by, where=str(self._root))

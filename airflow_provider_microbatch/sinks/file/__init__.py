@@ -19,7 +19,6 @@ import errno
 import logging
 import os
 import re
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,9 +69,9 @@ from airflow_provider_microbatch.sinks.file.posix import (
 )
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside
 from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
-from airflow_provider_microbatch.sinks.file.strays import strays
+from airflow_provider_microbatch.sinks.file.strays import check_of_files, strays
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
-from airflow_provider_microbatch.sinks.table_folder import TableFolder
+from airflow_provider_microbatch.sinks.table_folder import TableFolder, check_writable
 
 log = logging.getLogger(__name__)
 
@@ -150,23 +149,13 @@ class FileSink(SelfContained):
         return is_object(self.path)
 
     def check(self) -> None:
-        where = f"the table {self.root} cannot be written"
-        nearest = next(folder for folder in (self.root, *self.root.parents) if os.path.lexists(folder))
-        if not nearest.is_dir():
-            raise SinkError(f"{where}: {nearest} is not a folder.")
-        if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-            raise SinkError(f"{where}: no permission to read and write {nearest}.")
-        if nearest == self.root:
-            return
-        # Only an attempt to make a folder tells whether one can be made (root may write everywhere, and not in /proc).
-        try:
-            Path(tempfile.mkdtemp(prefix=".microbatch-", dir=nearest)).rmdir()
-        except OSError as error:
-            raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
+        check_writable(self.root)
+        check_of_files(self.root)
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
         as they are: published, they are as readable as the table is."""
+        check_of_files(self.root)
         with reporting("make ready", self.root):
             self.folder.make_known(tables, is_there=is_there)
             make_folders(self.root)

@@ -6,9 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.key import is_lane
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 
 _LANE, _BATCH = "lane=", "batch_id="
+
+
+def check_of_files(root: Path) -> None:
+    """Check that the folder is no table whose readers go by a log of its own: batches beside that log would be seen by
+    none of them, and the log's own folders be taken for strays.
+
+    :raises SinkError: if the folder has a log of Delta or of Iceberg.
+    """
+    for kind, log in (("Delta", "_delta_log"), ("Iceberg", "metadata/*.metadata.json")):
+        if next(root.glob(log), None) is not None:
+            raise SinkError(
+                f"{root} is a table of {kind} ({log}): its readers would not see a batch of files. Write to it by "
+                f"{kind}Sink, or give the pipeline's files a folder of their own."
+            )
 
 
 def strays(root: Path) -> Iterator[str]:

@@ -12,7 +12,6 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
-from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink, protocol
 from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
@@ -23,6 +22,7 @@ from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, removal_of
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
+from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class OpenIceberg(OpenPlaced):
         return self._sink
 
     def check(self) -> None:
-        FileSink(str(self._root)).check()
+        check_writable(self._root)
         with reporting("look at", self._root):
             look = self._log.look()
             if look is not None:
