@@ -8,6 +8,7 @@ import sys
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
+from airflow_provider_microbatch.checkpoint.key import LETTERS
 from airflow_provider_microbatch.cli.maintaining import whoami
 from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.cli.table import show_run, show_time, text_table
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not active:
         print(f"Nothing is to be forgotten in {checkpoint.location}.")
         return 0
-    print("\n".join(_as_text(active, batches, show=arguments.show)))
+    print("\n".join(_as_text(active, batches, location=checkpoint.location, show=arguments.show)))
     return 0
 
 
@@ -107,7 +108,7 @@ def _missing(batch: BatchSummary, active: list[Forgetting]) -> list[int]:
     return [one.number for one in active if one.mark not in batch.forgotten]
 
 
-def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, show: bool) -> list[str]:
+def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location: str, show: bool) -> list[str]:
     rows = [
         (
             str(one.number),
@@ -136,6 +137,13 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, show: boo
         "a replay put out is kept for its readers until the janitor removes it; the source, and dead letters that did "
         "not parse, are looked at by nobody."
     )
+    letters = min((batch.key.id for batch in batches if batch.key.lane == LETTERS), default=None)
+    if letters is not None:
+        lines.append(
+            f"Batches of lane {LETTERS!r} have no task: `microbatch rewind {location} --lane {LETTERS} "
+            f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {location} --replay "
+            "FILE:FUNCTION` runs their letters again."
+        )
     return lines
 
 

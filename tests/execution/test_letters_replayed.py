@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.engine import Handle
@@ -99,7 +100,9 @@ def test_letters_are_read_of_their_batch_where_a_table_has_merged_its_files(tmp_
     assert world.ids() == [2, 3]
 
 
-def test_a_batch_is_not_replayed_whose_letters_were(tmp_path: Path, spark: Any) -> None:
+def test_a_batch_is_not_replayed_whose_letters_were_and_forget_says_so(
+    tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = Letters(tmp_path, spark, FileSink(str(tmp_path / "letters")))
     world.land_lines("a", *LINES[:3])
     world.run(0, world.engine)
@@ -113,6 +116,9 @@ def test_a_batch_is_not_replayed_whose_letters_were(tmp_path: Path, spark: Any) 
     assert world.ids() == [1]
     assert world.replay(12) is not None
     assert world.ids() == [1, 2, 3]
+    assert main(["forget", world.pipeline.checkpoint, "--where", "id = 3"]) == 0
+    told = capsys.readouterr().out
+    assert f"microbatch rewind {world.checkpoint.location} --lane dead-letters --to -1 --drop-output" in told
 
 
 class Meanwhile(SparkEngine):
