@@ -147,7 +147,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         # It may be in there: run again it would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
-    elif told is None and (left := next(filter(None, (table.unrecorded(asked) for table in asked_for)), None)):
+    elif told is None and (left := _unrecorded(asked_for, asked)) is not None:
         message, repair = (
             f"batch {key} is committed. {left}",
             "Choose one of the ways on; a clear is refused until then.",
