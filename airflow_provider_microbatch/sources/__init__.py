@@ -39,23 +39,22 @@ class SourceContext:
 
     :param name: name of the source in its pipeline.
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
-    :param state: the store, scoped to the folder beside Spark's folders where this source keeps its own state (pinned
-        schema, index).
-    :param states_before: the same folders under the names that the source had before. A rename moves their entries to
-        the new name; an entry that is still there was written by a process that slept through the rename.
+    :param state: the store, scoped to this source's own state beside Spark's folders (pinned schema, index).
+    :param states_before: returns the same state under the names that the source had before. A rename moves the entries
+        to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
-    :param checkpoint_id: returns the id by which other systems know the checkpoint; None while the checkpoint has no
-        owner.
+    :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it belongs to no
+        pipeline.
     :param connect: finds a connection by its id, when the connection is needed.
     :param lane: the lane whose ranges are planned and read. No lane reads a range that another lane has taken.
     :param being_read: returns the ranges of this source, in all lanes, that attempts are reading or that wait for a
         requested replay. A commit must not give up data of these ranges.
-    :param committed: returns the ranges of this source that the committed batches of a lane have read, newest first;
-        the logs are read only as far as the caller iterates. A commit may give up only data of these ranges, whatever
-        :meth:`OpenSource.release` was told: the process that called ``release`` may have slept since. Empty while a
-        command is changing the checkpoint, since the command may take batches back.
-    :param at_end: registers a function to call at the end of the task, look or command for which the source was opened;
-        the function closes the source's resources.
+    :param committed: returns the ranges of this source by the committed batches of a lane, newest first; the logs are
+        read only as far as the caller iterates. A commit may give up only data of these ranges, whatever
+        :meth:`OpenSource.release` was told: its caller may have slept since. Empty while a command is changing the
+        checkpoint, since the command may take batches back.
+    :param at_end: registers a function that closes the source's resources, to be called at the end of the task, look or
+        command for which the source was opened.
     """
 
     name: str
@@ -109,7 +108,7 @@ class ReadLimit:
 
 
 class Late(Enum):
-    """Stands in place of an end offset that is known only after reading: the range ends where the attempt that reads it
+    """In place of an end offset that is known only after reading: the attempt that reads the range decides where it
     ends."""
 
     LATE = "late"
@@ -137,14 +136,13 @@ class Source(Definition, ABC):
 
     @property
     def refuses_limits(self) -> str | None:
-        """The reason, in words, why the user cannot limit how much a batch takes of the source; None if limits are
-        allowed."""
+        """The reason, in words, why a limit on a batch of the source is refused; None if limits are allowed."""
         return None
 
     @property
     def refuses_streams(self) -> str | None:
-        """The reason, in words, why a stateful pipeline cannot have the source; None if :meth:`OpenSource.stream` is
-        implemented."""
+        """The reason, in words, why a stateful pipeline cannot have the source; None if it has an
+        :meth:`OpenSource.stream`."""
         return "it has no form that Spark's streaming engine reads a planned range by"
 
     @property
@@ -172,8 +170,8 @@ class Source(Definition, ABC):
 
     def keeps_rows(self) -> bool:
         """Whether a range that is read with the same settings as before (:meth:`reads_as`) should have as many rows as
-        before, so that a replay with fewer rows does not replace the batch. False where the data of the source may be
-        corrected afterwards."""
+        before: a replay with fewer rows then does not replace the batch. False where the source's data may be corrected
+        later."""
         return False
 
     def moved_from(self, before: Source) -> str | None:
@@ -195,8 +193,7 @@ class Source(Definition, ABC):
         return False
 
     def gives_up_beside(self, other: Source) -> bool:
-        """Whether both sources could move the data that they give up to the same place, judged by their definitions
-        alone."""
+        """Whether both could move data that they give up to the same place, judged by their definitions alone."""
         return False
 
     def location(self) -> str:
@@ -228,9 +225,9 @@ class OpenSource(ABC):
         """Return the position at which the first batch begins. Called while there is no position, before
         :meth:`latest_offset`, and again after ``latest_offset`` has planned an end from None, for a source that chooses
         its first position with its first plan. The first batch's entry records the position as its start, and the
-        planner never asks for it again: a replay of the first batch begins at the recorded start. A first position that
-        is not yet on record is reason enough for a batch, even one without rows. A source that knows its first position
-        only after the plan must have made it durable by then. None means "before anything"."""
+        planner never asks for it again: a replay of the first batch begins at the recorded start. Recording the first
+        position is reason enough for a batch, even one without rows. A source that answers only after the plan must
+        have made the position durable by then. None means "before anything"."""
         return None
 
     @abstractmethod
@@ -289,7 +286,7 @@ class OpenSource(ABC):
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Return a text that identifies the data of ``(start, end]`` outside of this checkpoint: the same text for the
         same data, whichever pipeline has planned it, and never the text of other data. None if offsets alone do not
-        identify data. The text proves a user's claim that the output of another plan is the output of this range; see
+        identify data. The text proves a user's claim that output of another plan is the output of this range; see
         :func:`digest_of_range`."""
         return None
 
@@ -300,8 +297,7 @@ class OpenSource(ABC):
         return {}
 
     def read_late(self, start: Offset | None) -> Read:
-        """Return the description of a read from ``start`` on whose end is late: the reader decides where the range
-        ends.
+        """Return the description of a read from ``start`` on whose end is late: the reader decides where it ends.
 
         :raises SourceChangedError: if the start is no longer there.
         """
@@ -354,8 +350,7 @@ class OpenSource(ABC):
         return False
 
     def why_not_again(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The reason why the range cannot be read again, as far as that is visible without reading it; None if it can
-        be read."""
+        """The reason why the range cannot be read again, as far as visible without reading it; None if it can."""
         try:
             reason = self.not_replayable(start, end)
             if reason is None:
@@ -365,8 +360,8 @@ class OpenSource(ABC):
         return reason
 
     def why_not_from(self, start: Offset | None) -> str | None:
-        """The reason why the data after ``start`` cannot be read again, as far as that is visible without reading it;
-        None if it can be read. For a batch whose end was late and is no longer on record."""
+        """The reason why the data after ``start`` cannot be read again, as far as visible without reading it; None if
+        it can. For a batch whose end was late and is no longer on record."""
         try:
             self.read_late(start)
         except SourceError as error:
@@ -388,8 +383,7 @@ class OpenSource(ABC):
         return None
 
     def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:
-        """Yield the positions that the source's own log can no longer explain, each with the reason. Reads the whole
-        log.
+        """Yield positions that the source's own log can no longer explain, each with the reason. Reads the whole log.
 
         :param end: the offset up to which batches have read.
         """
@@ -408,8 +402,7 @@ class OpenSource(ABC):
         return None
 
     def torn(self) -> Iterator[tuple[str, str]]:
-        """Yield the names of entries in this source's own state that hold learned facts and cannot be read, each with
-        the reason."""
+        """Yield names of learned facts in the source's own state that cannot be read, each with the reason."""
         return iter(())
 
     def forget_after(self, end: Offset | None) -> None:  # noqa: B027
@@ -448,7 +441,7 @@ class OpenSource(ABC):
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """How much data lies after ``position``, for people and for commit entries, in the words of the source:
         ``{"rows": 12}``. Called once for each batch, before its commit: empty where the lag is unknown, or takes long
-        to find out."""
+        to compute."""
         return self._worded(self.lag(position))
 
     def _worded(self, figures: Any) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""Splits a table's stream into stretches and finds where a range ends: files of one snapshot, then the files of each
-version.
+"""Splits a table's stream into stretches: the files of one snapshot, then those of each version; finds the end of a
+range.
 
 Shared by the sources whose tables have versions. Uses nothing but its arguments.
 """
@@ -111,7 +111,7 @@ def end_of(start: S, stretches: Iterable[Stretch[U]], limits: Limits) -> S:
 
     :param stretches: stretches in order, beginning with the stretch of ``start``; iterated only as far as the range
         goes.
-    :raises Refused: if the stretch at the start can be neither read nor passed over.
+    :raises Refused: if a stretch that can be neither read nor passed over comes before the first unit.
     """
     end, taken = start, list[U]()
     for stretch in stretches:

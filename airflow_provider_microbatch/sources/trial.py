@@ -1,5 +1,4 @@
-"""Tests a source against the promises of every source, with the data that the source has now; needs neither Spark nor a
-checkpoint.
+"""Tests a source against the promises of every source, with the data that it has now, without Spark and a checkpoint.
 
 For the user's own sources (``microbatch check-source``). :data:`CASES` has the tests; an error that the source raises
 is a finding of the case that called the source.

@@ -1,4 +1,4 @@
-"""The planning and checking that sources of tables with versions share: a table opened for its checkpoint.
+"""Tables with versions, opened for their checkpoint: the planning and checking that their sources share.
 
 No log of planned ranges is kept: the table's own log serves as one, and of two planners the offset entry's put decides.
 The beginning of the first batch is put on record before the batch is planned.
@@ -166,9 +166,8 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return self._end(begin, history, Limits(files=1)) != begin
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        """Return the end of the next range: as far as the limit goes, but not into a version that changes the table's
-        columns or properties, nor into a version that cannot be read. Puts the beginning of the first batch on
-        record."""
+        """Return the end of the next range, within the limits: not in a version that changes the table's columns or
+        properties, nor in one that cannot be read. Puts the beginning of the first batch on record."""
         return self._named(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:

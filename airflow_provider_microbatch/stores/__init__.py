@@ -182,10 +182,9 @@ class Store(Protocol):
         return None
 
     def check_own(self, path: str) -> None:
-        """Check that a path from a stored text is inside the store, and that neither the path nor a folder on the way
-        to it is a link.
+        """Check that a path from a stored text belongs to the store, and that nothing on the way to it leads elsewhere.
 
-        :raises CheckpointError: if it is a link, or a folder on the way is one.
+        :raises CheckpointError: if something does.
         """
         return None
 

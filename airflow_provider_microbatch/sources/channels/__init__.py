@@ -56,8 +56,7 @@ class Server(Protocol):
 
     @property
     def keeps_ms(self) -> int:
-        """The time after which a channel that has ended is gone from the server, milliseconds, whatever its settings
-        are."""
+        """The time after which an ended channel is gone from the server, milliseconds, whatever its settings are."""
 
     def retention_ms(self) -> int:
         """The time for which the server keeps a row by its present settings, milliseconds."""
@@ -81,8 +80,7 @@ class Server(Protocol):
         """The reason why a text from a user, or from a checkpoint, cannot be a place in this system; None if it can."""
 
     def client(self) -> tuple[str, Mapping[str, Any]]:
-        """``module:function`` of the runtime that makes the system's :class:`~.runtime.channels.Channels`, and its
-        arguments."""
+        """``module:function`` of the runtime that makes :class:`~.runtime.channels.Channels`, and its arguments."""
 
     def secrets(self) -> Mapping[str, str]:
         """The secrets that the client needs in addition to its arguments, by name."""
@@ -91,7 +89,7 @@ class Server(Protocol):
         """Tell the server how far batches are committed, if it keeps that. Idempotent, and never moves backwards."""
 
     def pushed(self) -> Mapping[str, str | None] | None:
-        """The places that the server keeps, by channel; None if it keeps none, and the logs of the checkpoint are the
+        """The places that the server keeps, by channel; None if it keeps none, and the checkpoint's logs are the
         record."""
 
 

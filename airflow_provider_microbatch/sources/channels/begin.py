@@ -1,5 +1,4 @@
-"""The beginning of the first batch in each channel: on record before the batch is planned, so that a replay begins
-there too."""
+"""The beginning of the first batch in each channel: on record before its plan, so that a replay begins there too."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Beginning:
         return render(parse(text, where=f"{self._state.location}/{_ENTRY}"))
 
     def pin(self, position: Position) -> Offset:
-        """Put the position on record unless one is; return the recorded one. Two simultaneous planners begin at one
+        """Put the position on record unless one is; return the recorded one. Simultaneous planners begin at one
         place."""
         self._state.put_if_absent(_ENTRY, render(position).encode())
         found = self.get()

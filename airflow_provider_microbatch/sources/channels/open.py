@@ -91,7 +91,7 @@ class OpenChannels(OpenSource):
         return self._beginning.get()
 
     def has_new(self, position: Offset | None) -> bool:
-        """Looks at each channel that a batch could read, until one has something."""
+        """Look at each channel that a batch could read, until one has something."""
         return self._named(lambda: self._has_new(position))
 
     def _has_new(self, position: Offset | None) -> bool:
@@ -111,7 +111,7 @@ class OpenChannels(OpenSource):
         )
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
-        """Returns LATE if there is something to read. Puts the beginning of the first batch on record."""
+        """Return LATE if there is something to read. Puts the beginning of the first batch on record."""
         return self._named(lambda: self._latest_offset(start))
 
     def _latest_offset(self, start: Offset | None) -> Offset | Late | None:
@@ -312,15 +312,14 @@ class OpenChannels(OpenSource):
             raise self._error(f"{offset} names {sorted(unknown)[0]}, which {self._source.location()} does not have.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether the offset is ahead in a channel, and behind in none; None if it is ahead in one and behind in
-        another."""
+        """Whether the offset is ahead in some channel and behind in none; None if it is also behind in another."""
         if offset is None or other is None:
             return offset is not None
         return compare(self._parsed(offset), self._parsed(other))
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
-        """Milliseconds by channel, for the channels that the next batch may read: the age of the first row that it
-        would read."""
+        """Milliseconds by channel, for channels that the next batch may read: the age of the first row that it would
+        read."""
         start = self._start(position) or {}
 
         def look() -> Mapping[str, int]:
@@ -379,8 +378,8 @@ class OpenChannels(OpenSource):
         return listed, sorted(expired)
 
     def _ends(self) -> str | None:
-        """Return a folder of the attempt's own, which does not exist yet. Each job gets another folder, even jobs of
-        one attempt."""
+        """Return a folder of the attempt's own, which does not exist yet. Each job of an attempt gets another
+        folder."""
         folder = self._ends_folder()
         return None if folder is None else f"{folder}/{uuid.uuid4()}"
 

@@ -1,5 +1,4 @@
-"""Describes to the runtime how to read a range: as plain Parquet where the table allows that, else by Delta's
-reader."""
+"""Describes to the runtime how to read a range: plain Parquet where the table allows that, else Delta's reader."""
 
 from __future__ import annotations
 

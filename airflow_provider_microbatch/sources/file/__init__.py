@@ -45,8 +45,7 @@ _PLANNED_HERE = {
     "modifiedafter": "max_file_age",
     "__globpaths__": "path",
 }
-"""Spark's options that decide which files are read. If Spark got them in addition to a plan, it would drop planned
-files."""
+"""Spark's options that decide which files are read. If Spark got them beside a plan, it would drop planned files."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +201,7 @@ class FileSource(Source):
         return self.archive_path()
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """Format, schema, whether folders become columns, and the reader's options, whose names are
-        case-insensitive."""
+        """Format, schema, whether folders become columns, and the reader's options, whose names have no case."""
         options = {f"options[{key.lower()!r}]": _as_spark(value) for key, value in self.options.items()}
         # Only where it is set: records of attempts of an earlier version do not contain it.
         recursive = {"recursive": "True"} if self.recursive else {}

@@ -26,8 +26,7 @@ class BatchLimits:
     latest_first: bool = False
 
     def within(self, limit: ReadLimit) -> BatchLimits:
-        """Combine these limits with ``limit``. The number of rows of a file is unknown before it is read, so a limit of
-        rows is ignored."""
+        """These limits combined with ``limit``, without its rows: a file's rows are not known before it is read."""
         return replace(self, files=_least(self.files, limit.splits), bytes=_least(self.bytes, limit.bytes))
 
     def cut(self, files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:

@@ -16,8 +16,8 @@ from airflow_provider_microbatch.sources.intervals import CommittedRange
 log = logging.getLogger(__name__)
 
 _FAR = 16
-"""An entry of the source log that is at least this many entries behind is looked at only once in as many entries, not
-at each commit."""
+"""An entry of the source log that is so many entries behind is looked at once in as many entries, not at each
+commit."""
 
 
 class Cleaner:

@@ -124,8 +124,7 @@ class CleaningRecord:
         return found
 
     def change(self, change: Callable[[Cleaning], Cleaning]) -> Cleaning:
-        """Replace the record by the result of ``change``. Durable on return; two simultaneous changes are applied one
-        after the other."""
+        """Replace the record by the result of ``change``. Durable on return; simultaneous changes follow each other."""
         while True:
             number, found = self._newest()
             wanted = change(found)
@@ -134,7 +133,7 @@ class CleaningRecord:
             if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", encode_cleaning(wanted)):
                 there = numbers(self._state.list(_FOLDER))
                 # Other writers may have gone on, and may have removed the number that this put has used again; or a
-                # rename may have moved this put away with the other entries. Then the change is made once more, also
+                # rename may have moved this put away with the other entries, and the change is then made once more
                 # under the old name.
                 if max(there, default=-1) == number + 1:
                     for old in there:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.sources.file.tables import table_around, why_no
 
 
 def is_listed(listing: Listing, archive: Path) -> bool:
-    """Whether the source lists files that are archived there, also through a link: such a file would be read again, and
+    """Whether the source lists files that are archived there, also through a link: they would be read again, and
     archived one level deeper, at each run. Where the paths alone show it, the definition refuses it when the DAG is
     parsed."""
     real, base = archive.resolve(), Path(listing.base).resolve()

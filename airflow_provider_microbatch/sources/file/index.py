@@ -36,8 +36,8 @@ SIZE = 16
 """Bytes of a fingerprint."""
 
 _MAGIC = b"mbseen2\n"
-"""A segment with another magic is made again from the log; in older versions, the newest mtime counted every lane's
-files."""
+"""A segment with another magic is made again from the log; older versions counted every lane's files in newest
+mtime."""
 _HEADER = struct.Struct("<8sqqqq16sI")
 _TABLE_ENTRY = struct.Struct("<II")
 _CRC = struct.Struct("<I")

@@ -148,8 +148,7 @@ class ObjectPlace(Place):
                 return None
 
     def looks(self, paths: Sequence[str]) -> Look:
-        """Look at many objects concurrently: for a batch of thousands of objects, requests one after the other would
-        take too long."""
+        """Look at many objects concurrently: a batch of thousands would wait long for one answer after the other."""
         if len(paths) < 2:
             return self.look
         self._bucket.opened()  # once, before threads ask for it

@@ -151,8 +151,7 @@ class OpenFileSource(OpenSource):
         return replace(read, arguments={**read.arguments, "keeps_refused": True})
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Return a digest of the files as they were planned: log ids would not do, since another checkpoint has another
-        log."""
+        """Return a digest of the files as they were planned: log ids differ between checkpoints."""
         return known_as(self._range(log_id(start), log_id(end)))
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
@@ -245,7 +244,7 @@ class OpenFileSource(OpenSource):
         )
 
     def finished(self, position: Offset | None) -> bool:
-        """True for a bounded source whose first listing is read."""
+        """Whether the source is bounded and its first listing is read."""
         if not self._source.bounded:
             return False
         bound = self._bound()
@@ -373,8 +372,7 @@ class OpenFileSource(OpenSource):
         return with_noted(self._cleaning.read(), self._taken.read())
 
     def not_read(self) -> str | None:
-        """Describe files that differ from the ones that were planned under their names. Looks at each file of the
-        log."""
+        """Describe files that differ from those planned under their names. Looks at each file of the log."""
         if self._source.on_changed == "read":
             return None  # the versions that were read are not on record
         self._seen.refresh()

@@ -155,8 +155,7 @@ class ListingOrder:
         return Walk(number=number, before=record, full=record is None or self._is_due(record.full_ms))
 
     def starts(self) -> Iterator[str | None]:
-        """Yield the paths at which a sensor starts its listings, one after the other, until it finds something. Writes
-        nothing."""
+        """Yield the paths where a sensor starts its listings, one by one, until it finds something. Writes nothing."""
         number, record = self._read()
         if record is not None and record.start is not None:
             yield record.start

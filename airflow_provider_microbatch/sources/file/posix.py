@@ -29,8 +29,7 @@ class PosixPlace(Place):
         return "/"
 
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
-        """Check that the base exists, and that this user may list it (and remove files from it, if files are
-        cleaned)."""
+        """Check that the base exists, and that this user may list it (and remove files, if files are cleaned)."""
         check_folders(listing, archive, cleans=cleans)
 
     def files(self, listing: Listing, unseen: Unseen, *, start: str | None) -> Iterator[FoundFile]:

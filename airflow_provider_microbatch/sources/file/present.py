@@ -90,8 +90,7 @@ def not_as_read(files: Sequence[Located], told: Mapping[str, Any]) -> str | None
 
 
 def archived_path(path: str, *, base: str, archive: str) -> str:
-    """The path of a file in the archive: below ``archive`` as it lay below ``base``; its name alone if it is the
-    base."""
+    """The path of a file in the archive: below ``archive`` as it lay below ``base``; its name if it is the base."""
     relative = path.rpartition("/")[2] if path == base else path.removeprefix(base.rstrip("/") + "/")
     return f"{archive.rstrip('/')}/{relative}"
 

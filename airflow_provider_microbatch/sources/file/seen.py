@@ -45,8 +45,7 @@ TAIL_FILES = 1_000
 """The number of files after the index that each plan and question reads; when there are as many, they are indexed."""
 
 _IN_MEMORY = 65_536
-"""The number of fingerprints that are kept one by one; then they become a segment, in 16 bytes each instead of a
-hundred."""
+"""The number of fingerprints kept one by one; then they become a segment, in 16 bytes each instead of a hundred."""
 
 _NAME = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _GROWTH = 2
@@ -107,8 +106,8 @@ class SeenFiles:
         raise self._unsteady()
 
     def refresh(self) -> None:
-        """Read the new entries of the log. Takes a look at one missing entry if nothing is new; one listing if there is
-        no index."""
+        """Read the log's new entries: by a look at one missing entry if nothing is new; by a listing if there is no
+        index."""
         if not self._opened:
             self._open()
         if self._latest == NOTHING:
@@ -137,8 +136,7 @@ class SeenFiles:
             self._take(number, own)
 
     def save(self) -> None:
-        """Index the entries after the index if they are many. For planners only; a failure costs time, but no answer is
-        wrong."""
+        """Index the entries after the index if they are many. For planners only; a failure costs time, not answers."""
         for _ in range(_RELOADS):
             covered = max((one.span.last for one in self._segments if one.stored), default=NOTHING)
             files = len(self._recent) + sum(one.files for one in self._segments if not one.stored)

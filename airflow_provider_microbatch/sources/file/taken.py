@@ -24,7 +24,7 @@ class Taken:
     :param place: place of the files and of the note.
     :param base: the source's base.
     :param name: name of the source.
-    :param checkpoint: returns the checkpoint's id; None while the checkpoint has no owner, and has taken nothing.
+    :param checkpoint: returns the checkpoint's id; None while it belongs to no pipeline, and nothing was taken.
     """
 
     def __init__(self, place: Place, *, base: str, name: str, checkpoint: Callable[[], str | None]) -> None:

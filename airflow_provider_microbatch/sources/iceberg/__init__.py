@@ -110,8 +110,7 @@ class IcebergSource(Source):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment at which the first batch begins, milliseconds since the epoch; None if ``start`` is not a
-        moment."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return moment_ms(self.start)
 
     def requires(self) -> Requirements:

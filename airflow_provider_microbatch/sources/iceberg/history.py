@@ -118,8 +118,7 @@ class History:
         return Stretch(version=start.version, in_snapshot=True, files=files)
 
     def _gap(self, start: Place, after: list[Commit]) -> Stretch[Unit] | None:
-        """A refused stretch that stands for snapshots that have expired before they were read; None if there are
-        none."""
+        """A refused stretch in place of snapshots that have expired before they were read; None if there are none."""
         if not after:
             return None
         first = after[0]

@@ -174,7 +174,7 @@ class OpenJdbcSource(OpenTable):
             )
 
     def _check_goes_on(self, table: Snapshot, place: Place) -> None:
-        """Check that the table goes on: a table that was created again, or emptied with its sequence, has other rows
+        """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows
         under the same numbers."""
         other = self._other(table, place)
         if other is not None:
@@ -193,7 +193,7 @@ class OpenJdbcSource(OpenTable):
             )
 
     def _other(self, table: Snapshot, place: Place) -> str | None:
-        """The reason why the numbers of a place do not belong to the current table; None if they do, as far as can be
+        """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
         known."""
         now, then = table.identity(), place.table
         if then is None or then == now:

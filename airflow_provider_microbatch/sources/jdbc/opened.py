@@ -76,8 +76,7 @@ class OpenTable(OpenSource):
         )
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Check that no row went missing: rows only go, so the rows that exist now existed while Spark read the
-        range."""
+        """Check that no row was missing: rows only go, so rows that exist now existed while Spark read the range."""
         gone = self._gone(start, end)
         if gone > _left_out(told):
             raise SourceChangedError(

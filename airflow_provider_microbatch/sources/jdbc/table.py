@@ -128,8 +128,8 @@ class Snapshot:
         return bool(found)
 
     def last(self, after: int, most: int | None) -> int:
-        """The highest number behind ``after``, among the first ``most`` rows if there is a limit; ``after`` if there
-        are no rows."""
+        """The highest number behind ``after``, of the first ``most`` rows if there is a limit; ``after`` if there is
+        none."""
         (found,) = self._row(
             f"SELECT max(n) FROM (SELECT {self._column} AS n FROM {self._table} WHERE {self._column} > %s "
             f"ORDER BY {self._column} LIMIT %s) AS first",

@@ -124,8 +124,7 @@ class TimedTable:
         return int(found[0]), str(found[1])
 
     def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
-        """Time and key of the last row for which the condition holds, among the first ``most`` such rows if there is a
-        limit."""
+        """Time and key of the last row for which the condition holds, or of the last among the first ``most`` rows."""
         order, key = self.ranges.order, self.ranges.key or "NULL::bigint"
         columns = f"SELECT {self.ranges.time}::text, {key} FROM {self._table} WHERE {condition} ORDER BY "
         if most is not None:
@@ -156,8 +155,7 @@ class TimedTable:
         return str(found)
 
     def bounds(self, condition: str, parts: int) -> list[str]:
-        """Times that divide the rows for which the condition holds into about ``parts`` parts; without the outer
-        bounds."""
+        """Times that divide the rows for which the condition holds into about ``parts`` parts; no outer bounds."""
         rows = self._opened.execute(
             f"SELECT DISTINCT max(t) AS last, max(t)::text FROM (SELECT {self.ranges.time} AS t, ntile({parts}) OVER "
             f"(ORDER BY {self.ranges.time}) AS part FROM {self._table} WHERE {condition}) AS parts GROUP BY part "

@@ -40,8 +40,7 @@ _PLANNED_HERE = {
     "kafka.auto.offset.reset": "start",
     "kafka.group.id": "group_id",
 }
-"""Spark's options that decide which records are read. If Spark got them in addition to a plan, it would read another
-range."""
+"""Spark's options that decide which records are read. If Spark got them beside a plan, it would read another range."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,7 @@ class KafkaSource(Source):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment at which the first batch begins, milliseconds since the epoch; None if ``start`` is not a
-        moment."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def requires(self) -> Requirements:

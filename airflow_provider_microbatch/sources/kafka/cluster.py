@@ -79,8 +79,7 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, self._spec().earliest()))
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The next offset of each partition. In a topic with transactions, the offset where the first open transaction
-        begins."""
+        """The next offset of each partition; in a topic with transactions, where the first open one begins."""
         return self._offsets(dict.fromkeys(partitions, self._spec().latest()), committed_only=self._committed_only)
 
     def highest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:

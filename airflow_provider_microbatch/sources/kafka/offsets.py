@@ -66,8 +66,7 @@ def named(partition: Partition) -> str:
 
 
 def _in_scala_order(puts: Sequence[K], hashes: Mapping[K, int]) -> list[K]:
-    """Return the keys in the order in which a ``scala.collection.mutable.HashMap`` iterates after they were put one by
-    one."""
+    """The keys in the order of a ``scala.collection.mutable.HashMap`` into which they were put one by one."""
     size = _CAPACITY
     held: set[K] = set()
     for key in puts:

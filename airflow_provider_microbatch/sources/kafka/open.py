@@ -77,8 +77,7 @@ class OpenKafkaSource(OpenSource):
         self._access.secrets()
 
     def has_new(self, position: Offset | None) -> bool:
-        """Takes one request if there is something new; otherwise one more, for partitions and topics that came
-        since."""
+        """Takes one request if there is something new; else one more, for partitions and topics that came since."""
         return self._named(lambda: self._has_new(position))
 
     def _has_new(self, position: Offset | None) -> bool:
@@ -233,8 +232,7 @@ class OpenKafkaSource(OpenSource):
                 raise self._error(f"{named(one)} has offsets from {earliest[one]} to {latest[one]}, and not {at}.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether the offset is ahead in a partition, and behind in none; None if it is ahead in one and behind in
-        another."""
+        """Whether the offset is ahead in some partition and behind in none; None if it is also behind in another."""
         one, two = self._start(offset) or {}, self._start(other) or {}
         further = [self._from(one, key) - self._from(two, key) for key in {*one, *two}]
         ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
@@ -301,8 +299,7 @@ class OpenKafkaSource(OpenSource):
         return inside, inside | of(interval.late)
 
     def _of_live(self, held: HeldRanges) -> Pieces:
-        """The pieces that the live lane has by its log. Pieces older than the log belong to it too, from its
-        beginning."""
+        """The pieces that the live lane has by its log, and from its beginning those that are older than the log."""
         ranges = held.get(LIVE, ())
         found = Pieces()
         if ranges and ranges[0].key.id > 0:
@@ -347,8 +344,8 @@ class OpenKafkaSource(OpenSource):
         return self._topics.begin(partition) if at is None else at
 
     def _behind_intervals(self, position: Position) -> dict[Partition, int]:
-        """Move the position past pieces of lanes of intervals that begin right there: a limit counts only records that
-        are to be read."""
+        """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
+        read."""
         taken = self._taken.by_intervals().of
         return {
             one: next((end for start, end in taken.get(one, ()) if start <= at < end), at)
@@ -387,8 +384,7 @@ class OpenKafkaSource(OpenSource):
                 )
 
     def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
-        """Refuse to go on if a pattern no longer matches a topic because the topic is gone: it may have had unread
-        records."""
+        """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
         gone = sorted({topic for topic, _ in known} - set(topics))
         if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
             self._topics.check(gone)

@@ -1,5 +1,7 @@
-"""The topics that a source reads, and the check that they are still those of the first plan: a topic that is removed
-and created again under its name has other records under the same offsets."""
+"""The topics that a source reads, checked to be those of the first plan.
+
+A topic that is removed and created again under its name has other records under the same offsets.
+"""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ class KinesisSource(ChannelSource):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment at which the first batch begins, milliseconds since the epoch; None if ``start`` is not a
-        moment."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def _check_start(self) -> None:

@@ -58,8 +58,7 @@ class Stream:
         return listed[1]
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
-        """The beginning by the definition's ``start``. A shard that was closed before the first plan has no later
-        records."""
+        """The beginning by the definition's ``start``. A shard closed before the first plan has no later records."""
         begins_ms, now_ms = self._source.begins_ms, self._clock_ms()
         if self._source.start == LATEST:
             return {
@@ -69,8 +68,7 @@ class Stream:
         return None if begins_ms is None else {shard: {"rows": 0, "begin": begins_ms} for shard in channels}
 
     def look(self, channel: str, at: At) -> Look:
-        """Takes one request, by an iterator that is kept from look to look; several requests for a shard with few
-        records."""
+        """Takes one request, by an iterator that is kept from look to look; several for a shard with few records."""
         return self._ask(lambda kinesis: self._look(kinesis, channel, at))
 
     def why_gone(self, channel: str, end: At) -> str | None:

@@ -100,8 +100,7 @@ class OpenPollingSource(OpenSource):
             yield from self._asked("read", lambda *of: list(self._source.read(*of)), *piece)
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Check the number of rows: an API that answers a single page where all rows were requested would silently lose
-        rows."""
+        """Check the number of rows: an API that returns one page instead of all rows would silently lose rows."""
         read, rows = (told or {}).get("rows"), self.describe(start, end).rows
         if read is not None and rows is not None and read < rows:
             raise SourceChangedError(f"source {self._name!r}: {short(self._class, read, rows, start, end)}")
@@ -141,8 +140,7 @@ class OpenPollingSource(OpenSource):
         return self._asked(method, lambda *given: encoded(ask(*given), who=f"{self._class}.{method}"), *arguments)
 
     def _asked(self, method: str, ask: Callable[..., T], *arguments: Any) -> T:
-        """Return the answer of the user's code. Any exception that it raises becomes an error of this source, with its
-        name."""
+        """Return the answer of the user's code. Any exception of it becomes an error of this source, with its name."""
         try:
             return ask(*arguments)
         except MicroBatchError:

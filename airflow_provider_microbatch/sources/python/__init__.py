@@ -1,5 +1,7 @@
-"""Any Python data source of PySpark that has a stream reader, unchanged: planned in a process that has PySpark and no
-JVM, read by its own partitions."""
+"""Any Python data source of PySpark that has a stream reader, used unchanged.
+
+Planned in a process that has PySpark and no JVM, read by its own partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A Python data source, opened for its checkpoint: each question goes to the planner process that stays alive for
-it."""
+"""A Python data source, opened for its checkpoint: each question goes to a planner process that stays alive."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Planner processes that stay alive: starting a process with PySpark takes a second, asking a running one some
-milliseconds.
+"""Planner processes that stay alive: starting one with PySpark takes a second, asking a running one some milliseconds.
 
 One planner of a data source serves all callers in this process, one after the other. The planner ends when it has not
 been held for a while, and at the latest with this process.

@@ -120,8 +120,7 @@ class ObjectStore(Store):
         return self._level(folder)[1]
 
     def delete(self, path: str) -> bool:
-        """Remove the object at ``path``. A service does not say whether the object was there, so a request before it
-        asks."""
+        """Remove the object at ``path``. A service does not say whether it was there: a request before that asks."""
         if self.modified_ms(path) is None:
             return False
         self._delete([self._key(path)])
@@ -129,8 +128,8 @@ class ObjectStore(Store):
 
     def delete_if(self, path: str, data: bytes) -> bool:
         """Remove the object at ``path`` if it is ``data``. The object is read right before each request that removes
-        it: otherwise a removal that is sent again, because no answer came, would remove an object that has replaced it
-        since."""
+        it: a removal that is sent again, because no answer came, would otherwise remove an object that has replaced
+        it."""
         key, was_sent = self._key(path), False
 
         def call(client: Any) -> bool:

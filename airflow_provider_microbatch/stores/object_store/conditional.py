@@ -40,8 +40,7 @@ _NO_ETAG = '"microbatch-no-such-version"'
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The object at a key. :param mark: mark of its put; None if another program wrote it, or the service dropped the
-    mark."""
+    """The object at a key. :param mark: mark of its put; None if another program put it, or the service dropped it."""
 
     mark: str | None
     entry: Versioned
@@ -129,9 +128,8 @@ class ConditionalPuts:
             return None
 
     def _try_creating(self) -> None:
-        """Check once that a second put that creates is refused. Takes one request, except for a new checkpoint, since
-        the first put was done long ago. Results of earlier checks do not count: the service may be another one
-        since."""
+        """Check once that a second put that creates is refused. Takes one request, except for a new checkpoint: the
+        first put was long ago. Results of earlier checks do not count: the service may be another one since."""
         refused = library().exceptions.AlreadyExistsError
         for _ in range(2 if not self._creates_once else 0):
             try:
@@ -203,8 +201,7 @@ def _version(told: ObjectMeta | PutResult) -> str:
 
 
 def _mode(version: str) -> UpdateVersion | None:
-    """The condition that a text of :func:`_version` stands for; None for a text that no put of this package has
-    returned."""
+    """The condition that a text of :func:`_version` stands for; None for a text that no put here has returned."""
     e_tag, _, generation = version.partition(" ")
     if not e_tag:
         return None

@@ -1,5 +1,4 @@
-"""The requirements and settings by which Spark reaches a bucket: Hadoop's connector, ``s3a``, and a connection as its
-settings."""
+"""Settings by which Spark reaches a bucket: Hadoop's connector, ``s3a``, and a connection as its settings."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def hadoop_version() -> str | None:
 
 
 def s3a_settings(connection: Connection) -> dict[str, str]:
-    """Return a connection of type ``aws`` as settings of Hadoop's ``s3a``, by their names below
+    """Return a connection of type ``aws`` as settings of Hadoop's ``s3a``, named as below
     ``fs.s3a.bucket.<bucket>``."""
     extra = connection.extra
     service = _mapping(_mapping(extra.get("service_config")).get("s3"))

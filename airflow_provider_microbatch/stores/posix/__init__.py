@@ -50,8 +50,7 @@ class PosixStore(Store):
 
     @classmethod
     def at(cls, location: str) -> Self:
-        """Return the store for an absolute path or a ``file:`` URL (percent signs are taken literally, as Spark
-        does)."""
+        """Return the store for an absolute path or a ``file:`` URL (percent signs are literal, as in Spark)."""
         path = location.removeprefix("file:")
         if path != location and path.startswith("//"):
             host, _, rest = path[2:].partition("/")
@@ -305,8 +304,8 @@ class PosixStore(Store):
         return None if found is None else found.st_mtime_ns // 1_000_000
 
     def unfit(self) -> str | None:
-        """The reason why no checkpoint should lie here: the file system caches the changes of other hosts; None if it
-        does not."""
+        """The reason if the file system caches what other hosts change, so that no checkpoint should lie here; else
+        None."""
         return unfit(self._root)
 
     def scoped(self, folder: str) -> PosixStore:

@@ -1,6 +1,9 @@
-"""An open folder of a checkpoint. Other users may write there: between a look at a name and an action by that name, a
-link may have taken its place. So no action uses a path: each folder is opened from the one above it, no link is
-followed, and every action happens in the folder that was opened, wherever its name leads by then."""
+"""An open folder of a checkpoint.
+
+Other users may write there: between a look at a name and an action by that name, a link may have taken its place. So no
+action uses a path: each folder is opened from the one above it, no link is followed, and every action happens in the
+folder that was opened, wherever its name leads by then.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Finds hidden files that a store does not list and that may get in a reader's way: files that killed writers left, and
-Hadoop's checksums of files that are gone or were changed by hand."""
+"""Finds hidden files that are of no use and may get in a reader's way, and that a store does not list.
+
+They are files that killed writers left, and Hadoop's checksums of files that are gone or were changed by hand.
+"""
 
 from __future__ import annotations
 

@@ -72,13 +72,11 @@ class Database:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the database. Asks Airflow, not the database. :raises CheckpointError: if there is no such
-        connection."""
+        """The kind of the database. Asks Airflow, not the database. :raises CheckpointError: if there is none."""
         return self._open().kind
 
     def close(self) -> None:
-        """Close all sessions. A statement that another thread is running finishes; the next statement opens a new
-        session."""
+        """Close all sessions. A statement of another thread runs to its end; the next statement opens a new session."""
         with self._opening:
             opened, self._opened = self._opened, None
         if opened is not None:
@@ -122,8 +120,7 @@ class Database:
         return Done(*self._answered(address, do, doing=doing))
 
     def clock_ms(self, address: Address, *, doing: str) -> int:
-        """The database's clock, milliseconds since the epoch. :raises CheckpointError: if the database cannot be
-        asked."""
+        """The database's clock, milliseconds since the epoch. :raises CheckpointError: if it cannot be asked."""
         kind = self.kind
         if not kind.exists():
             return time.time_ns() // 1_000_000  # the clock of a file is that of this machine

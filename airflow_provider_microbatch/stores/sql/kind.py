@@ -68,8 +68,7 @@ class Kind(Protocol):
         """Send the settings that precede each statement, in the statement's transaction."""
 
     def migrating(self, session: Session, address: Address) -> AbstractContextManager[None]:
-        """A transaction in which no other process migrates the same tables. An exception leaves the transaction
-        open."""
+        """A transaction in which no other process migrates the same tables. An exception leaves it open."""
 
     def version(self, session: Session, address: Address) -> int:
         """The version of the tables; 0 if there are none."""
@@ -81,8 +80,7 @@ class Kind(Protocol):
         """Advice on an error of the driver; empty if there is none."""
 
     def is_lost(self, error: sqlalchemy.exc.DBAPIError) -> bool:
-        """Whether the statement's answer is unknown, or the database has rolled the statement back for another: try
-        again."""
+        """Whether the answer is unknown, or the database has rolled the statement back for another: try again."""
 
 
 def kind_of(connection: Connection) -> Kind:

@@ -1,5 +1,4 @@
-"""The tables of a schema: created by the first write, and migrated to the current version by the first process that
-needs it.
+"""The tables of a schema: created by the first write, and migrated to the current version by the first process to come.
 
 =====================  ================================================================================================
 microbatch_entries     ``key`` (see :mod:`.keys`), ``data``, ``token`` (another one for each put), ``modified_ms``

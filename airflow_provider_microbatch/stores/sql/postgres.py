@@ -224,8 +224,7 @@ class Postgres(Kind):
         return error.connection_invalidated or _state(error.orig).startswith(_LOST_STATES)
 
     def _check_writable(self, opened: Any, _: Any) -> None:
-        """Refuse a read replica at each new connection: after a failover the same address may lead to the former
-        primary."""
+        """Refuse a read replica at each new connection: after a failover the address may lead to the former primary."""
         with opened.cursor() as cursor:
             cursor.execute("SELECT pg_is_in_recovery()")
             in_recovery = cursor.fetchone()[0]

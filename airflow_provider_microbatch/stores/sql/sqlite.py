@@ -1,4 +1,4 @@
-"""A SQLite file: for one machine, and for tests. The processes share a disk, and so a clock.
+"""A SQLite file: for one machine, and for tests. Its hosts share a disk, and so a clock.
 
 SQLite has one writer: the statements of writers follow each other, and each is a transaction of its own. A reader rolls
 back changes that a killed writer has left.
