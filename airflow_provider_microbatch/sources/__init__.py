@@ -87,8 +87,8 @@ class Figures:
 class Split:
     """A part of a range that can be read by itself: the smallest unit that a subtask of a batch takes.
 
-    :param id: identity of the split, unique in its range: the same at each call and in every process, and never given
-        to other rows. Any text; it is never used as a path.
+    :param id: names the split, unique in its range: the same at each call and in every process, and never given to
+        other rows. Any text; it is never used as a path.
     :param read: how the runtime reads the split.
     """
 
@@ -327,9 +327,9 @@ class OpenSource(ABC):
         publish; idempotent."""
 
     def commit(self, end: Offset) -> None:  # noqa: B027
-        """Handle the commit of the batch that ends at ``end``. Idempotent; called again if a call may have been missed.
-        The source may give up for good only ranges that were passed to :meth:`release`: before the offset there may be
-        ranges that no batch has read."""
+        """Note that the batch that ends at ``end`` is committed. Idempotent; called again if a call may have been
+        missed. The source may give up for good only ranges that were passed to :meth:`release`: before the offset there
+        may be ranges that no batch has read."""
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:  # noqa: B027
         """Keep a range whose batch is set aside, or that a command skips: ``commit`` of a later end must leave the

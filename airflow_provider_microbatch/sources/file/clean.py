@@ -1,4 +1,4 @@
-"""Handles a batch's files after its commit: archives or deletes them, or leaves them alone."""
+"""Archives or deletes a batch's files after its commit, or leaves them alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Objects of a bucket: listed, looked at, copied and deleted without a JVM. Spark reads them by Hadoop's ``s3a``.
 
-Objects are identified by their keys; size and ETag tell whether an object is still the planned one. Times are those of
-the service, in whole seconds. Objects of zero bytes are not data: folder marks have zero bytes, and Hadoop takes keys
-of such objects for folders.
+Objects are identified by their keys. Size and ETag tell whether an object is still the planned one, since times are
+those of the service, in whole seconds. Objects of zero bytes are not data: folder marks have zero bytes, and Hadoop
+takes their keys for folders.
 """
 
 from __future__ import annotations

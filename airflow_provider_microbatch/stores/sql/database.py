@@ -1,4 +1,4 @@
-"""The databases of this process, by connection; and the handling of lost answers."""
+"""The databases of this process, by their connections; and what it means to get no answer from one."""
 
 from __future__ import annotations
 
