@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _READER = "airflow_provider_microbatch.runtime.jdbc:read"
 MOST_COUNTED = 1_000_000
-"""The lag is reported with each batch: counting all rows again for each batch of a long first run would be slow."""
+"""The largest number of rows that a lag counts: it is counted for each batch, of a long first run again and again."""
 
 
 class _Typed(Protocol):

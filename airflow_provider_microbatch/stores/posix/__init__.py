@@ -254,7 +254,7 @@ class PosixStore(Store):
                     folder.remove(_checksum(name))
                     folder.sync()
                     return True
-                # If another process has put a new entry here at this moment, the new one stays; this one keeps its
+                # If another process has put yet another entry under the name, that entry stays; this one keeps its
                 # hidden name.
                 with contextlib.suppress(FileExistsError):
                     folder.link(aside, name)
