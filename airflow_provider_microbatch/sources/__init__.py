@@ -397,8 +397,8 @@ class OpenSource(ABC):
 
     def not_read(self) -> str | None:
         """Describe the data in the source that no batch will ever read although it came after the data that was read;
-        with the possible remedies. None if there is no such data, or if the source cannot tell. For ``microbatch
-        check``: may take long."""
+        with the possible remedies. None if there is no such data, or if the source cannot tell. May take long: used by
+        ``microbatch check``."""
         return None
 
     def torn(self) -> Iterator[tuple[str, str]]:
@@ -433,15 +433,15 @@ class OpenSource(ABC):
         return Figures()
 
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
-        """How much data is in a range, for people and for commit entries, in the words of the source: ``{"files": 3,
-        "bytes": 1200}``."""
+        """In the words of the source (``{"files": 3, "bytes": 1200}``), how much data is in a range: for people and for
+        commit entries."""
         figures: Any = self.describe(start, end)
         return self._worded(figures)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """How much data lies after ``position``, for people and for commit entries, in the words of the source:
-        ``{"rows": 12}``. Called once for each batch, before its commit: empty where the lag is unknown, or takes long
-        to compute."""
+        """In the words of the source (``{"rows": 12}``), how much data lies after ``position``: for people and for
+        commit entries. Called once for each batch, before its commit: empty where the lag is unknown, or takes long to
+        compute."""
         return self._worded(self.lag(position))
 
     def _worded(self, figures: Any) -> dict[str, int]:
