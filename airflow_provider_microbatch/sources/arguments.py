@@ -1,4 +1,4 @@
-"""Checks of arguments that definitions of several systems have in common. Each error is the definition's own."""
+"""Checks of arguments that the definitions of several systems share. Each check raises the definition's own error."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 
 Wrong = Callable[[str], DefinitionError]
-"""The error of a definition, from what is wrong with it."""
+"""Makes the error of a definition from a text that says what is wrong."""
 
 
 def check_limit(name: str, value: object, *, wrong: Wrong) -> None:
-    """Raise unless it is a bound of a batch, or None for no bound.
+    """Check that ``value`` is a limit of a batch, or None for no limit.
 
-    :raises DefinitionError: as ``wrong`` makes it.
+    :raises DefinitionError: made by ``wrong``, if it is neither.
     """
     if value is not None and (type(value) is not int or value < 1):
         raise wrong(f"{name} must be a whole number above 0, or None for no limit; not {value!r:.200}")
 
 
 def texts(name: str, value: object, *, wrong: Wrong) -> list[str]:
-    """The texts as a list, which is what JSON brings back when a definition has travelled.
+    """Return the texts as a list, which is the form that JSON gives them when a definition has travelled.
 
-    :raises DefinitionError: as ``wrong`` makes it, unless each is a text that is not empty.
+    :raises DefinitionError: made by ``wrong``, unless ``value`` is a list of texts that are not empty.
     """
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
         raise wrong(f"{name} must be a list of texts that are not empty; not {value!r:.200}")
@@ -33,7 +33,7 @@ def texts(name: str, value: object, *, wrong: Wrong) -> list[str]:
 
 
 def moment_ms(value: object) -> int | None:
-    """ISO 8601 text with its offset from UTC as milliseconds since the epoch; None for anything else."""
+    """Convert an ISO 8601 text with an offset from UTC to milliseconds since the epoch; None for anything else."""
     if not isinstance(value, str):
         return None
     try:
@@ -52,13 +52,14 @@ def connector(
     made: Callable[[str], str],
     wrong: Wrong,
 ) -> Requirements:
-    """What a spark-submit brings of Spark's connector to a system.
+    """Return the requirements by which spark-submit loads Spark's connector to a system.
 
-    :param packages: as the user gave them; None, and no jars: those for the PySpark that is installed here.
-    :param name: of the connector, for people.
-    :param newest: a version of PySpark for which there is one, as an example.
-    :param made: the Maven coordinates for a version of PySpark.
-    :raises DefinitionError: as ``wrong`` makes it, if no PySpark is installed here.
+    :param packages: the packages that the user gave; None without jars: the packages for the PySpark that is installed
+        here.
+    :param name: name of the connector, for people.
+    :param newest: a PySpark version that the connector supports, as an example.
+    :param made: returns the Maven coordinates for a PySpark version.
+    :raises DefinitionError: made by ``wrong``, if no PySpark is installed here.
     """
     if packages is None and not jars:
         try:

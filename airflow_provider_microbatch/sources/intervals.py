@@ -1,4 +1,4 @@
-"""What a source is asked about an interval of its clock, and what it answers."""
+"""The questions that a source is asked about an interval of its clock, and the answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Data whose source time is in ``[start_ms, end_ms)``, and what came late for other intervals.
+    """Data whose source time is in ``[start_ms, end_ms)``, and data that came late for other intervals.
 
     :param start_ms: milliseconds since the epoch, UTC.
     :param end_ms: milliseconds since the epoch, UTC; not part of the interval.
-    :param first_ms: where the first data interval of the schedule begins: what lies before it belongs to no other. None
-        if that is not known.
-    :param late: start and end (not part of it) of spans before ``start_ms`` in which data is late: their own interval
-        has had its run, or there is none. What no batch has read of them is read too.
+    :param first_ms: the moment at which the first data interval of the schedule begins: earlier data belongs to no
+        other interval. None if the moment is not known.
+    :param late: start and end (exclusive) of spans before ``start_ms`` in which data is late: their own interval has
+        had its run, or there is none. Data in these spans that no batch has read is read too.
     :raises IntervalError: if the interval is empty.
     """
 
@@ -39,11 +39,12 @@ class Interval:
 
     @classmethod
     def between(cls, start: datetime, end: datetime, *, first: datetime | None = None) -> Self:
-        """The interval between two moments, each to the millisecond.
+        """Return the interval between two moments, each rounded to the millisecond.
 
         :param start: a moment with a time zone.
-        :param end: likewise.
-        :param first: when the first interval of the schedule begins, likewise; None if that is not known.
+        :param end: a moment with a time zone.
+        :param first: the moment at which the first interval of the schedule begins, with a time zone; None if not
+            known.
         :raises IntervalError: if the interval is empty.
         """
         import pendulum
@@ -54,12 +55,12 @@ class Interval:
         return cls(start_ms=ms(start), end_ms=ms(end), first_ms=None if first is None else ms(first))
 
     def takes(self, ms: float) -> bool:
-        """Whether data of this source time, if no batch has read it, is for the interval's run."""
+        """Whether the interval's run takes data of this source time, provided that no batch has read the data."""
         return self.start_ms <= ms < self.end_ms or any(start <= ms < end for start, end in self.late)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """What a sensor has handed to its trigger, of this version or another."""
+        """Restore the interval from the values that a sensor, of this version or another, has passed to its trigger."""
         return cls(start_ms=values["start_ms"], end_ms=values["end_ms"], first_ms=values.get("first_ms"))
 
     @property
@@ -69,7 +70,7 @@ class Interval:
 
     @property
     def end(self) -> DateTime:
-        """The first moment after it, in UTC."""
+        """The first moment after the interval, in UTC."""
         return _moment(self.end_ms)
 
     def __str__(self) -> str:
@@ -78,11 +79,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRange:
-    """What a batch of the logs reads of a source, committed or not.
+    """The range of a source that a batch in the logs reads, committed or not.
 
     :param key: the batch.
-    :param start: where its range begins, exclusive as the source defines it.
-    :param end: where it ends.
+    :param start: start of the range, exclusive as the source defines it.
+    :param end: end of the range.
     """
 
     key: BatchKey
@@ -94,10 +95,10 @@ class HeldRange:
 class CommittedRange:
     """How a committed batch has moved its lane's position in a source.
 
-    :param start: where it was before.
-    :param end: where it is after it; before ``start``, if a command has set it back.
-    :param is_read: whether what lies between is in the sink. It is not if the batch is set aside, or was made by a
-        command that passed something over.
+    :param start: the position before the batch.
+    :param end: the position after the batch; before ``start``, if a command has set the position back.
+    :param is_read: whether the data between both positions is in the sink. False if the batch is set aside, or was made
+        by a command that passed data over.
     """
 
     start: Offset | None
@@ -106,17 +107,17 @@ class CommittedRange:
 
 
 HeldRanges = Mapping[str, Sequence[HeldRange]]
-"""By lane, the ranges of its batches in order. Read from the logs lane by lane, when asked for."""
+"""The ranges of the batches of each lane, in order. The logs are read lane by lane, when a lane is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
     """Data that no batch of any lane holds.
 
-    :param count: how many splits of the source.
-    :param splits: what the source calls them.
-    :param first_ms: its oldest, by the source's clock; milliseconds since the epoch, UTC.
-    :param last_ms: its newest, likewise.
+    :param count: number of splits.
+    :param splits: the source's name for its splits.
+    :param first_ms: the oldest split by the source's clock; milliseconds since the epoch, UTC.
+    :param last_ms: the newest split by the source's clock; milliseconds since the epoch, UTC.
     """
 
     count: int
@@ -126,7 +127,7 @@ class Unread:
 
     @classmethod
     def of(cls, times_ms: Sequence[int], *, splits: str = "splits") -> Self | None:
-        """By the time of each split; None if there is none."""
+        """Summarise splits from their times; None if there are no splits."""
         if not times_ms:
             return None
         return cls(count=len(times_ms), first_ms=min(times_ms), last_ms=max(times_ms), splits=splits)
@@ -134,20 +135,19 @@ class Unread:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalSurvey:
-    """What a source has in an interval.
+    """The data that a source has in an interval.
 
-    :param unread: whether there is data, late data included, that no batch of any lane holds; or that was set apart for
-        the asking lane already, by a plan that died.
+    :param unread: whether there is data, late data included, that no batch of any lane holds, or that a plan which died
+        has already reserved for the asking lane.
     :param holders: batches of other lanes that hold data of the interval.
-    :param splits: what the source calls its smallest units, of which there are so many ``unsettled``, ``elsewhere`` and
-        ``left``.
+    :param splits: the source's name for its smallest units, in which ``unsettled``, ``elsewhere`` and ``left`` count.
     :param unsettled: how much unread data of the interval is too young to be read now.
-    :param elsewhere: how much of the interval is held by a batch that the logs do not have: retention removed it, or it
-        is being planned right now.
-    :param left: how much of that the live lane took for a batch that it has not got any more: only the live lane will
-        ever read it.
-    :param passed: what lies before the interval, is not late for it, and no batch of any lane holds: unless a run for
-        it is on its way, nobody reads it. None if there is none, or the source does not tell.
+    :param elsewhere: how much data of the interval belongs to a batch that the logs do not have: retention removed the
+        batch, or it is being planned at the moment.
+    :param left: how much of ``elsewhere`` the live lane took for a batch that it no longer has: only the live lane will
+        ever read that data.
+    :param passed: data before the interval that is not late for it and that no batch of any lane holds: unless a run
+        for that data is on its way, no run reads it. None if there is none, or if the source does not tell.
     """
 
     unread: bool
@@ -160,7 +160,7 @@ class IntervalSurvey:
 
 
 def written_ms(ms: int) -> str:
-    """A moment, milliseconds since the epoch, as messages have it."""
+    """Format a moment, milliseconds since the epoch, for messages."""
     return _written(_moment(ms))
 
 

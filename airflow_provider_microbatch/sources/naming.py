@@ -1,4 +1,4 @@
-"""Errors of a source say which one has them: a pipeline may have several."""
+"""Puts the name of a source into its errors, since a pipeline may have several sources."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ T = TypeVar("T")
 
 
 def asked_of(name: str, question: Callable[[], T]) -> T:
-    """Its answer.
+    """Return the answer of ``question``.
 
-    :param name: of the source.
-    :raises SourceError: what it raises, with the name before it unless that is in it; an IntervalError likewise.
+    :param name: name of the source.
+    :raises SourceError: the error of ``question``, with the name before its text unless the text has the name; likewise
+        for an IntervalError.
     """
     try:
         return question()

@@ -1,6 +1,7 @@
-"""A table's stream in stretches, and where a range of it ends: files of one snapshot, then what each version has.
+"""Splits a table's stream into stretches: the files of one snapshot, then those of each version; finds the end of a
+range.
 
-What sources share whose tables have versions. Looks at nothing but what it is given.
+Shared by the sources whose tables have versions. Uses nothing but its arguments.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import Generic, TypeVar
 from airflow_provider_microbatch.sources import Figures
 
 BEFORE_ITS_FILES = -1
-"""The index of a version of which nothing has been read."""
+"""The index in a version of which nothing has been read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """Where a range ends: the files of ``version`` up to ``index`` are read, and all that comes before them.
+    """The end of a range: the files of ``version`` up to ``index`` are read, and everything before them.
 
-    A version of which all is read is told as the next number, of which nothing is.
+    A version that is read completely is written as the next version number, of which nothing is read.
 
-    :param version: by which versions are in order.
-    :param index: of a file of it, in the order of the plan.
-    :param in_snapshot: whether it is the files of the table at that version that are read, and not those that the
-        version has added.
+    :param version: number that orders the versions.
+    :param index: index of a file of the version, in the order of the plan.
+    :param in_snapshot: whether the files are those of the table at that version, rather than those that the version has
+        added.
     """
 
     version: int
@@ -33,18 +34,18 @@ class Spot:
 
     @property
     def order(self) -> tuple[int, bool, int]:
-        """Of two places of one table, the one with the greater order lies after the other."""
+        """The sort key: of two places of one table, the place with the greater key lies after the other."""
         return (self.version, self.in_snapshot, self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is read as a whole: a file, or all that a version has.
+    """A unit that is read as a whole: a file, or all files of a version.
 
-    :param path: by which it is known.
-    :param size: in bytes; 0 if that is not known.
-    :param rows: how many; None if that is not known.
-    :param files: how many it is of.
+    :param path: path that identifies the unit.
+    :param size: in bytes; 0 if not known.
+    :param rows: number of rows; None if not known.
+    :param files: number of files in the unit.
     """
 
     path: str
@@ -59,13 +60,13 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch(Generic[U]):
-    """The files of a snapshot, or what one version has.
+    """The files of a snapshot, or of one version.
 
     :param files: in order.
-    :param is_one: whether they are read together, or not at all.
-    :param is_other: whether rows have another schema from here on: no range has both.
-    :param refused: why it can be neither read nor passed over, in words.
-    :param passed_over: what it has that is not read, in words, as the source is set.
+    :param is_one: whether the files are read together, or not at all.
+    :param is_other: whether rows have another schema from this stretch on: no range has rows of both schemas.
+    :param refused: the reason, in words, why the stretch can be neither read nor passed over.
+    :param passed_over: description of the changes that are not read, as the source is set.
     """
 
     version: int
@@ -79,20 +80,20 @@ class Stretch(Generic[U]):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a range has at most; None is no limit."""
+    """How much a range has at most; None means no limit."""
 
     files: int | None = None
     bytes: int | None = None
     rows: int | None = None
 
     def allow(self, files: Iterable[Unit]) -> bool:
-        """Whether all of them may be in one range."""
+        """Whether all of the files may be in one range."""
         found = figures_of(files)
         pairs = ((self.files, found.splits), (self.bytes, found.bytes), (self.rows, found.rows))
         return all(most is None or count is None or count <= most for most, count in pairs)
 
     def __and__(self, other: Limits) -> Limits:
-        """The narrower of both."""
+        """The narrower of both limits, for each unit."""
         return Limits(
             files=_least(self.files, other.files),
             bytes=_least(self.bytes, other.bytes),
@@ -105,11 +106,12 @@ class Refused(Exception):
 
 
 def end_of(start: S, stretches: Iterable[Stretch[U]], limits: Limits) -> S:
-    """Where the range ends that begins at ``start``: the same place, if there is nothing. Each range has at least one
-    unit, whatever the limits are.
+    """Return the end of the range that begins at ``start``; ``start`` itself if there is nothing. Each range has at
+    least one unit, whatever the limits are.
 
-    :param stretches: from the start's own on, in order; asked for as far as the range goes.
-    :raises Refused: if there is no way on from the start.
+    :param stretches: stretches in order, beginning with the stretch of ``start``; iterated only as far as the range
+        goes.
+    :raises Refused: if a stretch that can be neither read nor passed over comes before the first unit.
     """
     end, taken = start, list[U]()
     for stretch in stretches:
@@ -130,9 +132,9 @@ def end_of(start: S, stretches: Iterable[Stretch[U]], limits: Limits) -> S:
 
 
 def between(start: Spot, end: Spot, stretches: Iterable[Stretch[U]]) -> Iterator[Stretch[U]]:
-    """What lies in a range: the stretches of it, each with just the files that the range has.
+    """Yield the stretches of a range, each with only the files that the range has.
 
-    :param stretches: from the start's own on, in order.
+    :param stretches: stretches in order, beginning with the stretch of ``start``.
     """
     for stretch in stretches:
         here = Spot(version=stretch.version, in_snapshot=stretch.in_snapshot)
@@ -143,7 +145,7 @@ def between(start: Spot, end: Spot, stretches: Iterable[Stretch[U]]) -> Iterator
 
 
 def figures_of(files: Iterable[Unit]) -> Figures:
-    """How much there is in them."""
+    """Return how much data is in the files."""
     found = list(files)
     rows = [file.rows for file in found]
     known = None if None in rows else sum(count for count in rows if count is not None)
@@ -151,12 +153,12 @@ def figures_of(files: Iterable[Unit]) -> Figures:
 
 
 def passed_over(stretches: Iterable[Stretch[U]]) -> dict[str, str]:
-    """What is not read, in words by version."""
+    """Return descriptions of the changes that are not read, by version."""
     return {str(one.version): one.passed_over for one in stretches if one.passed_over is not None}
 
 
 def _parts(stretch: Stretch[U], start: Spot) -> Iterator[tuple[int, list[U]]]:
-    """What of a stretch comes after the start and cannot be divided, with the index at which it ends."""
+    """Yield the indivisible parts of a stretch that come after the start, each with the index of its last file."""
     is_within = (stretch.version, stretch.in_snapshot) == (start.version, start.in_snapshot)
     first = start.index + 1 if is_within else 0
     files = list(stretch.files)

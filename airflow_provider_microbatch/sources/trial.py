@@ -1,7 +1,7 @@
-"""Tries a source against what every source promises, with whatever it reads right now: neither Spark nor a checkpoint.
+"""Tests a source against the promises of every source, with the data that it has now, without Spark and a checkpoint.
 
-For sources of the user's own (``microbatch check-source``). What is tried is in :data:`CASES`; what the source raises
-is a finding of the case that asked.
+For the user's own sources (``microbatch check-source``). :data:`CASES` has the tests; an error that the source raises
+is a finding of the case that called the source.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Trial:
     """A source under trial.
 
     :param source: the source.
-    :param store: an empty place that stands for its checkpoint.
-    :param batches: so many ranges are planned and read at most.
-    :param rows: so many rows each shall have at most.
-    :param commits: whether ``commit`` may be called, for what was planned here: the source may act on it.
+    :param store: an empty store that stands for the source's checkpoint.
+    :param batches: the largest number of ranges to plan and read.
+    :param rows: the limit of rows for each range.
+    :param commits: whether ``commit`` may be called for ranges that were planned here: the source may act on it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Trial:
         self._batches = batches
 
     def open(self, source: Source | None = None) -> OpenSource:
-        """The source as another process finds it."""
+        """Open the source as another process would."""
         context = SourceContext(
             name="source", log=self._store.scoped("log"), state=self._store.scoped("state"), clock_ms=now_ms
         )
@@ -50,11 +50,11 @@ class Trial:
 
     @property
     def written(self) -> list[str]:
-        """What the source has written down."""
+        """The entries that the source has written."""
         return [f"{folder}/{name}" for folder in ("log", "state") for name in self._store.scoped(folder).list("")]
 
     def plan(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        """The end of the range that begins there."""
+        """Return the end of the range that begins at ``start``."""
         end = self.open().latest_offset(start, limit)
         if isinstance(end, Late):
             raise NotTried("only reading tells where its ranges end")
@@ -62,13 +62,13 @@ class Trial:
 
     @cached_property
     def beginning(self) -> Offset | None:
-        """Where the first batch begins."""
+        """The position at which the first batch begins."""
         return self.open().initial_offset()
 
     @cached_property
     def ranges(self) -> list[Range]:
-        """Some ranges from the beginning on, under the limit; of at least one, the last end is not the newest offset
-        needfully."""
+        """Some ranges from the beginning on, planned under the limit: at least one. The last end need not be the newest
+        offset."""
         found: list[Range] = []
         start = self.beginning
         while len(found) < self._batches and (end := self.plan(start, self.limit)) != start:
@@ -79,12 +79,12 @@ class Trial:
         return found
 
     def rows(self, start: Offset | None, end: Offset | None) -> Counter[str]:
-        """The rows of a range, each as often as it is there."""
+        """Return the rows of a range, each with the number of its occurrences."""
         return Counter(_written(row) for row in self.open().rows(start, end))
 
     @cached_property
     def read(self) -> list[Counter[str]]:
-        """The rows of each of the ranges, read once."""
+        """The rows of each range, read once."""
         return [self.rows(*range) for range in self.ranges]
 
 
@@ -225,5 +225,5 @@ def _compare(one: Counter[str], other: Counter[str], what: str, when: tuple[str,
 
 
 def _written(row: Any) -> str:
-    """The same text for the same row."""
+    """Return a text that is the same for equal rows."""
     return json.dumps(row, sort_keys=True, default=repr, ensure_ascii=False)

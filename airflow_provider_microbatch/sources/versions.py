@@ -1,7 +1,7 @@
-"""A table that has versions, beside its checkpoint: what sources of such tables share of planning and checking.
+"""Tables with versions, opened for their checkpoint: the planning and checking that their sources share.
 
-There is no log of what is planned: the table's own is one, and of two planners the offset entry's put decides.
-Where the first batch begins is put on record before it is planned.
+No log of planned ranges is kept: the table's own log serves as one, and of two planners the offset entry's put decides.
+The beginning of the first batch is put on record before the batch is planned.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlace(Spot):
-    """A position of one table, as it stands in the logs.
+    """A position in one table, as the logs store it.
 
-    :param table: the table's id; None where a person wrote the position, for the table that is there.
+    :param table: the table's id; None where a user wrote the position, which then belongs to the current table.
     """
 
     table: str | None = None
 
     @abstractmethod
     def text(self) -> Offset:
-        """As it stands in the logs."""
+        """Return the text that the logs store."""
 
     @classmethod
     @abstractmethod
     def of(cls, offset: Offset) -> Self:
-        """:raises ValueError: if the text is none."""
+        """:raises ValueError: if the text is not a place."""
 
 
 P = TypeVar("P", bound=TablePlace)
@@ -66,25 +66,25 @@ V = TypeVar("V", bound="Stretch[Any]", covariant=True)
 
 
 class TableHistory(Protocol[Q, V]):
-    """What the table that is there tells of what has happened to it."""
+    """The history of changes that the current table tells."""
 
     def check(self, place: Q) -> None:
-        """:raises SourceError: if it is no place of the table that is there."""
+        """:raises SourceError: if ``place`` is not a place of the current table."""
 
     def stretches(self, start: Q) -> Iterator[V]:
-        """From the start's own on."""
+        """Yield the stretches in order, beginning with the stretch of ``start``."""
 
 
 H = TypeVar("H", bound=TableHistory[Any, Any])
 
 
 class OpenVersions(OpenSource, Generic[P, H, U]):
-    """Offsets are places as JSON. A table that is looked at twice in one question may have changed in between, so each
-    question is about one history.
+    """A source whose offsets are places as JSON. Between two looks at a table the table may have changed, so each
+    question is answered from one history.
 
-    :cvar numbered: what a version is called, in messages.
-    :param place: the class of its places.
-    :param limits: that the user has set.
+    :cvar numbered: the name of a version, in messages.
+    :param place: the class of the table's places.
+    :param limits: the user's limits.
     """
 
     numbered: ClassVar[str]
@@ -102,25 +102,25 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     @abstractmethod
     def _history(self) -> H:
-        """Of the table as it is now.
+        """Return the history of the table as it is now.
 
-        :raises SourceError: if it is not there.
+        :raises SourceError: if the table is not there.
         """
 
     @abstractmethod
     def _beginning(self, history: H) -> P:
-        """Where the first batch begins, as of now."""
+        """Return the place where the first batch would begin, as of now."""
 
     @abstractmethod
     def _head(self, begin: P, history: H) -> Spot:
-        """Behind all that the table has."""
+        """Return the place behind all data of the table."""
 
     @abstractmethod
     def _pinned(self, place: P, history: H) -> P:
-        """With what tells the table, and its history, from another."""
+        """Return the place with the ids that distinguish the table, and its history, from another."""
 
     def _first(self, history: H) -> P:
-        """Where the first batch begins, as it is put on record."""
+        """Return the place where the first batch begins, as it is put on record."""
         return self._pinned(self._beginning(history), history)
 
     @abstractmethod
@@ -128,22 +128,22 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         """See :meth:`OpenSource.read`."""
 
     def _known_by(self) -> tuple[Any, ...]:
-        """What beside the table and its files says which rows are read."""
+        """Return values, in addition to the table and its files, that decide which rows are read."""
         return ()
 
     def _look(self) -> H:
-        """The history, for a plan: the table has what is asked of it."""
+        """Return the history for a plan, after a check that the table has the features that the source needs."""
         return self._history()
 
     def _check_there(self, stretches: list[Stretch[U]]) -> None:
         """:raises SourceError: if files are gone that a history still names."""
 
     def check(self) -> None:
-        """Is the table there, and does it have what is asked of it?"""
+        """Check that the table exists and has the features that the source needs."""
         self._named(self._look)
 
     def initial_offset(self) -> Offset | None:
-        """Where the first batch begins, as it is on record."""
+        """Return the place where the first batch begins, as it is on record."""
         data = self._state.get(_BEGIN)
         if data is None:
             return None
@@ -155,7 +155,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
             ) from error
 
     def has_new(self, position: Offset | None) -> bool:
-        """Looks as far as the next file with rows."""
+        """Whether there is anything after ``position``. Looks only as far as the next file with rows."""
         return self._named(lambda: self._has_new(self._look(), self._start(position)))
 
     def _has_new(self, history: H, begin: P | None) -> bool:
@@ -166,8 +166,8 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return self._end(begin, history, Limits(files=1)) != begin
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        """As far as the limit goes; not into a version that changes the table's columns or properties, nor into one
-        that cannot be read. Writes down where the first batch begins."""
+        """Return the end of the next range, within the limits: not in a version that changes the table's columns or
+        properties, nor in one that cannot be read. Puts the beginning of the first batch on record."""
         return self._named(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
@@ -186,15 +186,15 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return self._pinned(end, history).text()
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """Each file or version of the range, but for those that are passed over."""
+        """Return a read of each file or version of the range, without those that are passed over."""
         return self._named(lambda: self._read(start, end))
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Is the table the one that was planned, and is there what Spark has read?"""
+        """Check that the table is the planned one and that the files that Spark has read are there."""
         self._named(lambda: self._check_there(self._range(start, end)))
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """A version that the table does not tell any more, or a file that is gone."""
+        """The reason if the table no longer tells a version of the range, or if a file is gone; None otherwise."""
         try:
             self.verify(start, end)
         except SourceError as error:
@@ -204,7 +204,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:
-        """What is passed over, as the source is set."""
+        """Describe the changes that are passed over, as the source is set."""
         before = (told or {}).get("passed_over", {})
         try:
             now = self._named(lambda: passed_over(self._range(start, end)))
@@ -214,18 +214,18 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return f"passed over: {'; '.join(new)}" if new else None
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The table, and the files of each version."""
+        """Return a digest of the table and the files of each version."""
         found = self._named(lambda: self._range(start, end))
         parts = [[one.version, one.in_snapshot, [file.path for file in one.files]] for one in found]
         return digest_of_range(self._place(end).table if end is not None else None, *self._known_by(), parts)
 
     def check_offset(self, offset: Offset) -> None:
-        """A position is one of this table, in what it still tells."""
+        """Check that the position is one of this table, within the history that the table still tells."""
         place = self._place(offset)
         self._named(lambda: self._look().check(place))
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """By version, and by file; of another table's position nobody can tell."""
+        """Compare by version, and by file; None for positions of different tables."""
         one, two = self._start(offset), self._start(other)
         if one is None or two is None:
             return one is not None
@@ -245,7 +245,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return figures_of(file for one in found for file in one.files)
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        """Files, bytes and rows; of what the table does not tell any more nobody knows."""
+        """Return files, bytes and rows; unknown where the table no longer tells a version of the range."""
         try:
             found = self._named(lambda: self._range(start, end))
         except SourceChangedError:
@@ -253,10 +253,10 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return figures_of(file for one in found for file in one.files)
 
     def _range(self, start: Offset | None, end: Offset | None, history: H | None = None) -> list[Stretch[U]]:
-        """What lies in it.
+        """Return the stretches of a range.
 
-        :param history: None: of the table as it is now.
-        :raises SourceChangedError: if it is not there any more as it was planned.
+        :param history: the history to use; None: the history of the table as it is now.
+        :raises SourceChangedError: if the planned range is no longer there unchanged.
         """
         if end is None or start == end:
             return []
@@ -283,11 +283,11 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     @property
     def _go_on(self) -> str:
-        """The command that sets the position, but for the offset."""
+        """The command that sets the position, without the offset at its end."""
         return f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
 
     def _start(self, position: Offset | None) -> P | None:
-        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        """Return the place of ``position``; for None the beginning that is on record, or None if there is none yet."""
         text = self.initial_offset() if position is None else position
         return None if text is None else self._place(text)
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a checkpoint lie. Storage knows nothing of what the bytes mean; the codec does."""
+"""Stores for the bytes of a checkpoint. A store knows nothing of what the bytes mean; the codec does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol, Self
 from airflow_provider_microbatch.exceptions import CheckpointError
 
 PAGE = 1_000
-"""So many names a listing tells at once, if nobody asks for another number."""
+"""The number of names that a listing returns at once, unless the caller asks for another number."""
 
 _PAGES = 3
-"""So many are listed in search of a few names, before these are looked for one by one."""
+"""The number of pages that are listed in search of a few names, before the names are looked up one by one."""
 
 
 def check_path(path: str) -> str:
@@ -31,7 +31,7 @@ def check_path(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Litter:
-    """Something in a store that is no entry and no use, such as a write that was cut off.
+    """A file in a store that is neither an entry nor of use, such as a write that was cut off.
 
     :param path: relative to the store.
     :param why: the reason, for people.
@@ -43,11 +43,12 @@ class Litter:
 
 @dataclass(frozen=True, kw_only=True)
 class Versioned:
-    """An entry with what tells it from others that come in its place.
+    """An entry with the version that distinguishes it from later entries at the same path.
 
     :param data: the bytes.
-    :param version: of these bytes, in the store's own words, such as an etag. Who reads the same bytes at another time
-        may get the same version: it says nothing of what was there in between.
+    :param version: version of these bytes, in the store's own form, such as an ETag. A reader that reads the same bytes
+        again later may get the same version: an equal version does not prove that the entry was never replaced in
+        between.
     """
 
     data: bytes
@@ -55,7 +56,7 @@ class Versioned:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """By a digest, for a store that keeps no version of its own."""
+        """Use a digest as the version, for a store that keeps no versions of its own."""
         return cls(data=data, version=blake2b(data, digest_size=16).hexdigest())
 
 
@@ -70,35 +71,36 @@ class Store(Protocol):
 
     @classmethod
     def at(cls, location: str) -> Self:
-        """The store at an address, as a user writes it into a pipeline. Touches nothing: DAG files are parsed often.
+        """Return the store at an address, as a user writes it into a pipeline. Touches nothing: DAG files are parsed
+        often.
 
-        :raises CheckpointError: if it is no address of such a store.
+        :raises CheckpointError: if the text is not an address of such a store.
         """
         raise CheckpointError(f"{location!r}: a {cls.__name__} is made of no address.")
 
     @property
     def location(self) -> str:
-        """The address a person would recognise, for messages."""
+        """The address in a form that a user recognises, for messages."""
 
     @property
     def for_spark(self) -> str | None:
         """The address by which Spark finds the same entries as files of a folder, such as a query's
-        ``checkpointLocation``; None if it cannot: what is kept here is no streaming query's."""
+        ``checkpointLocation``; None if Spark cannot read them, so that no streaming query can use this store."""
         return None
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write ``data`` at ``path`` unless something is there.
 
-        When this returns True the whole of ``data`` is durable; a crash leaves all of it or nothing.
+        When this returns True, all of ``data`` is durable; a crash leaves all of it or nothing.
 
-        :return: False if something was there already (it is left as it is).
+        :return: False if an entry was there already (it is left unchanged).
         """
 
     def get(self, path: str) -> bytes | None:
         """The bytes at ``path``, or None if nothing is there."""
 
     def get_range(self, path: str, start: int, size: int) -> bytes | None:
-        """``size`` bytes at ``path`` from ``start`` on, fewer where it ends; None if nothing is there.
+        """``size`` bytes at ``path`` from ``start`` on, fewer where the entry ends; None if nothing is there.
 
         A store that cannot read a part of an entry reads all of it.
         """
@@ -109,97 +111,100 @@ class Store(Protocol):
         """The entry at ``path`` with its version, which :meth:`compare_and_put` asks for; None if nothing is there."""
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
-        """Write ``data`` at ``path`` in place of the entry of that version, and of nothing else. Of several who have
-        read the same entry and put at once, one puts; a reader sees the old entry or the new one, never none. By
-        :meth:`modified_ms` the entry is as old as the last put. When this returns a version, all is durable.
+        """Write ``data`` at ``path`` in place of the entry of that version, and of no other. Of several writers that
+        have read the same entry and put at once, exactly one succeeds; a reader sees the old entry or the new one,
+        never none. :meth:`modified_ms` tells the time of the last put. When this returns a version, all of ``data`` is
+        durable.
 
-        :param version: as :meth:`get_versioned`, or the last put, told it.
-        :return: the version of what is there now; None if nothing, or something else, was there: it is left as it is.
+        :param version: the version that :meth:`get_versioned`, or the last put, returned.
+        :return: the version of the new entry; None if no entry, or another one, was there: it is left unchanged.
         """
 
     def list(self, folder: str) -> list[str]:
         """Names of the entries directly in ``folder`` (files and folders, unsorted); empty if there is no folder.
 
-        Names that a writer has not finished are never among them.
+        Names of unfinished writes are never among them.
         """
 
     def list_after(self, folder: str, after: str = "", *, limit: int = PAGE) -> Sequence[str]:
-        """Names as :meth:`list` has them, sorted as texts by code points (``10`` comes before ``9``): at most ``limit``
-        of those that come after ``after``.
+        """Names as :meth:`list` returns them, sorted as texts by code points (``10`` comes before ``9``): at most
+        ``limit`` of those that come after ``after``.
 
-        A store that lists by name in pages does it with one request, however many names there are.
+        A store that lists by name in pages needs one request, however many names there are.
         """
         return sorted(name for name in self.list(folder) if name > after)[:limit]
 
     def present(self, folder: str, names: Collection[str]) -> set[str]:
-        """Those of ``names`` that are entries directly in ``folder``; of a folder of such a name nobody asks. May miss
-        what was put just now, as :meth:`list` may, where :meth:`get` and :meth:`modified_ms` may not.
+        """Those of ``names`` that are entries directly in ``folder``; callers never ask for a name that is a folder.
+        The result may lack an entry that was put just now, as :meth:`list` may; :meth:`get` and :meth:`modified_ms`
+        never miss one.
 
-        A store asks in the way that costs it least; unless it says so, by :func:`look_by_listing`.
+        A store implements the cheapest way; the default is :func:`look_by_listing`.
         """
         return look_by_listing(self, folder, names)
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Names as :meth:`list` has them, but for those that are certainly no folders: what is listed next.
+        """Names as :meth:`list` returns them, without those that are certainly not folders: the candidates for the next
+        listing.
 
-        A store that cannot tell at no cost names them all.
+        A store that cannot tell at no cost returns all names.
         """
         return self.list(folder)
 
     def delete(self, path: str) -> bool:
-        """Remove the entry at ``path``; False if nothing was there. Used by retention and repair only."""
+        """Remove the entry at ``path``; False if nothing was there. Used only by retention and repair."""
 
     def delete_if(self, path: str, data: bytes) -> bool:
-        """Remove the entry at ``path`` if it is ``data``, and nothing else: what has come in its place since somebody
-        looked, or comes at this moment, stays.
+        """Remove the entry at ``path`` if it is ``data``, and nothing else: an entry that has replaced it since the
+        caller looked, or that replaces it at this moment, stays.
 
-        A store that can compare and remove at once does so; this looks just before.
+        A store that can compare and remove in one step does so; this default compares just before it removes.
 
-        :return: False if nothing, or something else, was there.
+        :return: False if no entry, or another one, was there.
         """
         return self.get(path) == data and self.delete(path)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove entries of one folder that lie elsewhere too, or are no use: a crash in between leaves some of them,
-        and a store that removes many by one request says nothing of which."""
+        """Remove entries of one folder that also lie elsewhere, or are of no use. A crash in between leaves some of
+        them, and a store that removes many by one request does not say which."""
         for path in paths:
             self.delete(path)
 
     def now_ms(self) -> int:
-        """The store's own clock, milliseconds since the epoch: the one that :meth:`modified_ms` tells. The clocks of
-        the machines that use the store may differ. Leaves nothing behind; needs the right to write."""
+        """The store's own clock, milliseconds since the epoch: the same clock as that of :meth:`modified_ms`. The
+        clocks of the machines that use the store may differ. Leaves nothing behind; needs the right to write."""
 
     def modified_ms(self, path: str) -> int | None:
         """When the entry at ``path`` was written, by the store's clock; None if nothing is there."""
 
     def unfit(self) -> str | None:
-        """Why no checkpoint should be begun here, in words; None if nothing is known against it."""
+        """The reason, in words, why no checkpoint should be created here; None if none is known."""
         return None
 
     def check_own(self, path: str) -> None:
-        """See that what a stored text names is the store's own, and nothing on the way to it leads elsewhere.
+        """Check that a path from a stored text belongs to the store, and that nothing on the way to it leads elsewhere.
 
         :raises CheckpointError: if something does.
         """
         return None
 
     def cut_off(self, path: str) -> Sequence[bytes]:
-        """What lies beside the entry at ``path`` of writes and removals of it that were cut off: it may be another one,
-        which had come in its place. A store that compares and removes at once has none."""
+        """Return the bytes that lie beside the entry at ``path`` because a write or removal of it was cut off: they may
+        be those of another entry, which had replaced it. Empty for a store that compares and removes in one step."""
         return []
 
     def litter(self) -> Sequence[Litter]:
-        """What is no use, in order. A store whose writes leave nothing has none."""
+        """Return all litter, in order. Empty for a store whose writes leave nothing behind."""
         return []
 
     def is_litter(self, name: str) -> bool:
-        """Whether something of this name, which no entry has, can be litter."""
+        """Whether a file of this name, which no entry has, can be litter."""
         return False
 
     def move_litter(self, path: str, target: str) -> None:
-        """Move litter to where it is in nobody's way; done already if it is not there.
+        """Move litter to a place where it disturbs no reader; does nothing if the litter is gone already.
 
-        :raises CheckpointError: if it is none.
+        :raises CheckpointError: if ``path`` is not litter.
         """
         raise CheckpointError(f"{path!r:.200} is no litter of {self.location}: nothing was moved.")
 
@@ -208,18 +213,18 @@ class Store(Protocol):
 
 
 def look_by_listing(store: Store, folder: str, names: Collection[str], *, page: int = PAGE) -> set[str]:
-    """:meth:`Store.present` of a store whose listings are paged by name. Numbers that follow each other, as a log's do,
-    are on one page, or on two where they gain a digit. Whatever lies between them, it asks for three pages at most, and
-    for those on none of them one by one.
+    """Implement :meth:`Store.present` for a store whose listings are paged by name. Consecutive numbers, such as those
+    of a log, are on one page, or on two where they gain a digit. Whatever names lie between them, at most three pages
+    are listed; names that are on none of the pages are looked up one by one.
 
-    :param page: names of a page.
+    :param page: number of names in a page.
     """
     found: set[str] = set()
     left = sorted(names)
     for _ in range(_PAGES):
         if not left:
             break
-        # After a text that sorts just before the first one, since that is to be on the page itself.
+        # List after a text that sorts just before the first name, so that the first name itself is on the page.
         before = f"{left[0][:-1]}{chr(ord(left[0][-1]) - 1)}~"
         listed = store.list_after(folder, before, limit=page)
         found.update(listed)

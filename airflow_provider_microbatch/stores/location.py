@@ -1,4 +1,4 @@
-"""From the address a user writes to the store behind it."""
+"""Opens the store at an address that a user writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def scheme_of(location: str) -> str | None:
 
 
 def open_store(location: str) -> Store:
-    """The store at ``location``. Touches nothing.
+    """Return the store at ``location``. Touches nothing.
 
     :param location: an absolute path, or a URL whose scheme is the name of a store.
     :raises CheckpointError: for a scheme that no store has, and as :meth:`Store.at`.
@@ -29,6 +29,6 @@ def open_store(location: str) -> Store:
     try:
         store: type[Store] = STORES.load(scheme)
     except DefinitionError as error:
-        # The address of a database, or of a bucket in another program's words, may have a password in it.
+        # An address of a database, or of a bucket in the form of another program, may contain a password.
         raise CheckpointError(f"no checkpoint store for {scheme}:// ({mask(location)!r}): {error}") from error
     return store.at(location)

@@ -1,9 +1,9 @@
-"""Sources of channels: logs without seek that come and go, of which only reading tells where a batch ends.
+"""Sources of channels: logs without seek that appear and disappear, where only reading tells where a batch ends.
 
-A shard of Kinesis is a channel, and so is one of Tablestore's tunnels. A system brings a :class:`Server`, which is
-asked where batches are planned, a reader in :mod:`airflow_provider_microbatch.runtime.channels`' words, and a
-definition that extends :class:`ChannelSource`. Everything else is here: the graph of parents and children, late ends,
-and what is on record.
+A shard of Kinesis is a channel, and so is a channel of a Tablestore tunnel. A system provides a :class:`Server`, which
+the planner asks, a reader as :mod:`airflow_provider_microbatch.runtime.channels` defines it, and a definition that
+extends :class:`ChannelSource`. Everything else is in this package: the graph of parents and children, late ends, and
+the records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sources import OpenSource, Source, SourceContex
 class Channel:
     """A channel as the server lists it.
 
-    :param parents: ids of those whose rows come before its own.
+    :param parents: ids of the channels whose rows come before its own.
     :param closed: no more rows come into it.
     """
 
@@ -34,10 +34,10 @@ class Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What there is behind a place of a channel.
+    """The state of a channel behind a place.
 
-    :param is_new: a batch would find rows, or that the channel has ended.
-    :param behind_ms: so long ago what comes next there came, milliseconds; None if the server does not tell.
+    :param is_new: whether a batch would find rows, or the end of the channel.
+    :param behind_ms: how long ago the next row came, milliseconds; None if the server does not tell.
     """
 
     is_new: bool
@@ -45,65 +45,66 @@ class Look:
 
 
 class Server(Protocol):
-    """What planning asks of a system. Nothing but :meth:`push` changes anything there.
+    """The questions of planning to a system. Only :meth:`push` changes anything there.
 
-    All may raise :class:`~airflow_provider_microbatch.exceptions.SourceError`.
+    All methods may raise :class:`~airflow_provider_microbatch.exceptions.SourceError`.
     """
 
     @property
     def splits(self) -> str:
-        """What people call its channels: ``shards``."""
+        """The name that users give to its channels: ``shards``."""
 
     @property
     def keeps_ms(self) -> int:
-        """A channel that has ended is gone from the server so long after, milliseconds, whatever is set there."""
+        """The time after which an ended channel is gone from the server, milliseconds, whatever its settings are."""
 
     def retention_ms(self) -> int:
-        """So long the server keeps a row as it is set now, milliseconds."""
+        """The time for which the server keeps a row by its present settings, milliseconds."""
 
     def channels(self, *, max_age: float) -> Mapping[str, Channel]:
-        """All that there are, by id: a whole listing, or an error.
+        """All channels, by id: a complete listing, or an error.
 
-        :param max_age: so old, seconds, it may be.
+        :param max_age: the largest age of the listing, seconds.
         """
 
     def beginning(self, channels: Mapping[str, Channel]) -> Mapping[str, At] | None:
-        """Where the first batch begins in each channel, as of now; None: at the first row of each."""
+        """The place where the first batch begins in each channel, as of now; None: at the first row of each."""
 
     def look(self, channel: str, at: At) -> Look:
-        """What there is behind a place."""
+        """The state of a channel behind a place."""
 
     def why_gone(self, channel: str, end: At) -> str | None:
-        """Why what lies before a place cannot be read any more; None if it can, for all that one request shows."""
+        """The reason why rows before a place cannot be read any more; None if they can, as far as one request shows."""
 
     def why_no_place(self, at: At) -> str | None:
-        """Why a text that a person, or a checkpoint, gives can be no place of this system; None if it can."""
+        """The reason why a text from a user, or from a checkpoint, cannot be a place in this system; None if it can."""
 
     def client(self) -> tuple[str, Mapping[str, Any]]:
-        """``module:function`` of the runtime that makes its :class:`~.runtime.channels.Channels`, and its arguments."""
+        """``module:function`` of the runtime that makes :class:`~.runtime.channels.Channels`, and its arguments."""
 
     def secrets(self) -> Mapping[str, str]:
-        """What that needs beside them, by names."""
+        """The secrets that the client needs in addition to its arguments, by name."""
 
     def push(self, position: Mapping[str, At]) -> None:
-        """Tell the server how far batches are committed, if it keeps that. Idempotent, and never back."""
+        """Tell the server how far batches are committed, if it keeps that. Idempotent, and never moves backwards."""
 
     def pushed(self) -> Mapping[str, str | None] | None:
-        """What it keeps, by channel; None if it keeps nothing, and the logs here are the record."""
+        """The places that the server keeps, by channel; None if it keeps none, and the checkpoint's logs are the
+        record."""
 
 
 @dataclass(frozen=True)
 class ChannelSource(Source):
-    """What is common to sources of channels.
+    """The common part of sources of channels.
 
-    :param max_records: at most so many rows of each channel are in a batch.
-    :param idle_seconds: a channel in which nothing has come for so long ends there for the batch.
-    :param discover_seconds: how old a listing of channels may be that a sensor looks at.
-    :param on_data_loss: what becomes of rows that are gone before they were read: ``fail``, with an error that names
-        the channel; or ``record_gap``: go on without them, which the batch then says.
-    :param max_partitions: into so many partitions of Spark the channels are put at most; None: each has its own.
-    :param ends_dir: a folder that Spark's driver and all executors see as a file system, for where attempts come to.
-        None: in the checkpoint, if that is such a folder.
+    :param max_records: the largest number of rows of each channel in a batch.
+    :param idle_seconds: a channel without new rows for this time ends there for the batch.
+    :param discover_seconds: the largest age of the listing of channels that a sensor uses.
+    :param on_data_loss: reaction to rows that are gone before they were read: ``fail``, with an error that names the
+        channel; or ``record_gap``: go on without them, which the batch then reports.
+    :param max_partitions: the largest number of Spark partitions for the channels; None: one for each channel.
+    :param ends_dir: a folder that Spark's driver and all executors see as a file system, for the ends that attempts
+        reach. None: in the checkpoint, if the checkpoint is such a folder.
     :param timeout: seconds that a request may take, with all retries.
     """
 
@@ -140,15 +141,15 @@ class ChannelSource(Source):
 
     @abstractmethod
     def server(self, context: SourceContext) -> Server:
-        """The system, as this definition names it. Touches nothing yet."""
+        """Return the system that this definition names. Touches nothing yet."""
 
     @property
     def refuses_limits(self) -> str | None:
-        """Where a batch ends is known after it was read."""
+        """The end of a batch is known only after reading."""
         return "a batch of channels ends where reading comes to: give it max_records, which is for each channel"
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.channels.open import OpenChannels
 
         return OpenChannels(self, context)

@@ -1,4 +1,4 @@
-"""Where the first batch begins in each channel: on record before it is planned, so that a replay begins there too."""
+"""The beginning of the first batch in each channel: on record before its plan, so that a replay begins there too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ENTRY = "begin"
 
 
 class Beginning:
-    """:param state: what the source keeps for itself."""
+    """:param state: the source's own state."""
 
     def __init__(self, state: Store) -> None:
         self._state = state
@@ -18,7 +18,7 @@ class Beginning:
     def get(self) -> Offset | None:
         """The text of the position; None if none is on record yet. Writes nothing.
 
-        :raises CorruptEntryError: if it is torn.
+        :raises CorruptEntryError: if the record is torn.
         """
         data = self._state.get(_ENTRY)
         if data is None:
@@ -27,7 +27,8 @@ class Beginning:
         return render(parse(text, where=f"{self._state.location}/{_ENTRY}"))
 
     def pin(self, position: Position) -> Offset:
-        """Put it on record, if none is; what is on record then. Two that plan at once begin at one place."""
+        """Put the position on record unless one is; return the recorded one. Simultaneous planners begin at one
+        place."""
         self._state.put_if_absent(_ENTRY, render(position).encode())
         found = self.get()
         assert found is not None, "it was put there, and nobody removes it"

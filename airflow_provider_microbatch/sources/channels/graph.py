@@ -1,8 +1,8 @@
-"""Positions in channels, and which of them a batch may read: a graph whose children come after their parents.
+"""Positions in channels, and the channels that a batch may read: a graph whose children come after their parents.
 
 A position is ``{"<channel>":{"after":"<place>","rows":12,"seen":1790000000000},…}``, see
-:data:`airflow_provider_microbatch.runtime.channels.At`. What a position does not name is a channel that came later,
-and begins at its first row.
+:data:`airflow_provider_microbatch.runtime.channels.At`. A channel that the position does not name came later, and
+begins at its first row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_microbatch.sources.channels import Channel
 Position = Mapping[str, At]
 
 NEW: At = {"rows": 0}
-"""Where a channel is that nobody has read: before its first row."""
+"""The place in a channel that no batch has read: before its first row."""
 
 _KINDS: Mapping[str, type] = {"rows": int, "seen": int, "begin": int, "after": str, "finished": bool}
 
@@ -30,10 +30,10 @@ def render(position: Position) -> Offset:
 
 
 def parse(offset: Offset, *, where: str) -> dict[str, At]:
-    """The position of a text.
+    """Parse the text of a position.
 
-    :param where: what has the text, for messages.
-    :raises CorruptEntryError: if it is no position.
+    :param where: the place of the text, for messages.
+    :raises CorruptEntryError: if the text is not a position.
     """
     try:
         found = json.loads(offset)
@@ -49,7 +49,7 @@ def parse(offset: Offset, *, where: str) -> dict[str, At]:
 
 
 def is_position(value: Any) -> bool:
-    """Whether it has the form of a position."""
+    """Whether a value has the form of a position."""
     return isinstance(value, dict) and all(
         isinstance(at, dict)
         and "rows" in at
@@ -60,20 +60,20 @@ def is_position(value: Any) -> bool:
 
 
 def is_finished(position: Position, channel: str) -> bool:
-    """Whether nothing will ever come after the position in the channel."""
+    """Whether no row will ever come after the position in the channel."""
     return bool(position.get(channel, NEW).get("finished"))
 
 
 def unfinished(position: Position) -> set[str]:
-    """Channels that may have more."""
+    """Channels that may have more rows."""
     return {channel for channel in position if not is_finished(position, channel)}
 
 
 def eligible(position: Position, listed: Mapping[str, Channel]) -> dict[str, At]:
-    """The channels that a batch from the position on may read, and where each begins: those that have not ended, and
-    all of whose parents have by the position, which is committed, or are gone from the server.
+    """The channels that a batch from the position on may read, with the place where each begins: channels that have not
+    ended, and whose parents have all ended by the position, which is committed, or are gone from the server.
 
-    A child before its parent's end would put newer changes of a key before older ones.
+    If a child were read before its parent's end, newer changes of a key would come before older ones.
     """
     return {
         channel.id: position.get(channel.id, NEW)
@@ -84,9 +84,9 @@ def eligible(position: Position, listed: Mapping[str, Channel]) -> dict[str, At]
 
 
 def forgettable(position: Position, listed: Mapping[str, Channel], *, before_ms: int) -> list[str]:
-    """Channels that have ended so long ago that the server can list them in no answer, however old.
+    """Channels that ended so long ago that the server cannot list them in any answer, however old.
 
-    One that is forgotten while it can still be listed would return, and be read again.
+    A channel that was forgotten while it can still be listed would return, and be read again.
     """
     return sorted(
         channel
@@ -98,9 +98,10 @@ def forgettable(position: Position, listed: Mapping[str, Channel], *, before_ms:
 def merged(
     position: Position, ends: Position, *, expired: Collection[str] = (), forgotten: Collection[str] = ()
 ) -> dict[str, At]:
-    """Where a batch from the position on ends: the record wins, and what has ended does not begin again.
+    """The end of a batch from the position on: the record has precedence, and a channel that has ended does not begin
+    again.
 
-    :param ends: where its channels were read up to.
+    :param ends: the places up to which its channels were read.
     :param expired: channels that went from the server before they were read to their end.
     :param forgotten: see :func:`forgettable`.
     """
@@ -110,18 +111,18 @@ def merged(
 
 
 def moved(start: Position, end: Position) -> list[str]:
-    """Channels in which one position is behind the other by rows, or by that it has ended."""
+    """Channels in which the positions differ by rows, or because the channel has ended."""
     return sorted(channel for channel in {*start, *end} if _progress(end, channel) != _progress(start, channel))
 
 
 def rows_between(start: Position, end: Position) -> dict[str, int]:
-    """How many rows lie between, by the channels that have some."""
+    """Number of rows between both positions, by channel, for channels that have some."""
     counts = {channel: at["rows"] - start.get(channel, NEW)["rows"] for channel, at in end.items()}
     return {channel: count for channel, count in counts.items() if count}
 
 
 def compare(one: Position, other: Position) -> bool | None:
-    """Whether the first lies after the second; None if it is farther in one channel and less far in another."""
+    """Whether the first position lies after the second; None if it is ahead in one channel and behind in another."""
     both = {*one, *other}
     ahead = any(_progress(one, channel) > _progress(other, channel) for channel in both)
     behind = any(_progress(one, channel) < _progress(other, channel) for channel in both)

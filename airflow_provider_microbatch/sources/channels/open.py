@@ -1,4 +1,4 @@
-"""A source of channels beside its checkpoint."""
+"""A source of channels, opened for its checkpoint."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ _LITTER_SECONDS = 30 * 86_400.0
 class OpenChannels(OpenSource):
     """Offsets are positions in channels (:mod:`airflow_provider_microbatch.sources.channels.graph`).
 
-    A batch is planned without an end. What it may read follows from its start, which is committed, and from what the
-    server lists; where it came to in each channel is what its attempt tells, and the first to tell decides. There is no
-    identifier to be made for the plan: its offset entry's digest is one, and under it the end is put on record.
+    A batch is planned without an end. Its start, which is committed, and the server's listing decide which channels it
+    may read; its attempt tells where it ended in each channel, and the first attempt to tell decides. The plan needs no
+    identifier of its own: the digest of its offset entry serves as one, and the end is put on record under it.
     """
 
     def __init__(self, source: ChannelSource, context: SourceContext) -> None:
@@ -77,7 +77,7 @@ class OpenChannels(OpenSource):
         return self._server.splits
 
     def check(self) -> None:
-        """Is it there, does this user see it, and is there a folder for ends?"""
+        """Check that the system is reachable, that this user may read it, and that there is a folder for ends."""
         self._named(self._listed)
         if self._ends_folder() is None:
             raise self._error(
@@ -87,18 +87,18 @@ class OpenChannels(OpenSource):
         self._named(self._server.secrets)
 
     def initial_offset(self) -> Offset | None:
-        """Where the first batch begins, as it is on record."""
+        """Return the position at which the first batch begins, as it is on record."""
         return self._beginning.get()
 
     def has_new(self, position: Offset | None) -> bool:
-        """A look at each channel that a batch could read, until one has something."""
+        """Look at each channel that a batch could read, until one has something."""
         return self._named(lambda: self._has_new(position))
 
     def _has_new(self, position: Offset | None) -> bool:
         start = self._start(position)
         if start is None:
             listed = self._listed()
-            # To begin elsewhere than at the first row takes a plan, after which it is known where.
+            # A beginning other than the first row takes a plan, which puts the beginning on record.
             if self._server.beginning(listed) is not None:
                 return bool(listed)
             start = {}
@@ -111,7 +111,7 @@ class OpenChannels(OpenSource):
         )
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
-        """Writes down where the first batch begins."""
+        """Return LATE if there is something to read. Puts the beginning of the first batch on record."""
         return self._named(lambda: self._latest_offset(start))
 
     def _latest_offset(self, start: Offset | None) -> Offset | Late | None:
@@ -125,12 +125,12 @@ class OpenChannels(OpenSource):
         return LATE if self._has_new(position) else position
 
     def read_late(self, start: Offset | None) -> Read:
-        """All channels that may be read from there, each up to where it comes."""
+        """Return a read of all channels that may be read from there, each up to the end that its read reaches."""
         return self._named(lambda: self._read_late(self._start(start) or {}))
 
     def _read_late(self, start: Position) -> Read:
         listed, expired = self._listed_for(start)
-        # By the time that the store's owner has: of what is forgotten nothing has been there for long.
+        # By the orchestrator's clock: rows of a forgotten channel have been gone for long.
         before_ms = self._context.clock_ms() - self._server.keeps_ms
         return self._read(
             [{"channel": channel, "at": at} for channel, at in sorted(eligible(start, listed).items())],
@@ -140,7 +140,7 @@ class OpenChannels(OpenSource):
         )
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """The rows between the two, as many as there were."""
+        """Return a read of the rows between both positions, as many as there were."""
         first, last = self._start(start) or {}, self._start(end) or {}
         counts = rows_between(first, last)
         if any(count < 0 for count in counts.values()):
@@ -149,7 +149,8 @@ class OpenChannels(OpenSource):
             {"channel": channel, "at": first.get(channel, NEW), "end": last[channel]} for channel in sorted(counts)
         ]
         settled = {channel: at for channel, at in last.items() if channel not in counts and first.get(channel) != at}
-        # What is missing once more has to be told; else the plan tells all, and two who ask are told the same.
+        # With record_gap, the reader must report rows that are missing again; otherwise the plan tells everything, and
+        # two callers get the same read.
         ends = self._source.on_data_loss == RECORD_GAP
         return self._named(
             lambda: self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
@@ -178,7 +179,7 @@ class OpenChannels(OpenSource):
         )
 
     def resolve(self, start: Offset | None, told: Mapping[str, Any]) -> Offset | None:
-        """Where an attempt has come to in all channels; ``start`` if it is nowhere farther."""
+        """The position that an attempt has reached in all channels; ``start`` if it has advanced nowhere."""
         begin = self._start(start) or {}
         ends: Any
         expired: Any
@@ -192,7 +193,7 @@ class OpenChannels(OpenSource):
         if back:
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         renewed = any(
-            # Not the same as asks for the batch: the clocks of two hosts need not agree.
+            # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
             at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms // 2
             for channel, at in end.items()
             if "after" in begin.get(channel, NEW)
@@ -203,8 +204,8 @@ class OpenChannels(OpenSource):
 
     @property
     def _renewed_after_ms(self) -> int:
-        """A channel in which nothing comes for half of what the server keeps gets a batch without rows. Later, when the
-        last row that was read is gone too, it tells that nothing has come and gone since."""
+        """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when
+        the last row that was read is gone too, that batch proves that no row has come and gone since."""
         return self._server.retention_ms() // 2
 
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
@@ -215,11 +216,11 @@ class OpenChannels(OpenSource):
         )
 
     def secrets(self) -> Mapping[str, str]:
-        """What the server is asked with."""
+        """Return the secrets for requests to the server."""
         return self._named(self._server.secrets)
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Has Spark read up to the end? And say what it lacked."""
+        """Check that Spark has read up to the end, and log the rows that were missing."""
         if told is None or start == end:
             return
         if self.resolve(start, told) != end:
@@ -235,8 +236,8 @@ class OpenChannels(OpenSource):
             )
 
     def commit(self, end: Offset) -> None:
-        """Where the server keeps how far its reader is, it keeps this, and shows it to people. Nothing is read from
-        there once the first batch has begun."""
+        """Push the position to a server that keeps its reader's position and shows it to people. Once the first batch
+        has begun, the source never reads the position back to plan by it."""
         if self._context.lane == LIVE:
             self._named(lambda: self._push(self._parsed(end)))
         self._sweep()
@@ -251,15 +252,15 @@ class OpenChannels(OpenSource):
             raise self._error(f"the server was told how far {', '.join(lost[:5])} is read, and does not show it.")
 
     def _sweep(self) -> None:
-        """What attempts have left that died long ago."""
+        """Remove files of attempts that died long ago."""
         folder, before = self._ends_folder(), time.time() - _LITTER_SECONDS
         for path in Path(folder).iterdir() if folder is not None and Path(folder).is_dir() else ():
-            # A checkpoint may name the folder: nothing goes but what has the name of an attempt's own.
+            # A checkpoint may name the folder: only entries with the name of an attempt's own folder are removed.
             if _ATTEMPT.fullmatch(path.name) and path.lstat().st_mtime < before:
                 channel_ends.remove(str(path))
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Rows that are gone."""
+        """The reason if rows are gone; None otherwise."""
         if self._source.on_data_loss == RECORD_GAP:
             return None
         first, last = self._start(start) or {}, self._start(end) or {}
@@ -277,9 +278,9 @@ class OpenChannels(OpenSource):
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on without. What
-        goes goes from the front: is the first row there that was read, so are all. Where nobody told which that was,
-        the last one has to be enough."""
+        """Describe rows that are gone since they were read, and that ``on_data_loss="record_gap"`` would go on without.
+        Rows go from the front: if the first row that was read is there, all are. Where no reader told which row that
+        was, the last one is looked for instead."""
         if self._source.on_data_loss == FAIL:
             return None
         counts = rows_between(self._start(start) or {}, self._start(end) or {})
@@ -301,7 +302,7 @@ class OpenChannels(OpenSource):
         return f"gone since they were read: rows of {', '.join(gone)}" if gone else None
 
     def check_offset(self, offset: Offset) -> None:
-        """A position names channels that are there, or have ended, and places that can be."""
+        """Check that a position names channels that exist, or have ended, and places that are possible."""
         try:
             position = self._parsed(offset)
         except CorruptEntryError as error:
@@ -311,13 +312,14 @@ class OpenChannels(OpenSource):
             raise self._error(f"{offset} names {sorted(unknown)[0]}, which {self._source.location()} does not have.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether it is farther in a channel, and in none less far; None if it is in one and not in another."""
+        """Whether the offset is ahead in some channel and behind in none; None if it is also behind in another."""
         if offset is None or other is None:
             return offset is not None
         return compare(self._parsed(offset), self._parsed(other))
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
-        """Milliseconds by channel, of those that the next batch may read: how old what it would read first is."""
+        """Milliseconds by channel, for channels that the next batch may read: the age of the first row that it would
+        read."""
         start = self._start(position) or {}
 
         def look() -> Mapping[str, int]:
@@ -330,7 +332,7 @@ class OpenChannels(OpenSource):
         return self._named(look)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """Milliseconds, those of the channel that is farthest behind."""
+        """Milliseconds of the channel that is farthest behind."""
         behind = self.lag_by_split(position).values()
         return {"milliseconds": max(behind)} if behind else {}
 
@@ -340,7 +342,7 @@ class OpenChannels(OpenSource):
         return Figures(rows=sum(counts.values()), splits=len(counts))
 
     def _start(self, position: Offset | None) -> dict[str, At] | None:
-        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        """Return the position; for None the beginning that is on record, or None if there is none yet."""
         text = self._beginning.get() if position is None else position
         return None if text is None else self._parsed(text)
 
@@ -350,7 +352,7 @@ class OpenChannels(OpenSource):
         return position
 
     def _check_places(self, position: Position) -> None:
-        """Whoever can write the checkpoint says nothing to the server but places."""
+        """Check that only places are sent to the server, since other users may write to the checkpoint."""
         for channel, at in position.items():
             why = self._server.why_no_place(at)
             if why is not None:
@@ -360,8 +362,8 @@ class OpenChannels(OpenSource):
         return self._server.channels(max_age=self._source.discover_seconds)
 
     def _listed_for(self, position: Position) -> tuple[Mapping[str, Channel], list[str]]:
-        """What the server lists, and channels of the position that it does not, though they had not ended. They are
-        looked for in a listing that is newer than the position."""
+        """Return the server's listing, and the channels of the position that it lacks although they had not ended. A
+        listing that is newer than the position is checked before a channel counts as gone."""
         listed = self._listed()
         expired = unfinished(position) - listed.keys()
         if expired:
@@ -376,12 +378,14 @@ class OpenChannels(OpenSource):
         return listed, sorted(expired)
 
     def _ends(self) -> str | None:
-        """A folder of the attempt's own, which nobody has made yet. Each job has another, also of one attempt."""
+        """Return a folder of the attempt's own, which does not exist yet. Each job of an attempt gets another
+        folder."""
         folder = self._ends_folder()
         return None if folder is None else f"{folder}/{uuid.uuid4()}"
 
     def _ends_folder(self) -> str | None:
-        """None where executors could not write into the checkpoint: a command looks through a draft of it, too."""
+        """The folder for ends; None where executors could not write into the checkpoint: a command that looks through a
+        draft of the checkpoint gets None too."""
         if self._source.ends_dir is not None:
             return f"{self._source.ends_dir}/{_ENDS}"
         folder = self._context.state.for_spark

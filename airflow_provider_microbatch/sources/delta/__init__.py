@@ -1,8 +1,8 @@
 """A Delta table as a source: planned by delta-rs, without a JVM; each range is read exactly by Spark.
 
-The stream of a table is what its log says: the files of one snapshot, if the first batches read one, and then what each
-later version has added, or with the change feed how rows have changed. A position is a version, and how many of its
-files have been read.
+The stream of a table follows its log: the files of one snapshot, if the first batches read one, and then the files that
+each later version has added, or, with the change feed, the changes of rows. A position is a version, and the number of
+its files that have been read.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ DELTA = "4.4.0"
 
 @dataclass(frozen=True)
 class DeltaSource(Source):
-    """What a Delta table has, and what comes into it; each row is read once.
+    """The rows of a Delta table, and the rows that come into it; each row is read once.
 
-    By default its versions are read as appends: a version that takes rows out or changes them (an UPDATE, a DELETE, an
+    By default its versions are read as appends: a version that removes or changes rows (an UPDATE, a DELETE, an
     overwrite, a replay of a batch that a pipeline has published there) stops the plan with an error that names it. With
-    ``change_feed`` such versions are read too, and each row says what it is by ``_change_type``, ``_commit_version``
-    and ``_commit_timestamp``.
+    ``change_feed`` such versions are read too, and each row describes its change by ``_change_type``,
+    ``_commit_version`` and ``_commit_timestamp``.
 
     :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
-    :param change_feed: read how rows have changed. The table must have ``delta.enableChangeDataFeed``.
-    :param start: where the first batch begins. ``earliest``: with the rows that the table has at the first plan, and
-        then what comes. ``latest``: with what is committed after the first plan. A version: with what that version has
-        committed. A moment, as ISO 8601 text with its offset from UTC: with the first version of that time or later.
-    :param max_files: so many files are in a batch at most; None for no limit. With ``change_feed`` a version is in one
-        batch, whatever it has, but for the rows that are there at the start.
-    :param max_bytes: so many bytes of files at most, but for one that is larger by itself; None for no limit.
-    :param skip_versions: versions that are passed over, with all that they have added, removed or changed. The batch
-        whose range they are in says so.
-    :param on_delete: what becomes of a version that only takes rows out, as a DELETE of whole files does: ``fail``; or
-        ``record_gap``: pass over it, which the batch then says. Not with ``change_feed``, which reads it.
-    :param packages: Maven coordinates of Delta for Spark, for a spark-submit. None: those for the PySpark that is
+    :param change_feed: read the changes of rows. The table must have ``delta.enableChangeDataFeed``.
+    :param start: where the first batch begins. ``earliest``: with the rows that the table has at the first plan,
+        followed by later rows. ``latest``: with rows that are committed after the first plan. A version: with the rows
+        that this version has committed. A moment, as ISO 8601 text with its offset from UTC: with the first version at
+        or after it.
+    :param max_files: the largest number of files in a batch; None for no limit. With ``change_feed`` a version is in
+        one batch, however many files it has, except for the rows that exist at the start.
+    :param max_bytes: the largest number of bytes of files in a batch, unless a single file is larger; None for no
+        limit.
+    :param skip_versions: versions that are passed over, with all rows that they have added, removed or changed. The
+        batch whose range contains them reports that.
+    :param on_delete: reaction to a version that only removes rows, as a DELETE of whole files does: ``fail``; or
+        ``record_gap``: pass over it, which the batch then reports. Not with ``change_feed``, which reads it.
+    :param packages: Maven coordinates of Delta for Spark, for spark-submit. None: those for the PySpark that is
         installed where the task runs. Empty where Spark has Delta already.
     :param jars: paths or addresses of its jars; then ``packages`` is empty unless it is given.
     :raises DefinitionError: for a wrong type or value, naming the field.
@@ -81,7 +83,7 @@ class DeltaSource(Source):
         object.__setattr__(self, "jars", texts("jars", self.jars, wrong=self._wrong))
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.delta.open import OpenDeltaSource
 
         return OpenDeltaSource(self, context)
@@ -92,16 +94,16 @@ class DeltaSource(Source):
         return local_path(self.path, field="DeltaSource: path")
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """How a version is read, and which are not."""
+        """The settings that decide how a version is read, and which versions are not."""
         skipped = ", ".join(map(str, self.skip_versions)) or None
         return {"change_feed": str(self.change_feed).lower(), "skip_versions": skipped, "on_delete": self.on_delete}
 
     def keeps_rows(self) -> bool:
-        """Files and versions do not change."""
+        """True: files and versions do not change."""
         return True
 
     def would_read(self, location: str) -> bool:
-        """Whether it is the table's folder, or lies in it."""
+        """Whether ``location`` is the table's folder, or lies in it."""
         try:
             path = local_path(location, field="location")
         except DefinitionError:
@@ -109,7 +111,7 @@ class DeltaSource(Source):
         return f"{path}/".startswith(f"{self.root}/")
 
     def shares_with(self, other: Source) -> bool:
-        """Whether it is the same table."""
+        """Whether the other source reads the same table."""
         return isinstance(other, DeltaSource) and self.root == other.root
 
     def location(self) -> str:
@@ -117,13 +119,13 @@ class DeltaSource(Source):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return moment_ms(self.start)
 
     def requires(self) -> Requirements:
-        """Delta for Spark.
+        """Return the packages of Delta for Spark.
 
-        :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
+        :raises DefinitionError: if the version is not known, since no PySpark is installed here.
         """
         return connector(
             self.packages,

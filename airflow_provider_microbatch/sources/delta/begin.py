@@ -1,4 +1,4 @@
-"""Where the first batch begins."""
+"""Determines where the first batch begins."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from airflow_provider_microbatch.sources.delta.table import Snapshot, snapshot_o
 
 
 def beginning(source: DeltaSource, now: Snapshot, commits: Commits) -> Place:
-    """As the source says, of the table as it is now.
+    """Return the place that the source's ``start`` names in the table as it is now.
 
-    :raises SourceError: if it is to begin where the log does not tell any more what was committed.
+    :raises SourceError: if the log no longer tells the commits from that place on.
     """
     if source.start == EARLIEST:
         return Place(version=now.version, in_snapshot=True)
@@ -37,7 +37,7 @@ def beginning(source: DeltaSource, now: Snapshot, commits: Commits) -> Place:
 
 
 def _at(source: DeltaSource, now: Snapshot, commits: Commits) -> int:
-    """The first version of the moment or later."""
+    """The first version at or after the moment of ``start``."""
     wanted, kept = source.begins_ms or 0, list(commits.kept())
     for version in kept:
         commit = commits.get(version)

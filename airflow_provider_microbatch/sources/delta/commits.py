@@ -1,7 +1,7 @@
-"""One commit of a table's log, as the protocol has it: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""One commit of a table's log, as the protocol defines it: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 
-delta-rs tells what a table has at a version, and not what one version has added; that stands in the commit's own file,
-a line for each action.
+delta-rs returns the files of a table at a version, and not the files that one version has added; these stand in the
+commit's own file, a line for each action.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class File(Unit):
     """A file with rows. The path is as the log spells it: percent-encoded, relative to the table or absolute.
 
     :param partition: its values of partition columns, as texts; None is null.
-    :param is_whole: whether all its rows are in the table: no deletion vector takes some out.
+    :param is_whole: whether all its rows are in the table: no deletion vector removes any.
     """
 
     partition: Mapping[str, str | None] = field(default_factory=dict)
@@ -31,17 +31,17 @@ class File(Unit):
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a version has changed.
+    """The changes of a version.
 
     :param added: files with new rows, in the order of the log.
-    :param removed: files with rows that it has taken out.
-    :param changes: files of the change feed, apart from the others, with their bytes.
-    :param schema: of the table from here on, as JSON, where the commit says one.
-    :param properties: likewise.
-    :param table: the table's id, likewise.
-    :param operation: what it was, and by whom, for people.
-    :param time_ms: when it was, milliseconds since the epoch.
-    :param digest: of its bytes.
+    :param removed: files whose rows it has removed.
+    :param changes: files of the change feed, which are separate from the others, with their bytes.
+    :param schema: schema of the table from here on, as JSON, if the commit contains one.
+    :param properties: properties of the table from here on, if the commit contains them.
+    :param table: the table's id, if the commit contains one.
+    :param operation: its operation and its author, for people.
+    :param time_ms: its time, milliseconds since the epoch.
+    :param digest: digest of its bytes.
     """
 
     version: int
@@ -63,21 +63,21 @@ class Commits:
     root: str
 
     def path(self, version: int) -> Path:
-        """Of a commit's file."""
+        """Path of a commit's file."""
         return Path(self.root, "_delta_log", f"{version:020}.json")
 
     def kept(self) -> Iterator[int]:
-        """Versions whose commits are there, in order."""
+        """Versions whose commits exist, in order."""
         names = (path.stem for path in Path(self.root, "_delta_log").glob("*.json"))
         yield from sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
 
     def digest(self, version: int) -> str | None:
-        """Of the commit's bytes; None if it is not there."""
+        """Digest of the commit's bytes; None if the commit does not exist."""
         data = self._bytes(version)
         return None if data is None else _digest(data)
 
     def get(self, version: int) -> Commit | None:
-        """None if it is not there: cleaned up, or not made yet.
+        """Return a commit; None if it does not exist: cleaned up, or not made yet.
 
         :raises SourceError: if it cannot be read.
         """
@@ -85,7 +85,8 @@ class Commits:
         if data is None:
             return None
         try:
-            # JSON may have what `str.splitlines` takes for the end of one, as a column's least value.
+            # JSON may contain characters that `str.splitlines` takes for the end of a line, such as in a column's
+            # minimum.
             actions = [json.loads(line) for line in data.decode().split("\n") if line.strip()]
             return _commit(version, actions, data, lambda: self.path(version).stat().st_mtime)
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -128,7 +129,7 @@ def _file(values: Mapping[str, Any]) -> File:
         path=values["path"],
         size=int(values.get("size") or 0),
         rows=stats.get("numRecords"),
-        # An empty text is null, too: of whatever type the column is.
+        # An empty text is null, too, whatever the type of the column is.
         partition={name: value or None for name, value in (values.get("partitionValues") or {}).items()},
         is_whole=values.get("deletionVector") is None,
     )

@@ -1,4 +1,4 @@
-"""What the log of a table has after a position, stretch by stretch; and whether the position is of this log."""
+"""The stretches of a table's log after a position; and a check that the position belongs to this log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretc
 
 class History:
     """:param now: the table as it is.
-    :param go_on: the command that sets the position, but for the offset.
+    :param go_on: the command that sets the position, without the offset at its end.
     """
 
     def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, go_on: str) -> None:
@@ -25,7 +25,7 @@ class History:
         self._go_on = go_on
 
     def check(self, place: Place) -> None:
-        """:raises SourceError: if it is no place of the table that is there."""
+        """:raises SourceError: if ``place`` is not a place of the current table."""
         now, where = self.now, self._source.root
         if place.table is not None and place.table != now.id:
             raise SourceError(
@@ -46,7 +46,7 @@ class History:
             )
 
     def stretches(self, start: Place) -> Iterator[Stretch[File]]:
-        """From the start's own on."""
+        """Yield the stretches in order, beginning with the stretch of ``start``."""
         version = start.version
         if start.in_snapshot:
             yield self._snapshot(version)
@@ -125,7 +125,7 @@ class History:
 
 
 def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:
-    """First and last of versions that are read together; none that is passed over is between."""
+    """First and last of each run of versions that are read together; no version in a run is passed over."""
     found = list[list[int]]()
     for one in stretches:
         if one.passed_over is not None or not one.files:
@@ -138,5 +138,5 @@ def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:
 
 
 def _in_words(commit: Commit) -> str:
-    """What it was, for people."""
+    """Describe a commit for people."""
     return f"{commit.operation}, {len(commit.removed)} file(s) taken out and {len(commit.added)} added"

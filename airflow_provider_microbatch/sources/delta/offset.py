@@ -1,4 +1,4 @@
-"""Positions in a Delta table, in the words of Spark's own Delta source."""
+"""Positions in a Delta table, in the format of Spark's own Delta source."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _KNOWN = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStarti
 
 @dataclass(frozen=True, kw_only=True)
 class Place(TablePlace):
-    """A version of the log, and which table's it is.
+    """A version of the log, and the id of its table.
 
-    :param commit: a digest of the commit before ``version`` (of a snapshot: of its own), by which another history under
-        the same numbers is told; None if it was not there to be looked at.
+    :param commit: a digest of the commit before ``version`` (for a snapshot: of its own commit), which detects another
+        history under the same numbers; None if the commit was not there to be read.
     """
 
     commit: str | None = None
 
     @property
     def pinned(self) -> int:
-        """The version that ``commit`` is of."""
+        """The version of the commit that ``commit`` is a digest of."""
         return self.version if self.in_snapshot else self.version - 1
 
     def text(self) -> Offset:
-        """As it stands in the logs."""
+        """Return the text that the logs store."""
         values: dict[str, Any] = {
             "sourceVersion": 1,
             "reservoirId": self.table,
@@ -42,7 +42,7 @@ class Place(TablePlace):
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
-        """:raises ValueError: if the text is none."""
+        """:raises ValueError: if the text is not a place."""
         try:
             values: Any = json.loads(offset)
             if not isinstance(values, dict) or values.keys() - _KNOWN or "reservoirVersion" not in values:

@@ -1,4 +1,4 @@
-"""A Delta table beside its checkpoint: plans ranges of versions and says how to read them."""
+"""A Delta table, opened for its checkpoint: plans ranges of versions and describes how to read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime is told to read of a range: plain Parquet where the table has that, else by Delta's reader."""
+"""Describes to the runtime how to read a range: plain Parquet where the table allows that, else Delta's reader."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_provider_microbatch.sources.stretch import Stretch
 
 
 def path_of(root: str, file: File) -> str:
-    """Where a file of the log lies; a clone's may lie elsewhere.
+    """The path of a file of the log; files of a clone may lie elsewhere.
 
-    :raises SourceChangedError: if it is on no local file system.
+    :raises SourceChangedError: if the file is on no local file system.
     """
     path = unquote(file.path)
     if path.startswith("file:"):
@@ -28,7 +28,7 @@ def path_of(root: str, file: File) -> str:
 
 
 def check_there(root: str, stretches: Sequence[Stretch[File]]) -> None:
-    """:raises SourceChangedError: naming a file that is gone, or is another one."""
+    """:raises SourceChangedError: naming a file that is gone, or was replaced."""
     for stretch in stretches:
         for file in stretch.files:
             path = path_of(root, file)
@@ -50,7 +50,8 @@ def check_there(root: str, stretches: Sequence[Stretch[File]]) -> None:
 
 
 def files_to_read(root: str, stretches: Sequence[Stretch[File]], schema: Snapshot) -> dict[str, Any]:
-    """Arguments of the reader for stretches that are read file by file; ``versions`` is what takes Delta's reader.
+    """Arguments of the reader for stretches that are read file by file; ``versions`` has the files that need Delta's
+    reader.
 
     :param schema: the table at the version whose schema the rows get.
     """
@@ -75,7 +76,7 @@ def files_to_read(root: str, stretches: Sequence[Stretch[File]], schema: Snapsho
 
 
 def schema_of(snapshot: Snapshot) -> Mapping[str, Any]:
-    """The columns as Spark has them; what Delta keeps beside them concerns who writes."""
+    """The columns as Spark has them; Delta's additional metadata concerns writers only."""
     bare: Mapping[str, Any] = _bare(snapshot.schema)
     return bare
 
@@ -87,5 +88,5 @@ def _bare(value: Any) -> Any:
 
 
 def _is_plain(file: File) -> bool:
-    """Spark passes over files with such names without a word."""
+    """Spark silently ignores files with such names."""
     return file.is_whole and not file.path.rpartition("/")[2].startswith(("_", "."))

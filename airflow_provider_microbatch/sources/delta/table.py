@@ -1,4 +1,4 @@
-"""What delta-rs says of a table: which one it is, how far it is, and what it has at a version."""
+"""A table as delta-rs describes it: its identity, its newest version, and its files at a version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _TEXTS = {"string", "long", "integer", "short", "byte", "boolean", "date"}
-"""Types of partition columns whose text is the same to whoever reads it."""
+"""Types of partition columns whose text means the same to every reader."""
 _PLAIN = _TEXTS | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
 _OF_COLUMNS = {"delta.typeChanges", "__COLLATIONS"}
 
@@ -35,7 +35,7 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """By which this table is told from another at the same place."""
+        """Distinguishes this table from another one at the same place."""
         return str(self._table.metadata().id)
 
     @property
@@ -50,19 +50,18 @@ class Snapshot:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """In their order."""
+        """The partition columns, in their order."""
         return tuple(self._table.metadata().partition_columns)
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """In the JSON form that Delta has from Spark."""
+        """The schema in the JSON form that Delta has from Spark."""
         schema: Mapping[str, Any] = json.loads(self._table.schema().to_json())
         return schema
 
     @property
     def is_plain(self) -> bool:
-        """Whether its files are read as Delta reads them by whoever reads Parquet, and knows the schema and each file's
-        partition."""
+        """Whether any Parquet reader that knows the schema and each file's partition reads its files as Delta does."""
         return (
             self.properties.get("delta.columnMapping.mode", "none") == "none"
             and all(_is_plain(column["type"]) for column in self.schema["fields"])
@@ -73,7 +72,7 @@ class Snapshot:
         )
 
     def files(self) -> list[File]:
-        """All files, in an order that they always have: that of Spark's own source, the oldest first."""
+        """All files, always in the same order: that of Spark's own source, the oldest first."""
         adds = self._table.get_add_actions()
         columns: dict[str, Any] = {
             name: adds.column(name).to_pylist() for name in adds.schema.names if name != "null_count"
@@ -96,7 +95,7 @@ class Snapshot:
         ]
 
     def _partly(self) -> set[str]:
-        """Names of files of which a deletion vector takes rows out."""
+        """Names of files from which a deletion vector removes rows."""
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return set()
         return {
@@ -110,10 +109,10 @@ def has_change_feed(properties: Mapping[str, str]) -> bool:
 
 
 def snapshot_of(root: str, version: int | None = None) -> Snapshot:
-    """The table as it is now, or at a version.
+    """Return the table as it is now, or at a version.
 
     :param root: its folder.
-    :raises SourceError: if there is none, or its log does not tell that version any more.
+    :raises SourceError: if there is no table, or its log no longer tells that version.
     """
     try:
         from deltalake import DeltaTable

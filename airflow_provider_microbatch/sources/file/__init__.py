@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "parquet", "orc", "text", "avro")
 PARSED = ("json", "csv")
-"""Of those, what is text: a record may be no row of the schema, and Spark tells which."""
+"""The text formats among them: a record may not be a row of the schema, and Spark tells which records are not."""
 
 _PLANNED_HERE = {
     "path": "path",
@@ -45,52 +45,55 @@ _PLANNED_HERE = {
     "modifiedafter": "max_file_age",
     "__globpaths__": "path",
 }
-"""Spark's options that decide which files are read. Given to Spark beside a plan, they would drop planned files."""
+"""Spark's options that decide which files are read. If Spark got them beside a plan, it would drop planned files."""
 
 
 @dataclass(frozen=True)
 class FileSource(Source):
     """Files under a path; each is read once, by the batch that planned it.
 
-    A file is known by its path: what is written again under a planned path is not read again. Files must appear whole
-    (written elsewhere and renamed into place, or under a hidden name: ``.x``, ``_x``, ``x._COPYING_``); where the
-    writer cannot do that, ``min_file_age`` keeps files back until they have been quiet for a while.
+    A file is identified by its path: a file that is written again under a planned path is not read again. Files must
+    appear whole (written elsewhere and renamed into place, or under a hidden name: ``.x``, ``_x``, ``x._COPYING_``);
+    where the writer cannot do that, ``min_file_age`` holds files back until they have not changed for a while.
 
     :param path: absolute local path or ``file:`` URL of a folder, a file, or a Hadoop glob over these; or the same in
-        an object store, ``s3://conn_id@bucket/folder``. Taken as it is, not percent-decoded. Below a folder, files and
+        an object store, ``s3://conn_id@bucket/folder``. Taken literally, not percent-decoded. Below a folder, files and
         ``key=value`` folders are read; the latter become columns, counted from the part of the path that holds no glob.
     :param format: ``json``, ``csv``, ``parquet``, ``orc``, ``text`` or ``avro`` (Spark needs its avro package).
     :param schema: as DDL (``"id long, ts timestamp"``). None: inferred from the first batch's files, then pinned in the
         checkpoint; fields that only come later are then not read.
     :param options: reader options of Spark for the format (``multiLine``, ``mode``, ``sep``, …).
-    :param max_files: at most so many files in a batch.
-    :param max_bytes: at most so many bytes in a batch, but always one file.
+    :param max_files: the largest number of files in a batch.
+    :param max_bytes: the largest number of bytes in a batch; a batch always has at least one file.
     :param min_file_age: seconds since a file's last change before it is planned. Compares this machine's clock with the
-        file server's: add what they may differ by.
+        file server's: add the largest difference between both clocks.
     :param max_file_age: seconds; files older than the newest planned file by more than this are left out for good. The
-        first batch takes all, as Spark's does.
-    :param latest_first: newest files first; else oldest first. Ties go by path.
+        first batch takes all files, as in Spark.
+    :param latest_first: newest files first; else oldest first. Files with the same time are in the order of their
+        paths.
     :param recursive: enter all folders below ``path``. As in Spark, there are no partition columns then.
     :param file_name_pattern: a glob that file names (not folders) must match.
     :param clean_source: after the commit, ``archive`` moves the batch's files to ``archive_dir``, ``delete`` removes
-        them: what was committed since this was set. A file that changed after it was planned is left alone. Replays
+        them; only files committed since this was set. A file that changed after it was planned is left alone. Replays
         read archived files from the archive.
     :param archive_dir: absolute local folder on the same file system, outside of ``path``. A file keeps its path below
         the part of ``path`` that holds no glob (Spark would keep the full path).
-    :param bounded: finished after what is there at the first plan that finds a file; files that are too young then do
-        not count. Limits apply as they were at that plan.
-    :param ordered: new files' paths sort after those that were there before (``dt=2026-11-21/hh=10/…``; compared as
-        whole texts, as object stores compare keys). Plans and sensors then list only what sorts after the files that
-        were planned. Not with ``bounded``, which lists once.
-    :param full_listing_seconds: with ``ordered``, all is listed again after so many seconds, for files that came out of
-        order; these are named in the log. None: an hour.
-    :param on_missing: a planned file that is gone: ``fail``, or ``skip`` it.
-    :param on_changed: a planned file whose size or mtime is another: ``fail``, or ``read`` it as it is now.
-    :param allow_table: read the files of a table that a pipeline of this package writes, though a batch of it that is
-        replayed or rewound comes again in new files, whose rows are then read twice. For a table no batch of which is
-        ever made again. Else the plan and the sensor refuse a path that is, lies in, or contains such a table.
-    :param packages: of a path in an object store: Maven coordinates of Hadoop's connector for it, for spark-submit.
-        None: the one that belongs to the PySpark that is installed; empty: Spark has it.
+    :param bounded: the source is finished after the files that are there at the first plan that finds a file; files
+        that are too young at that plan do not count. Limits apply as they were at that plan.
+    :param ordered: new files' paths sort after the paths of existing files (``dt=2026-11-21/hh=10/…``; compared as
+        whole texts, as object stores compare keys). Plans and sensors then list only paths that sort after the planned
+        files. Not with ``bounded``, which lists once.
+    :param full_listing_seconds: with ``ordered``, the interval in seconds at which all paths are listed again, for
+        files that came out of order; the log names these. None: an hour.
+    :param on_missing: reaction to a planned file that is gone: ``fail``, or ``skip`` it.
+    :param on_changed: reaction to a planned file whose size or mtime has changed: ``fail``, or ``read`` it as it is
+        now.
+    :param allow_table: read the files of a table that a pipeline of this package writes, although a batch of the table
+        that is replayed or rewound comes again in new files, whose rows are then read twice. For a table whose batches
+        are never made again. Otherwise the plan and the sensor refuse a path that is, lies in, or contains such a
+        table.
+    :param packages: for a path in an object store: Maven coordinates of Hadoop's connector, for spark-submit. None: the
+        connector for the installed PySpark; empty: Spark has the connector.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -120,7 +123,7 @@ class FileSource(Source):
         if not isinstance(self.path, str) or not self.path:
             raise DefinitionError(f"FileSource: path must be a path or file: URL, not {self.path!r}.")
         where = f"FileSource({self.path!r})"
-        # What stands in a malformed address may be a password, and is not repeated.
+        # A malformed address may contain a password, so it is not repeated.
         pattern = absolute_path(self.path, field="FileSource: path" if is_object(self.path) else f"{where}: path")
         for component in [part for one in expand_braces(pattern) for part in one.split("/")]:
             component_regex(component)
@@ -153,7 +156,7 @@ class FileSource(Source):
         self._check_archive(Listing(pattern).base)
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.file.open import OpenFileSource
 
         return OpenFileSource(self, context)
@@ -166,8 +169,8 @@ class FileSource(Source):
 
     @property
     def refuses_streams(self) -> str | None:
-        """A stream has its columns before a file is read; what is archived or deleted is not found by it; and it is not
-        told the credentials of a bucket."""
+        """A stream must have its columns before it reads a file; it does not find archived or deleted files; and it
+        does not get the credentials of a bucket."""
         if self.schema is None:
             return "a stream has its columns before it reads a file. Give it schema='id long, …'"
         if self.clean_source is not None:
@@ -178,8 +181,8 @@ class FileSource(Source):
 
     @property
     def refuses_dead_letters(self) -> str | None:
-        """What does not parse is only told of a schema that is known; and a reader that is told to drop it, or to fail,
-        leaves nothing for dead letters."""
+        """Spark reports records that do not parse only for a known schema; and a reader with a mode that drops them, or
+        fails, leaves nothing for dead letters."""
         if self.format not in PARSED:
             return None
         if self.schema is None:
@@ -200,12 +203,12 @@ class FileSource(Source):
     def reads_as(self) -> Mapping[str, str | None]:
         """Format, schema, whether folders become columns, and the reader's options, whose names have no case."""
         options = {f"options[{key.lower()!r}]": _as_spark(value) for key, value in self.options.items()}
-        # Only where it is set: what attempts of an earlier version ran says nothing of it.
+        # Only where it is set: records of attempts of an earlier version do not contain it.
         recursive = {"recursive": "True"} if self.recursive else {}
         return {"format": self.format, "schema": self.schema, **recursive, **options}
 
     def would_read(self, location: str) -> bool:
-        """Whether a folder is the source's path, or one below it that is listed, whatever its files are called."""
+        """Whether a folder is the source's path, or a listed folder below it, whatever the names of its files are."""
         try:
             folder = absolute_path(location, field="location")
         except DefinitionError:
@@ -213,13 +216,13 @@ class FileSource(Source):
         return lists_below(self.listing(), folder)
 
     def shares_with(self, other: Source) -> bool:
-        """Whether a file could be listed by both."""
+        """Whether both sources could list the same file."""
         if not isinstance(other, FileSource) or is_object(self.path) != is_object(other.path):
             return False
         return list_alike(self.listing(), other.listing())
 
     def gives_up_beside(self, other: Source) -> bool:
-        """Whether a file of each could be archived to the same path."""
+        """Whether a file of each source could be archived to the same path."""
         own, others = self.archive_path(), other.archive_path() if isinstance(other, FileSource) else None
         if not isinstance(other, FileSource) or own is None or others is None:
             return False
@@ -230,7 +233,7 @@ class FileSource(Source):
         return self.path
 
     def moved_from(self, before: Source) -> str | None:
-        """What was read is known by its address."""
+        """The source identifies the files that it has read by their addresses."""
         if self.location() == before.location():
             return None
         return (
@@ -239,7 +242,7 @@ class FileSource(Source):
         )
 
     def listing(self) -> Listing:
-        """The walk over the files of this source."""
+        """Return the walk over the files of this source."""
         return Listing(
             absolute_path(self.path, field="path"),
             recursive=self.recursive,
@@ -248,7 +251,7 @@ class FileSource(Source):
         )
 
     def place(self, connect: Connect) -> Place:
-        """Where its files lie. Touches nothing.
+        """Return the place of the source's files. Touches nothing.
 
         :param connect: finds a connection, when it is needed.
         """
@@ -305,7 +308,7 @@ class FileSource(Source):
             raise DefinitionError(
                 f"FileSource({self.path!r}): packages must be a list of Maven coordinates, or None; not {value!r}."
             )
-        object.__setattr__(self, "packages", list(value))  # JSON, as which a definition travels, knows lists
+        object.__setattr__(self, "packages", list(value))  # a definition travels as JSON, which has lists only
 
     def _check_archive(self, base: str) -> None:
         where = f"FileSource({self.path!r})"

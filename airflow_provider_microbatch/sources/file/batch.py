@@ -1,4 +1,4 @@
-"""What the next batch takes of the files that were found: the first ones in order, cut by the limits."""
+"""Selects the files of the next batch from the found files: the first ones in order, up to the limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _ROOM = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """How files are ordered and how much a batch takes.
+    """The order of files and the limits of a batch.
 
-    :param files: at most so many files; None: no limit.
-    :param bytes: at most so many bytes, but always one file; None: no limit.
-    :param latest_first: newest files first; else oldest first. Ties go by path.
+    :param files: the largest number of files; None: no limit.
+    :param bytes: the largest number of bytes, but always one file; None: no limit.
+    :param latest_first: newest files first; else oldest first. Files with the same time are in the order of their
+        paths.
     """
 
     files: int | None = None
@@ -25,11 +26,11 @@ class BatchLimits:
     latest_first: bool = False
 
     def within(self, limit: ReadLimit) -> BatchLimits:
-        """These, and those of the limit. How many rows a file has is not known before it is read."""
+        """These limits combined with ``limit``, without its rows: a file's rows are not known before it is read."""
         return replace(self, files=_least(self.files, limit.splits), bytes=_least(self.bytes, limit.bytes))
 
     def cut(self, files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:
-        """All of the files, batch by batch; each has at least one file."""
+        """Yield all of the files, batch by batch; each batch has at least one file."""
         batch: list[FoundFile] = []
         size = 0
         for file in sorted(files, key=lambda found: (found.mtime_ns, found.path), reverse=self.latest_first):
@@ -49,10 +50,10 @@ def _least(*limits: int | None) -> int | None:
 
 
 class NextBatch:
-    """Takes files one by one and keeps those that the next batch has room for: a backlog of a million files costs the
+    """Takes files one by one and keeps those that fit into the next batch: a backlog of a million files needs only the
     memory of a batch.
 
-    :param limits: of the batch.
+    :param limits: limits of the batch.
     """
 
     def __init__(self, limits: BatchLimits) -> None:
@@ -67,14 +68,14 @@ class NextBatch:
         return self._left
 
     def add(self, file: FoundFile) -> None:
-        """One more file that may be in the batch."""
+        """Offer a file that may be in the batch."""
         self._kept.append(file)
         if len(self._kept) >= self._room:
             self._cut()
             self._room = max(_ROOM, 2 * len(self._kept))
 
     def leave(self, path: str) -> None:
-        """One more file, which a later batch is to take."""
+        """Note a file that is left for a later batch."""
         if self._left is None or path < self._left:
             self._left = path
 
@@ -84,7 +85,7 @@ class NextBatch:
         return self._kept
 
     def _cut(self) -> None:
-        # What does not fit beside some of the files fits still less beside more of them.
+        # A file that does not fit beside some of the files does not fit beside more of them either.
         batches = self._limits.cut(self._kept)
         self._kept = next(batches, [])
         for batch in batches:
@@ -93,6 +94,6 @@ class NextBatch:
 
 
 def total(sizes: list[int | None]) -> int | None:
-    """Of all together; None if one of them is not known."""
+    """The sum of all sizes; None if one of them is not known."""
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None

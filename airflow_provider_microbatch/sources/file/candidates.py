@@ -1,4 +1,4 @@
-"""Which of the files that lie there may be planned, by their age."""
+"""Selects, by age, the files that may be planned."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_provider_microbatch.sources.file.seen import SeenFiles
 
 
 class Candidates:
-    """Lists anew by each method.
+    """Files that may be planned. Each method lists anew.
 
     :param source: the source.
-    :param place: where its files lie.
-    :param seen: what the source log holds.
-    :param name: of the source in the pipeline.
+    :param place: place of its files.
+    :param seen: the files in the source log.
+    :param name: name of the source in the pipeline.
     :param clock_ms: now, milliseconds since the epoch.
     """
 
@@ -37,10 +37,11 @@ class Candidates:
         return filter(self.settled(), self.young(self._seen.unseen, start))
 
     def young(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
-        """Files that may be planned now or later. As in Spark, the newest planned file is what age counts from; but one
-        file whose time lies in the future would make all that come after it too old for good.
+        """Files that may be planned now or later. As in Spark, age counts from the newest planned file; a time in the
+        future counts as now, since otherwise a single file with such a time would make all later files too old for
+        good.
 
-        :param left_out: is told of those that never may.
+        :param left_out: notes the files that may never be planned.
         """
         source, oldest_ms = self._source, None
         if source.max_file_age is not None and self._seen.newest_ms is not None:
@@ -52,15 +53,15 @@ class Candidates:
                 left_out.old(found.path)
 
     def settled(self) -> Callable[[FoundFile], bool]:
-        """Whether a file has been quiet for long enough, as of now, to be whole."""
+        """Return a test whether a file has not changed for ``min_file_age``, as of now, and is therefore complete."""
         age = self._source.min_file_age
         youngest = None if age is None else self._clock_ms() * 1_000_000 - int(age * 1e9)
         return lambda file: youngest is None or file.mtime_ns <= youngest
 
     def listed(self, wanted: Unseen, start: str | None = None) -> Iterator[FoundFile]:
-        """Files whatever their age.
+        """Files of any age.
 
-        :raises SourceError: naming the source, if they cannot be listed.
+        :raises SourceError: with the source's name, if the files cannot be listed.
         """
         try:
             yield from self._place.files(self._listing, wanted, start=start)

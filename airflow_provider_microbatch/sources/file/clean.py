@@ -1,4 +1,4 @@
-"""What happens to a batch's files after its commit: nothing, archive or delete."""
+"""Archives or deletes a batch's files after its commit, or leaves them alone."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from airflow_provider_microbatch.sources.intervals import CommittedRange
 log = logging.getLogger(__name__)
 
 _FAR = 16
-"""An entry of the source log that is so many behind is looked at again once in so many entries, not at each commit."""
+"""An entry of the source log that is so many entries behind is looked at once in as many entries, not at each
+commit."""
 
 
 class Cleaner:
     """Archives or deletes the files of entries that are due.
 
     :param source_log: the entries.
-    :param record: which of them are due.
-    :param place: where the files lie.
-    :param base: the source's base. Nothing that does not lie below it is touched, and nothing through a link below it:
-        the log may be another query's, or of another path, and others write there.
+    :param record: the record of the due entries.
+    :param place: place of the files.
+    :param base: the source's base. The cleaner touches no file outside of it, and follows no link below it: the log may
+        belong to another query, or to another path, and other users write there.
     :param archive: the folder to move files to; None deletes them.
-    :param taken: where it is noted beside the files.
+    :param taken: the note beside the files.
     """
 
     def __init__(
@@ -51,28 +52,29 @@ class Cleaner:
     def clean(
         self, *, being_read: Callable[[], Collection[int]], committed: Callable[[str], Iterable[CommittedRange]]
     ) -> None:
-        """Clean what is due and committed. Files that are gone, or are no longer the ones that were planned, are left
-        alone. All are tried before an error is raised.
+        """Clean the entries that are due and committed. Files that are gone, or that are no longer the planned ones,
+        are left alone. All files are tried before an error is raised.
 
-        :param being_read: entries that somebody reads now, or is about to; these stay due.
-        :param committed: ranges by the committed batches of a lane, the newest first. An entry that is in none of its
-            lane's stays due: its batch may have been rewound, and be planned again.
+        :param being_read: returns the entries that attempts read now, or are about to read; these stay due.
+        :param committed: returns the ranges of the committed batches of a lane, newest first. An entry that is in no
+            range of its lane stays due: its batch may have been rewound, and be planned again.
         :raises SourceError: if a file cannot be moved or removed; the next call tries again.
         """
         if not self._record.read().due.runs:
             return
-        # The archive is on record before a file is in it: whoever reads the range again finds it there.
+        # The archive is on record before a file is in it: a replay of the range then finds the file there.
         due = self._record.change(lambda found: found.archiving(self._base, self._archive)).due
         held = being_read()
         files = {number: self._log.range(number - 1, number) for number in due if number not in held}
         ready = _committed(files, committed)
-        # That they are taken is on record before the first of them is, and then it is asked once more who reads them,
-        # and whether they are committed: who asks for a range first and then looks at the record is seen here, or sees
-        # it there. Also, what a cleaner took that died is known to be taken by us.
+        # The entries are put on record as taken before their first file is, and only then the cleaner asks once more
+        # which entries are being read and committed: a reader that announces its range first and then looks at the
+        # record is seen by the cleaner, or sees the record. Also, files that a dead cleaner took are known to be taken
+        # by clean_source.
         taken, deletes = ready, self._archive is None
         begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))
         due = begun.due
-        if not self._place.is_away(self._base):  # else nothing is to take, and the note would lie on the disk below
+        if not self._place.is_away(self._base):  # else no file is there, and the note would lie below the mount point
             self._taken.note(begun)
         held = being_read()
         still = {number for number in ready if number in due and number not in held}
@@ -97,13 +99,13 @@ class Cleaner:
             try:
                 self._one(file)
             except FileExistsError as error:
-                # What is there already may be the file itself, of a batch that was rewound and made again of it: then
-                # the one in its place is another.
+                # The file in the archive may be this file itself, from a batch that was rewound and made again: then
+                # the file in the source's folder is another one.
                 if not self._is_archived(file):
                     errors.append(f"{file.path!r}: {error.strerror}")
             except FileNotFoundError:
-                # Another run cleans at the same moment, or it was archived before; or the file system is away, and with
-                # it the file.
+                # Another run cleans at the same moment, or the file was archived before; or the file system is away,
+                # and the file with it.
                 if self._place.is_away(self._base) and not self._is_archived(file):
                     errors.append(f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted")
             except OSError as error:
@@ -125,8 +127,8 @@ class Cleaner:
 def _committed(
     entries: Mapping[int, Sequence[PlannedFile]], committed: Callable[[str], Iterable[CommittedRange]]
 ) -> set[int]:
-    """Those of the entries that a committed batch of their lane has read. The newest that goes over an entry decides: a
-    command may have set the position back, or have passed over what was read before.
+    """Those of the entries that a committed batch of their lane has read. The newest batch that covers an entry
+    decides: a command may have set the position back, or have passed over data that was read before.
 
     :param entries: by log id, with the files of each.
     """
@@ -141,7 +143,7 @@ def _committed(
             start, end = log_id(one.start), log_id(one.end)
             if position is None:
                 position = end
-                # One file that cannot be cleaned would have every commit read the logs back to its batch.
+                # Otherwise, a file that cannot be cleaned would make every commit read the logs back to its batch.
                 looks_back = start // _FAR != end // _FAR
                 numbers = {number for number in numbers if number <= position and (looks_back or end - number < _FAR)}
                 if not numbers:

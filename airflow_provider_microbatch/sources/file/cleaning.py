@@ -1,10 +1,11 @@
-"""What ``clean_source`` may clean and what it has cleaned, by entries of the source log.
+"""The record of the entries of the source log that ``clean_source`` may clean, and of those that it has cleaned.
 
-``cleaning/<n>`` in the source's state holds all of it; the highest n counts, and the one before it goes. An entry is
-**due** once a batch of this checkpoint that read it is in the sink while the source is to be cleaned: what was
-committed before that was switched on, what another query read, what was set aside or skipped never is. It is **done**
-from before the first of its files is archived or deleted: a file of it that is found nowhere was taken by us, it has
-not "vanished". It is being **deleted** until who began that is through with it, whether it went or not.
+``cleaning/<n>`` in the source's state holds the whole record; the highest n counts, and the one before it is deleted.
+An entry is **due** once a batch of this checkpoint that read it is in the sink while cleaning is switched on. Entries
+that were committed before that, that another query read, or that were set aside or skipped are never due. An entry is
+**done** from before the first of its files is archived or deleted: if one of its files is found nowhere, clean_source
+took it, and the file has not "vanished". An entry is being **deleted** until the cleaner that began is through with it,
+whether the files are gone or not.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from airflow_provider_microbatch.stores import Store
 
 _FOLDER = "cleaning"
 _BEFORE = "cleaned"
-"""Where older versions kept the highest entry that was done, with ``kept/`` and ``released/`` beside it."""
+"""The folder where older versions kept the highest entry that was done, with ``kept/`` and ``released/`` beside it."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """A set of log ids, as runs of consecutive ones.
+    """A set of log ids, as runs of consecutive ids.
 
-    :param runs: first and last id of each, ascending, not touching each other.
+    :param runs: first and last id of each run, ascending, not touching each other.
     """
 
     runs: tuple[tuple[int, int], ...] = ()
@@ -39,9 +40,9 @@ class Entries:
         return any(first <= number <= last for first, last in self.runs)
 
     def with_(self, ids: Iterable[int]) -> Entries:
-        """These too."""
+        """These ids and the given ones."""
         merged: list[tuple[int, int]] = []
-        # As many ids as there were batches may be one run.
+        # One run may contain as many ids as there were batches.
         added = ids.runs if isinstance(ids, Entries) else [(number, number) for number in ids]
         for first, last in sorted([*self.runs, *added]):
             if merged and first <= merged[-1][1] + 1:
@@ -51,11 +52,11 @@ class Entries:
         return Entries(tuple(merged))
 
     def after(self, number: int) -> Entries:
-        """Those that are higher."""
+        """The ids that are higher than ``number``."""
         return Entries(tuple((max(first, number + 1), last) for first, last in self.runs if last > number))
 
     def without(self, ids: Iterable[int]) -> Entries:
-        """All but these."""
+        """All ids but the given ones."""
         runs = list(self.runs)
         for first, last in Entries().with_(ids).runs if runs else ():
             runs = [
@@ -70,8 +71,10 @@ class Cleaning:
     """The record.
 
     :param due: entries whose files are to be archived or deleted.
-    :param done: entries whose files were; of those that are due still, some may have been, or are at this moment.
-    :param archives: base of the source and archive folder, all there have been, the newest first.
+    :param done: entries whose files were archived or deleted; of the entries that are still due, some files may have
+        been, or are at this moment.
+    :param archives: pairs of the source's base and archive folder, all that were ever used, newest first.
+    :param deleting: entries whose files a cleaner is deleting.
     """
 
     due: Entries = Entries()
@@ -80,30 +83,31 @@ class Cleaning:
     deleting: Entries = Entries()
 
     def archiving(self, base: str, archive: str | None) -> Cleaning:
-        """The same, and what is archived from now on goes there."""
+        """The record, with this archive as the target of files archived from now on."""
         if archive is None or (base, archive) in self.archives[:1]:
             return self
         others = tuple(one for one in self.archives if one != (base, archive))
         return replace(self, archives=((base, archive), *others))
 
     def taking(self, ids: Collection[int], *, deletes: bool) -> Cleaning:
-        """The same, and those of the entries that are due are about to be archived, or deleted."""
+        """The record, with those of the entries that are due marked as about to be archived, or deleted."""
         taken = [number for number in ids if number in self.due]
         deleting = self.deleting.with_(taken) if deletes else self.deleting
         return replace(self, done=self.done.with_(taken), deleting=deleting)
 
     def taken(self, ids: Collection[int], *, cleaned: Collection[int]) -> Cleaning:
-        """The same, and who took the entries is at their files no more; those that are cleaned are due no more."""
+        """The record after the cleaner has finished with the entries; those that are cleaned are no longer due."""
         return replace(self, due=self.due.without(cleaned), deleting=self.deleting.without(ids))
 
     def is_taking(self, number: int) -> bool:
-        """Whether somebody may be archiving or deleting the entry's files now, or died at it."""
+        """Whether a cleaner may be archiving or deleting the entry's files now, or died while doing so."""
         return number in self.due and number in self.done
 
 
 class CleaningRecord:
     """:param state: the source's own state.
-    :param before: those by its former names. Who cleans may have slept through a rename: it says there what it takes.
+    :param before: returns the states under its former names. A cleaner that slept through a rename writes there which
+        entries it takes.
     """
 
     def __init__(self, state: Store, *, before: Callable[[], Sequence[Store]] = tuple) -> None:
@@ -112,7 +116,7 @@ class CleaningRecord:
         self._older: Cleaning | None = None
 
     def read(self) -> Cleaning:
-        """What is on record. One listing where nothing was ever cleaned, and one for each former name."""
+        """Return the record. Takes one listing where nothing was ever cleaned, and one for each former name."""
         found = self._newest()[1]
         for late in (CleaningRecord(state).read() for state in self._before()):
             others = tuple(one for one in late.archives if one not in found.archives)
@@ -120,7 +124,7 @@ class CleaningRecord:
         return found
 
     def change(self, change: Callable[[Cleaning], Cleaning]) -> Cleaning:
-        """Replace the record by what ``change`` makes of it. Durable on return; two at once are one after the other."""
+        """Replace the record by the result of ``change``. Durable on return; simultaneous changes follow each other."""
         while True:
             number, found = self._newest()
             wanted = change(found)
@@ -128,8 +132,9 @@ class CleaningRecord:
                 return found
             if self._state.put_if_absent(f"{_FOLDER}/{number + 1}", encode_cleaning(wanted)):
                 there = numbers(self._state.list(_FOLDER))
-                # Others may have gone on, and have removed the number that this put has taken again; a rename may have
-                # taken it along, with all there was, and then it is said once more under the name of before.
+                # Other writers may have gone on, and may have removed the number that this put has used again; or a
+                # rename may have moved this put away with the other entries, and the change is then made once more
+                # under the old name.
                 if max(there, default=-1) == number + 1:
                     for old in there:
                         if old <= number:
@@ -141,11 +146,11 @@ class CleaningRecord:
         while True:
             number = max(numbers(self._state.list(_FOLDER)), default=-1)
             if number < 0:
-                if self._older is None:  # what nobody writes any more is read once
+                if self._older is None:  # records of older versions no longer change, so they are read once
                     self._older = self._of_older_version()
                 return number, self._older
             data = self._state.get(f"{_FOLDER}/{number}")
-            if data is not None:  # else replaced since it was listed
+            if data is not None:  # else the record was replaced since it was listed
                 return number, decode_cleaning(data, where=f"{self._state.location}/{_FOLDER}/{number}")
 
     def _of_older_version(self) -> Cleaning:
@@ -157,7 +162,7 @@ class CleaningRecord:
 
 
 def encode_cleaning(cleaning: Cleaning) -> bytes:
-    """The record as bytes."""
+    """Encode the record."""
     values = {
         "due": cleaning.due.runs,
         "done": cleaning.done.runs,
@@ -168,12 +173,12 @@ def encode_cleaning(cleaning: Cleaning) -> bytes:
 
 
 def decode_cleaning(data: bytes, *, where: str) -> Cleaning:
-    """What :func:`encode_cleaning` made. :raises CorruptEntryError: if it is something else."""
+    """Decode the result of :func:`encode_cleaning`. :raises CorruptEntryError: if ``data`` is something else."""
     try:
         values = json.loads(data)
         due, done, deleting = (
             Entries(tuple((int(first), int(last)) for first, last in found))
-            # Older versions do not say who deletes.
+            # Older versions do not record which entries are being deleted.
             for found in (values["due"], values["done"], values.get("deleting", ()))
         )
         archives = tuple((str(base), str(archive)) for base, archive in values["archives"])

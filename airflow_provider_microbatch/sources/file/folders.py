@@ -1,4 +1,4 @@
-"""Whether the folders of a file source can be used at all, by this user."""
+"""Checks that this user can use the folders of a file source."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from airflow_provider_microbatch.sources.file.tables import table_around, why_no
 
 
 def is_listed(listing: Listing, archive: Path) -> bool:
-    """Whether the source comes upon what is archived there, by a link too: it would be read again, and archived one
-    level deeper, at each run. By their letters alone that is refused when the DAG is parsed."""
+    """Whether the source lists files that are archived there, also through a link: they would be read again, and
+    archived one level deeper, at each run. Where the paths alone show it, the definition refuses it when the DAG is
+    parsed."""
     real, base = archive.resolve(), Path(listing.base).resolve()
     return real.is_relative_to(base) and lists_below(listing, str(Path(listing.base) / real.relative_to(base)))
 
 
 def check_folders(listing: Listing, archive: str | None, *, cleans: bool) -> None:
-    """Is the base there, and may this user list it (and remove from it, if files are cleaned)? Writes nothing.
+    """Check that the base exists, and that this user may list it (and remove files from it, if files are cleaned).
+    Writes nothing.
 
     :param archive: the archive's absolute local path; None without one.
     :param cleans: whether files are to be archived or deleted.
-    :raises SourceError: if not.
+    :raises SourceError: if a check fails.
     """
     base = Path(listing.base)
     try:

@@ -1,11 +1,11 @@
-"""One segment of the file source's index: fingerprints of the files that a run of source log entries holds.
+"""One segment of the file source's index: fingerprints of the files in a run of source log entries.
 
-The source log stays the truth; a segment only says "seen" faster, in 16 bytes a file. It is derived from the log, so
-one that is lost or damaged is made again.
+The source log stays the truth; a segment only answers "seen" faster, in 16 bytes a file. A segment is derived from the
+log, so a lost or damaged one is made again.
 
 A fingerprint is the 128-bit BLAKE2b of the path. A wrong "seen" would lose a file, so it must not happen: among a
 billion paths the chance that any two agree is 2**-69, far below that of an undetected disk error. (64 bits would give
-one in 40.) Whoever makes two agree on purpose hides a file of his own.
+one in 40.) A user who makes two paths agree on purpose hides a file of his own.
 
 The bytes, integers little-endian:
 
@@ -15,8 +15,8 @@ The bytes, integers little-endian:
 | table | size and CRC-32 of each block, then the CRC-32 of header and table |
 | blocks | 257 offsets into the block, one for each value of a byte of the fingerprint; then the fingerprints, sorted |
 
-A large segment has 256 blocks, one for each first byte, which are read when they are asked for: a question about a few
-files reads a few kilobytes, one about a million reads all. A small one has one block.
+A large segment has 256 blocks, one for each first byte, which are read when they are needed: a question about a few
+files reads a few kilobytes, a question about a million reads all blocks. A small segment has one block.
 """
 
 from __future__ import annotations
@@ -36,31 +36,32 @@ SIZE = 16
 """Bytes of a fingerprint."""
 
 _MAGIC = b"mbseen2\n"
-"""Of another version, or an older one, whose newest mtime counted every lane's files: made again from the log."""
+"""A segment with another magic is made again from the log; older versions counted every lane's files in newest
+mtime."""
 _HEADER = struct.Struct("<8sqqqq16sI")
 _TABLE_ENTRY = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FAN = 257 * 4
 _NO_TIME = -(2**63)
 _WIDE_FROM = 8_192
-"""So many files make a segment of 256 blocks; one block would be searched slowly."""
+"""Number of files from which a segment has 256 blocks; searching a single block would be slow."""
 
 HEAD = _HEADER.size + 256 * _TABLE_ENTRY.size + _CRC.size
-"""Header and table take no more bytes than this."""
+"""The largest size of header and table, in bytes."""
 
 Read = Callable[[int, int], bytes | None]
-"""Bytes of a segment: offset and size to what lies there, None if the segment is gone."""
+"""Reads bytes of a segment: takes offset and size, returns None if the segment is gone."""
 
 
 class SegmentGoneError(Exception):
-    """The segment was removed since it was opened: another planner has merged it into a larger one."""
+    """The segment was removed after it was opened: another planner has merged it into a larger one."""
 
 
 class SegmentDamagedError(Exception):
-    """The segment is not what was written.
+    """The segment does not have the bytes that were written.
 
-    :param name: of the segment.
-    :param how: what is wrong with it, after its name.
+    :param name: name of the segment.
+    :param how: description of the damage, which follows the name.
     """
 
     def __init__(self, name: str, how: str) -> None:
@@ -70,13 +71,13 @@ class SegmentDamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a segment tells of the log.
+    """The part of the log that a segment covers.
 
     :param first: lowest log id.
     :param last: highest log id.
-    :param newest_ms: the highest mtime of a file of the live lane, milliseconds since the epoch; None if it is not
-        known.
-    :param seal: digest of entry ``last``: a log that was restored from a backup and went another way has another one.
+    :param newest_ms: the highest mtime of a file of the live lane, milliseconds since the epoch; None if not known.
+    :param seal: digest of entry ``last``: a log that was restored from a backup and then continued differently has
+        another one.
     """
 
     first: int
@@ -86,23 +87,23 @@ class Span:
 
 
 def fingerprint(path: str) -> bytes:
-    """The path's 128 bits."""
+    """The path's fingerprint of 128 bits."""
     return blake2b(path.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
 
 def fingerprints(paths: Iterable[str]) -> list[bytes]:
-    """The same for many, without a call for each."""
+    """The fingerprints of many paths, without a function call for each."""
     return [blake2b(path.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest() for path in paths]
 
 
 class Segment:
-    """Opens a segment and looks fingerprints up.
+    """Opens a segment and looks up fingerprints.
 
-    :param read: its bytes.
+    :param read: reads its bytes.
     :param name: its name, for messages.
-    :param stored: False if it is in memory alone.
+    :param stored: False if the segment is only in memory.
     :raises SegmentDamagedError: if header or table are damaged.
-    :raises SegmentGoneError: if it is no longer there.
+    :raises SegmentGoneError: if the segment is no longer there.
     """
 
     def __init__(self, read: Read, *, name: str, stored: bool = True) -> None:
@@ -127,7 +128,7 @@ class Segment:
 
     @classmethod
     def of(cls, data: bytes, *, name: str, stored: bool) -> Segment:
-        """A segment whose bytes are here."""
+        """Open a segment from bytes in memory."""
         return cls(lambda start, size: data[start : start + size], name=name, stored=stored)
 
     def missing(self, prints: Sequence[bytes], among: Iterable[int]) -> list[int]:
@@ -142,7 +143,8 @@ class Segment:
             wanted = prints[position]
             block, fan = blocks[wanted[0] & mask] or self._load(wanted[0] & mask)
             byte = wanted[lead]
-            # A hit across two neighbours would be 128 equal bits too: as unlikely as two paths that agree.
+            # A match across two neighbouring fingerprints would be 128 equal bits too: as unlikely as two paths that
+            # agree.
             if block.find(wanted, fan[byte], fan[byte + 1]) < 0:
                 found.append(position)
         return found
@@ -175,8 +177,8 @@ class Segment:
 
 
 def build(span: Span, *, segments: Sequence[Segment], prints: Iterable[bytes]) -> bytes:
-    """A segment of everything that ``segments`` and ``prints`` hold. Never has more than one of the 256 parts of them
-    as Python objects, so that merging a million costs no more memory than their bytes."""
+    """Build a segment of all fingerprints in ``segments`` and ``prints``. Holds no more than one of the 256 parts as
+    Python objects, so that merging a million needs no more memory than their bytes."""
     own = sorted(prints)
     files = sum(segment.files for segment in segments) + len(own)
     wide = files >= _WIDE_FROM

@@ -1,9 +1,9 @@
-"""Files that lie under names which batches have read already, and are others than those: no batch reads them.
+"""Finds files that lie under the names of files that were read already, and are different files: no batch reads them.
 
-A file is known by its path, as in Spark: what is appended to one that was read, or lands under its name later, would be
-read by nobody, without a word. Nobody can look at all names at each plan, so a plan looks at those that are likely: the
-newest of the source log, and, where ``clean_source`` leaves no file of before there, those that it lists anyway.
-``microbatch check`` looks at all.
+A file is identified by its path, as in Spark: data that is appended to a file that was read, or a file that lands under
+its name later, would silently be read by no batch. Looking at all names at each plan would be too slow, so a plan looks
+at the likely ones: the newest of the source log, and, where ``clean_source`` leaves no earlier file in place, those
+that the plan lists anyway. ``microbatch check`` looks at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sources.file.place import Look, Place
 log = logging.getLogger(__name__)
 
 RECENT_ENTRIES = 2
-"""So many entries of the source log are looked at by each plan and question."""
+"""Number of entries of the source log whose files each plan and question looks at."""
 
 _AT_A_TIME = 1_000
 _NAMED = 5
@@ -31,13 +31,13 @@ _looked: dict[str, float] = {}
 """When the next look is due, by address of the source log."""
 _MOST_SAID = 1_000
 _said: dict[str, FoundFile] = {}
-"""What this process has told of already, by path: a trigger asks again and again."""
+"""The files that this process has already warned of, by path: a trigger asks again and again."""
 
 
 def is_due(location: str) -> bool:
-    """Whether a question that is asked again and again looks at the names now: once in a while it does.
+    """Whether a question that is asked repeatedly should look at the names now; it should once in a while.
 
-    :param location: of the source log.
+    :param location: address of the source log.
     """
     now = time.monotonic()
     if now < _looked.get(location, now):
@@ -47,14 +47,14 @@ def is_due(location: str) -> bool:
 
 
 class KnownNames:
-    """What one listing comes by that has the name of a file that was planned before.
+    """Collects the listed files that have the name of a file that was planned before.
 
     :param source_log: the source log.
-    :param cleaned: which of its entries ``clean_source`` has taken.
-    :param place: where the files lie.
-    :param latest: where the log ends.
-    :param newest_ms: the highest mtime in it, milliseconds since the epoch: what is listed and younger is another file.
-        None: what is listed is not looked up, as there may be any number of files of before.
+    :param cleaned: the entries that ``clean_source`` has taken.
+    :param place: place of the files.
+    :param latest: the last log id.
+    :param newest_ms: the highest mtime in the log, milliseconds since the epoch: a listed file that is younger is a
+        different file. None: listed files are not looked at, since any number of them may be files that were read.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class KnownNames:
         self._listed: list[str] = []
 
     def watched(self, unseen: Unseen) -> Unseen:
-        """The same, and what is seen already is noted."""
+        """Wrap ``unseen`` so that the paths that are already seen are noted."""
         if self._newest_ms is None:
             return unseen
 
@@ -82,9 +82,9 @@ class KnownNames:
         return ask
 
     def warn(self, source: str) -> None:
-        """Say which of them are others than what was planned, each once in a process.
+        """Log which of the noted files differ from the planned ones, each once in a process.
 
-        :param source: its name.
+        :param source: name of the source.
         """
         new = []
         try:
@@ -104,7 +104,7 @@ class KnownNames:
     def _others(self) -> Iterator[FoundFile]:
         recent = list(self._recent())
         yield from _differing(recent, self._cleaned, self._place)
-        # What was planned is not looked up for these: none of it is younger than the youngest.
+        # The log is not searched for these: no planned file is younger than the youngest planned one.
         if self._newest_ms is None:
             return
         looked = {file.path for file in recent}
@@ -121,15 +121,15 @@ class KnownNames:
             try:
                 files = self._log.entry(number) or []
             except (CorruptEntryError, SourceError):
-                continue  # told by whoever needs it
+                continue  # raised where the entry is needed
             yield from files[:left]
             left -= min(len(files), left)
 
 
 def others(files: Iterable[PlannedFile], cleaned: Cleaning, place: Place) -> list[str]:
-    """Paths of those planned files in whose place another one is now. Looks at each.
+    """Paths of the planned files that have been replaced by another file. Looks at each.
 
-    :raises SourceError: if that cannot be asked for.
+    :raises SourceError: if the files cannot be looked at.
     """
     left = iter(files)
     changed: list[str] = []
@@ -146,10 +146,11 @@ def _differing(files: Sequence[PlannedFile], cleaned: Cleaning, place: Place) ->
 
 
 def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | None:
-    """What lies where the file was planned, if that is another one; None if nothing does, or it is the file.
+    """The file that now lies at the path of a planned file, if it is a different one; None if there is none, or if it
+    is the planned file.
 
-    :param cleaned: of what ``clean_source`` is through with, whatever lies there came later.
-    :param look: what is at a path now.
+    :param cleaned: the record of ``clean_source``: a file at the path of an entry that is cleaned came later.
+    :param look: returns the file at a path.
     """
     found = _found(look, file.path)
     if found is None:
@@ -159,7 +160,7 @@ def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | Non
 
 
 def not_read_by_any(paths: Sequence[str]) -> str:
-    """That these are read by no batch, in words, with the ways on."""
+    """Return a message that no batch reads these files, with the possible remedies."""
     named = ", ".join(map(repr, paths[:_NAMED])) + (" …" if len(paths) > _NAMED else "")
     return (
         f"{len(paths)} file(s) have changed since a batch has planned them, or have landed under the name of one that "

@@ -1,4 +1,4 @@
-"""What a file source has learned of its files by reading them, pinned in the checkpoint."""
+"""Facts that a file source has learned by reading its files, pinned in the checkpoint."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SCHEMA_ANEW = "schema.anew"
 
 
 class Learned:
-    """An inferred schema, and partition columns that the schema does not name. What is pinned is never changed.
+    """An inferred schema, and partition columns that the schema does not name. A pinned fact is never changed.
 
-    A schema without fields is none: it would take the columns from every later batch, and an earlier version pinned it
-    where the first files were empty. The schema that is learned after it lies beside it.
+    A schema without fields counts as none: it would take the columns from every later batch, and an earlier version
+    pinned such a schema where the first files were empty. The schema that is learned afterwards lies beside it.
 
     :param state: the source's own state in the checkpoint.
     """
@@ -28,11 +28,11 @@ class Learned:
         self._state = state
 
     def get(self, name: str) -> str | None:
-        """What is pinned, as JSON; None if nothing is. :raises CorruptEntryError: if it cannot be read."""
+        """The pinned fact, as JSON; None if there is none. :raises CorruptEntryError: if it cannot be read."""
         return self._read(self._place(name))
 
     def torn(self) -> Iterator[tuple[str, str]]:
-        """Names that cannot be read, with the reason."""
+        """Yield the names of the facts that cannot be read, each with the reason."""
         for name in (SCHEMA, _SCHEMA_ANEW, PARTITIONS):
             try:
                 self._read(name)
@@ -40,7 +40,7 @@ class Learned:
                 yield name, str(error)
 
     def pin(self, name: str, value: str) -> bool:
-        """Pin it, unless it has no fields. False if something else is pinned."""
+        """Pin a fact, unless it has no fields. False if another fact is pinned under the name."""
         if not _has_fields(value) or self._state.put_if_absent(self._place(name), value.encode()):
             return True
         pinned = self.get(name)

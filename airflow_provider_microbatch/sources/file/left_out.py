@@ -1,4 +1,4 @@
-"""What a plan leaves out of what it has listed, and a read of what was planned, in words."""
+"""Describes the listed files that a plan leaves out, and the planned files that a read leaves out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 log = logging.getLogger(__name__)
 
 _NAMED = 5
-"""So many files a warning names."""
+"""Number of files that a warning names."""
 
 
 @dataclass
 class _Some:
-    """How many, and the first few of them."""
+    """A number of paths, and the first few of them."""
 
     count: int = 0
     paths: list[str] = field(default_factory=list)
@@ -29,9 +29,9 @@ class _Some:
 
 
 class LeftOut:
-    """Counts the files of one listing that are left out although nobody has read them.
+    """Counts the files of one listing that are left out although no batch has read them.
 
-    :param source: its name, for messages.
+    :param source: name of the source, for messages.
     """
 
     def __init__(self, source: str) -> None:
@@ -40,15 +40,15 @@ class LeftOut:
         self._old = _Some()
 
     def early(self, path: str) -> None:
-        """A file whose mtime lies in the future."""
+        """Count a file whose mtime lies in the future."""
         self._early.add(path)
 
     def old(self, path: str) -> None:
-        """A file that is older than ``max_file_age`` allows."""
+        """Count a file that is older than ``max_file_age`` allows."""
         self._old.add(path)
 
     def warn(self) -> None:
-        """Say what there is."""
+        """Log the counted files."""
         if self._early.count:
             log.warning(
                 "source %r: %s file(s) were changed in the future, by their mtime, and are held back until then "
@@ -62,9 +62,9 @@ class LeftOut:
 
 
 def gone(paths: Sequence[str], *, before: Collection[str]) -> str | None:
-    """What ``on_missing="skip"`` leaves out of what was planned; None if it is nothing.
+    """Describe the planned files that ``on_missing="skip"`` leaves out; None if there are none.
 
-    :param before: what an earlier read had left out already.
+    :param before: paths that an earlier read had left out already.
     """
     new = [path for path in paths if path not in before]
     named = ", ".join(map(repr, new[:_NAMED])) + (" …" if len(new) > _NAMED else "")

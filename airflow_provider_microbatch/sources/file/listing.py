@@ -1,4 +1,4 @@
-"""Which files lie under a source's path now. Knows nothing of what was planned before.
+"""Lists the files under a source's path. Knows nothing of earlier plans.
 
 Hidden names (a leading ``.``, a leading ``_`` without ``=``, the ending ``._COPYING_``) are Spark's convention for
 files that are not data or not finished; they are never listed, and hidden folders are never entered.
@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, wh
 _AT_A_TIME = 1_000
 
 Unseen = Callable[[Sequence[str]], Sequence[str]]
-"""Takes some paths and gives back those that are wanted."""
+"""Takes some paths and returns those that are wanted."""
 
 _PARTITION = re.compile(r"[^=]+=.*", re.DOTALL)
 
@@ -39,7 +39,7 @@ class FoundFile:
     :param path: absolute local path, or ``s3a://bucket/key``.
     :param size: bytes.
     :param mtime_ns: nanoseconds since the epoch.
-    :param etag: what tells an object from another under its key; None where there is no such thing.
+    :param etag: distinguishes an object from another one under its key; None for a file.
     """
 
     path: str
@@ -77,7 +77,7 @@ class Listing:
     :param path: absolute local path, may hold globs.
     :param recursive: enter every folder; else only ``key=value`` folders.
     :param file_name_pattern: a glob that file names must match; None for all.
-    :param allow_table: go on where a folder is a table of this package.
+    :param allow_table: do not refuse a folder that is a table of this package.
     """
 
     path: str
@@ -93,16 +93,16 @@ class Listing:
 
     @property
     def base(self) -> str:
-        """The longest prefix of the path without a glob: where partition columns and archive paths are counted from."""
+        """The longest prefix of the path without a glob: partition columns and archive paths are counted from there."""
         return literal_prefix(self.path)
 
     def files(self, unseen: Unseen, *, start: str | None = None) -> Iterator[FoundFile]:
-        """Each regular file whose path is ``unseen``, once, in no order. Only these are stat'ed.
+        """Yield each regular file whose path is ``unseen``, once, in no order. Only these files are stat'ed.
 
         A file that vanishes while the walk runs is left out. The base must exist.
 
-        :param unseen: takes some paths and gives back those that are wanted. It is asked a thousand at a time, so that
-            neither a call for each nor all at once costs what a million files cannot bear.
+        :param unseen: takes some paths and returns those that are wanted. Called for a thousand paths at a time: for a
+            million files, a call for each would take too much time, and a single call too much memory.
         :param start: leave out paths that sort before this one, and do not open folders that hold only such paths.
         :raises SourceError: if the base or a folder below it cannot be listed, or is a table and must not be.
         """
@@ -126,7 +126,7 @@ class Listing:
                     yield found
 
     def _matching(self, pattern: str, unseen: Unseen, start: str | None) -> Iterator[FoundFile]:
-        """Files that a glob without braces matches, and files below folders that it matches."""
+        """Yield files that a glob without braces matches, and files below folders that it matches."""
         files: list[str] = []
         for path, is_folder in self._matches("/", pattern.split("/")[1:], start):
             if is_folder:
@@ -139,8 +139,8 @@ class Listing:
         yield from self._found(files, unseen)
 
     def _matches(self, folder: str, parts: list[str], start: str | None) -> Iterator[tuple[str, bool]]:
-        """Paths that a glob's components match below ``folder``, and whether they are folders. Wildcards do not match
-        hidden names. Folders that end before ``start`` are left out."""
+        """Yield the paths that a glob's components match below ``folder``, and whether they are folders. Wildcards do
+        not match hidden names. Folders that end before ``start`` are left out."""
         part, rest = parts[0], parts[1:]
         prefix = folder if folder.endswith("/") else folder + "/"
         if not has_wildcard(part):
@@ -185,7 +185,7 @@ class Listing:
         yield from self._found(files, unseen)
 
     def _check_no_table(self, folder: str, hidden: str) -> None:
-        """Told by the names that the walk comes by: it costs nothing where there are none."""
+        """Refuse a table by the names that the walk meets anyway, at no extra cost."""
         if not self.allow_table and is_sign_of_table(folder, hidden):
             raise SourceError(why_not(folder))
 

@@ -1,11 +1,13 @@
 """The file source's log, in Spark's own format (``FileStreamSourceLog``).
 
 Entry N holds the files of ``logOffset`` N: the line ``v1``, then one JSON object a file with Spark's keys ``path``
-(URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and ours: ``size``
-(bytes), ``mtime_ns``, of an object ``etag``, and ``lane`` if another lane than the live one reads the entry. An entry
-is read by one lane, and a file is in one entry: that is what keeps lanes from reading a file twice. Spark ignores keys
-it does not know.
+(URL), ``timestamp`` (mtime, milliseconds) and ``batchId`` (N, the log id, not the micro-batch), and this package's
+keys: ``size`` (bytes), ``mtime_ns``, ``etag`` for an object, and ``lane`` if another lane than the live one reads the
+entry. An entry is read by one lane, and a file is in one entry: this keeps lanes from reading a file twice. Spark
+ignores keys that it does not know.
+
 ``N.compact`` is written by Spark only: all files of entries 0 to N.
+
 Entries are put-if-absent and never changed.
 """
 
@@ -27,7 +29,7 @@ from airflow_provider_microbatch.sources.file.path import from_url, to_url
 from airflow_provider_microbatch.stores import Store
 
 NOTHING = -1
-"""The log id before the first, as a number."""
+"""The log id before the first entry."""
 
 _VERSION = "v1"
 _NAME = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
@@ -42,8 +44,8 @@ class PlannedFile:
     :param log_id: the ``logOffset`` that the file belongs to.
     :param size: bytes; None in entries that Spark wrote.
     :param mtime_ns: nanoseconds since the epoch; None in entries that Spark wrote.
-    :param lane: the lane that reads it.
-    :param etag: of an object; None in entries that Spark wrote, and of files.
+    :param lane: the lane that reads the file.
+    :param etag: ETag of an object; None in entries that Spark wrote, and for files.
     """
 
     path: str
@@ -55,8 +57,8 @@ class PlannedFile:
     etag: str | None = None
 
     def is_as_planned(self, size: int, mtime_ns: int, etag: str | None = None) -> bool:
-        """True if a file of this size (bytes) and mtime, or an object of this ETag, is the one that was planned, as far
-        as the entry tells."""
+        """Whether a file of this size (bytes) and mtime, or an object with this ETag, is the planned one, as far as the
+        entry tells."""
         if self.size is not None and self.size != size:
             return False
         if self.etag is not None and etag is not None:
@@ -69,7 +71,7 @@ class PlannedFile:
 def log_id(offset: Offset | None) -> int:
     """The number in ``{"logOffset":N}``; -1 for None.
 
-    :raises CorruptEntryError: if the text is no offset of a file source.
+    :raises CorruptEntryError: if the text is not an offset of a file source.
     """
     if offset is None:
         return NOTHING
@@ -94,7 +96,7 @@ def entries_of(start: Offset | None, end: Offset | None) -> range:
 
 
 def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bytes:
-    """Entry ``number`` of the log as bytes."""
+    """Encode entry ``number`` of the log."""
     tag = {} if lane == LIVE else {"lane": lane}
     lines = [_VERSION]
     for file in files:
@@ -112,9 +114,10 @@ def encode(number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> byte
 
 
 def decode(data: bytes, *, where: str) -> list[PlannedFile]:
-    """The files of an entry.
+    """Decode the files of an entry.
 
-    :raises CorruptEntryError: if it is empty, torn, of another version, or holds what is no file; names ``where``.
+    :raises CorruptEntryError: if the entry is empty, torn, of another version, or has a line that is not a file; names
+        ``where``.
     """
     try:
         version, *lines = data.decode().rstrip("\n").split("\n")
@@ -147,18 +150,18 @@ def _file(fields: dict[str, Any]) -> PlannedFile:
 
 
 def known_as(files: Iterable[PlannedFile]) -> str:
-    """Files by what they are known as outside of this log: path, size and mtime, and ETag, as they were planned."""
+    """A digest that identifies files outside of this log: path, size and mtime, and ETag, as they were planned."""
     return digest_of_range(*sorted(_known_as(file) for file in files))
 
 
 def _known_as(file: PlannedFile) -> tuple[Any, ...]:
-    # Only of an object: what is on record of files says nothing of ETags.
+    # Only for an object: digests of files that are on record have no ETag.
     return (file.path, file.size, file.mtime_ns or file.timestamp_ms, *(() if file.etag is None else (file.etag,)))
 
 
 @dataclass(frozen=True)
 class LogNames:
-    """What a folder of the log holds.
+    """The entries in a folder of the log.
 
     :param entries: log ids with an entry of their own, sorted.
     :param compacted: log ids up to which Spark wrote a ``.compact``, sorted.
@@ -177,8 +180,8 @@ class SourceLog:
     """Reads the log, Spark's compacted entries included, and appends to it.
 
     :param store: scoped to the folder of the log.
-    :param top: what all of its paths begin with. The log may be another query's, or of another place, where a path
-        means another file, or none: none that is there may be taken for one that has vanished.
+    :param top: the beginning of every path in the log. The log may belong to another query, or to another place, where
+        a path means another file, or none: such a path must not be mistaken for a file that has vanished.
     """
 
     def __init__(self, store: Store, *, top: str = "/") -> None:
@@ -191,7 +194,7 @@ class SourceLog:
         return self._store.location
 
     def names(self) -> LogNames:
-        """One listing. Spark's ``.crc`` and temporary files are no entries."""
+        """Return the entries, by one listing. Spark's ``.crc`` and temporary files are not entries."""
         entries: list[int] = []
         compacted: list[int] = []
         for name in self._store.list(""):
@@ -205,11 +208,11 @@ class SourceLog:
         return self._store.put_if_absent(str(number), encode(number, files, lane=lane))
 
     def entry(self, number: int) -> list[PlannedFile] | None:
-        """What lies at ``number`` itself; None if nothing does (it may be part of a ``.compact``)."""
+        """The files of entry ``number`` itself; None if it does not exist (it may be part of a ``.compact``)."""
         return self._read(str(number))
 
     def compact(self, number: int) -> list[PlannedFile] | None:
-        """What Spark compacted up to and including ``number``."""
+        """The files that Spark compacted up to and including ``number``."""
         return self._read(f"{number}.compact")
 
     def has_compact(self, number: int) -> bool:
@@ -217,17 +220,17 @@ class SourceLog:
         return self._store.modified_ms(f"{number}.compact") is not None
 
     def seal(self, number: int) -> bytes | None:
-        """16 bytes that tell entry ``number`` from any other; None if nothing lies there. What Spark compacted has no
-        entry of its own and is taken as it is."""
+        """16 bytes that distinguish entry ``number`` from any other; None if it does not exist. An entry that Spark
+        compacted no longer exists by itself, and gets 16 zero bytes."""
         data = self._store.get(str(number))
         if data is not None:
             return blake2b(data, digest_size=16).digest()
         return bytes(16) if self.has_compact(number) else None
 
     def range(self, start: int, end: int) -> list[PlannedFile]:
-        """The files after log id ``start``, up to and including ``end``, in the order they were planned.
+        """The files after log id ``start``, up to and including ``end``, in the order in which they were planned.
 
-        :raises CorruptEntryError: if an id of the range is neither there nor compacted.
+        :raises CorruptEntryError: if an entry of the range is neither there nor compacted.
         """
         files: list[PlannedFile] = []
         number = end
@@ -245,8 +248,8 @@ class SourceLog:
         return files
 
     def files(self, end: int) -> Iterator[PlannedFile]:
-        """Every file of the log up to log id ``end``, in the order they were planned. No more than an entry is in
-        memory, which may be one of Spark's, with all before it.
+        """Yield every file of the log up to log id ``end``, in the order in which they were planned. Holds no more than
+        one entry in memory, which may be a compacted entry of Spark's, with all files before it.
 
         :raises CorruptEntryError: as :meth:`range`.
         """
@@ -257,21 +260,22 @@ class SourceLog:
                 yield from own
                 number += 1
                 continue
-            # Spark removes entries that it has compacted: its newest one has this one, too.
+            # Spark removes entries that it has compacted: its newest compacted entry contains this one, too.
             done = max((one for one in self.names().compacted if one <= end), default=end)
             yield from self.range(number - 1, max(number, done))
             number = max(number, done) + 1
 
     def lost(self, number: int) -> CorruptEntryError:
-        """The error of an entry that is neither there nor compacted."""
+        """Return the error for an entry that is neither there nor compacted."""
         return CorruptEntryError(
             f"the source log {self.location} has no entry {number}, of which batches have read. Restore it from a "
             "backup of the checkpoint; `microbatch check` says what to do without one."
         )
 
     def damaged(self, end: int) -> Iterator[tuple[int, str]]:
-        """Entries up to ``end``, or to where the log ends if that is later, that nobody can read, with the reason.
-        Reads all. Of what ``end`` says to be after the end of the log, the first one: it may be any number."""
+        """Yield the entries up to ``end``, or to the end of the log if that is later, that cannot be read, each with
+        the reason. Reads all entries. If ``end`` lies after the end of the log, only the first missing entry is
+        yielded, since ``end`` may be any number."""
         names = self.names()
         compacted = names.compacted[-1] if names.compacted else NOTHING
         for number in range(min(max(end, names.latest), names.latest + 1) + 1):
@@ -284,7 +288,7 @@ class SourceLog:
                 yield number, str(error)
 
     def remove_after(self, end: int) -> None:
-        """Forget every entry after ``end``, the newest first. Nobody may be planning.
+        """Forget every entry after ``end``, the newest first. No planner may be running.
 
         :raises CorruptEntryError: if one of Spark's ``.compact`` reaches further.
         """
@@ -302,7 +306,7 @@ class SourceLog:
         """The lowest log id after ``after``, up to ``latest``, that ``lane`` reads; None if there is none."""
         for number in range(after + 1, latest + 1):
             files = self.entry(number)
-            # What is part of a ``.compact`` alone was read by Spark, which knows the live lane only.
+            # Entries that exist only in a ``.compact`` were read by Spark, which knows the live lane only.
             if (files[0].lane if files else LIVE) == lane:
                 return number
         return None

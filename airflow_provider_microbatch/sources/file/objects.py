@@ -1,7 +1,8 @@
 """Objects of a bucket: listed, looked at, copied and deleted without a JVM. Spark reads them by Hadoop's ``s3a``.
 
-Objects are known by their keys, and by size and ETag it is told whether one is still what was planned: times are those
-of the service, in whole seconds. Zero bytes are no data: so folder marks look, and Hadoop takes their keys for folders.
+Objects are identified by their keys. Size and ETag tell whether an object is still the planned one, since times are
+those of the service, in whole seconds. Objects of zero bytes are not data: folder marks have zero bytes, and Hadoop
+takes their keys for folders.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from airflow_provider_microbatch.stores.object_store.s3a import connector, setti
 log = logging.getLogger(__name__)
 
 _PAGE = 1_000
-"""So many keys a service tells by one request."""
+"""The number of keys that a service lists by one request."""
 
 _AT_ONCE = 16
-"""So many objects are looked at at a time."""
+"""The number of objects that are looked at concurrently."""
 
 
 class ObjectPlace(Place):
     """The objects of a bucket.
 
     :param path: ``s3a://bucket/key`` of the source, may hold globs.
-    :param conn_id: of the connection; None for the environment's credentials.
-    :param connect: finds it.
-    :param packages: Maven coordinates of Hadoop's connector; None: the one of the PySpark that is installed.
+    :param conn_id: id of the connection; None for the environment's credentials.
+    :param connect: finds the connection.
+    :param packages: Maven coordinates of Hadoop's connector; None: the connector for the installed PySpark.
     """
 
     def __init__(self, path: str, *, conn_id: str | None, connect: Connect, packages: Sequence[str] | None) -> None:
@@ -75,8 +76,8 @@ class ObjectPlace(Place):
         return self._top
 
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
-        """May the bucket be listed? A prefix below which there is nothing yet is no error: nobody makes a folder
-        there."""
+        """Check that the bucket may be listed. A prefix without objects is not an error: folders are not created in a
+        bucket."""
         self._key(listing.base)
         if archive is not None and not archive.startswith(self._top):
             raise SourceError(
@@ -90,7 +91,7 @@ class ObjectPlace(Place):
                 )
 
     def files(self, listing: Listing, unseen: Unseen, *, start: str | None) -> Iterator[FoundFile]:
-        """By one request for each thousand keys below the part of the path that holds no glob."""
+        """Takes one request for each thousand keys below the part of the path that holds no glob."""
         met: set[str] = set()
         patterns = expand_braces(listing.path)
         for pattern in patterns:
@@ -129,16 +130,16 @@ class ObjectPlace(Place):
                 raise SourceError(why_not(folder))
 
     def _keys(self, base: str, start: str | None, *, size: int = _PAGE) -> Iterator[FoundFile]:
-        """Objects below a folder, ascending.
+        """Yield the objects below a folder, ascending.
 
-        :param start: leave out those that sort before this path, and maybe not the last few of them.
+        :param start: leave out the objects that sort before this path; the last few of them may still be yielded.
         """
         after = None if start is None else self._key(start)[:-1]
         with self._telling():
             yield from map(self._found, self._bucket.objects(self._key(base), after=after, page=size))
 
     def look(self, path: str) -> FoundFile | None:
-        """By a HEAD request."""
+        """Takes a HEAD request."""
         key = self._key(path)
         with self._telling():
             try:
@@ -147,7 +148,7 @@ class ObjectPlace(Place):
                 return None
 
     def looks(self, paths: Sequence[str]) -> Look:
-        """Many at once: a batch of thousands of objects would wait for as many answers, one after the other."""
+        """Look at many objects concurrently: a batch of thousands would wait long for one answer after the other."""
         if len(paths) < 2:
             return self.look
         self._bucket.opened()  # once, before threads ask for it
@@ -156,15 +157,15 @@ class ObjectPlace(Place):
         return lambda path: found[path] if path in found else self.look(path)
 
     def check_readable(self, path: str) -> None:
-        """A colon in a name is no trouble, unless Hadoop's globs have to be escaped in the path: then it looks for the
-        name by a walk, which takes what is before the colon for a scheme."""
+        """A colon in a name does not matter, unless Hadoop has to escape glob characters in the path: then Hadoop looks
+        for the name by a walk, which takes the text before the colon for a scheme."""
         if is_glob(path) and ":" in path.removeprefix("s3a:"):
             raise SourceError(
                 f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
             )
 
     def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:
-        """By a copy within the bucket, which is looked at, and a delete."""
+        """Archive by a copy within the bucket, which is checked, and a delete."""
         found = self.look(file.path)
         if found is None:
             raise FileNotFoundError(0, "it is gone", file.path)
@@ -181,7 +182,7 @@ class ObjectPlace(Place):
 
     def _archive(self, found: FoundFile, target: str) -> None:
         there = self.look(target)
-        # Of the same size it may still be somebody else's: only what this copies itself is told by its size.
+        # An object of the same size may still be another one: only a copy made here is recognised by its size alone.
         if there is not None and (there.size, there.etag) != (found.size, found.etag):
             raise FileExistsError(0, f"{target!r} exists already")
         if there is None:
@@ -189,28 +190,28 @@ class ObjectPlace(Place):
             self._bucket.ask("copy", key, lambda client: library().copy(client, key, into))
             there = self.look(target)
         if there is None or there.size != found.size:
-            # It was written again while it was copied: what is there now nobody has read.
+            # The object was written again while it was copied: no batch has read the new one.
             raise OSError(0, f"it is not what has come to {target!r}: nothing was removed")
         now = self.look(found.path)
         if now is None or (now.size, now.etag) != (found.size, found.etag):
             raise OSError(0, "it was written again while it was archived: nothing was removed")
 
     def read_note(self, path: str) -> bytes:
-        """By a GET request."""
+        """Takes a GET request."""
         key = self._key(path)
         with self._telling():
             return self._bucket.ask("read", key, lambda client: bytes(library().get(client, key).bytes()))
 
     def write_note(self, path: str, data: bytes) -> None:
-        """By a PUT request."""
+        """Takes a PUT request."""
         key = self._key(path)
         with self._telling():
             self._bucket.ask("write", key, lambda client: library().put(client, key, data))
 
     def requires(self) -> Requirements:
-        """Hadoop's connector, of the version of Spark's own Hadoop.
+        """Return Hadoop's connector, in the version of Spark's own Hadoop.
 
-        :raises SourceError: if it is not known which one.
+        :raises SourceError: if the version is not known.
         """
         try:
             return connector(self._packages)
@@ -218,7 +219,7 @@ class ObjectPlace(Place):
             raise SourceError(str(error)) from error
 
     def secrets(self) -> Mapping[str, str]:
-        """The connection as settings of ``s3a``, for this bucket alone."""
+        """Return the connection as settings of ``s3a``, for this bucket alone."""
         try:
             return settings_of(self._conn_id, self._bucket_name, self._connect)
         except DefinitionError as error:
@@ -229,7 +230,7 @@ class ObjectPlace(Place):
         return FoundFile(f"{self._top}{one['path']}", one["size"], written, etag=one["e_tag"])
 
     def _key(self, path: str) -> str:
-        # A path may come out of the checkpoint: these credentials are for no other bucket.
+        # A path may come out of the checkpoint: the credentials must not be used for another bucket.
         if not path.startswith(self._top):
             raise SourceError(f"{path!r} is not in bucket {self._bucket_name!r}, which is the source's.")
         try:
@@ -253,10 +254,10 @@ def _gone(client: Any, key: str) -> None:
 
 
 def _is_taken(listing: Listing, parts: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:
-    """Whether the walk over folders would come to an object and take it.
+    """Whether a walk over folders would reach an object and take it.
 
-    :param parts: of the pattern, below its base.
-    :param names: of the key, below it.
+    :param parts: components of the pattern below its base.
+    :param names: components of the key below the base.
     """
     if len(names) < max(len(parts), 1):
         return False

@@ -1,4 +1,4 @@
-"""The file source beside its checkpoint: plans ranges into the source log and says how to read them."""
+"""The file source opened for its checkpoint: plans ranges into the source log and describes how to read them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _SELECTS = ("path", "recursive", "file_name_pattern", "max_file_age")
 class OpenFileSource(OpenSource):
     """Offsets are Spark's ``{"logOffset":N}``; range ``(a, b]`` is the source log's entries a+1 to b.
 
-    A plan lists, leaves out what the log holds, and appends one entry by put-if-absent before the offset log is
-    written. Two planners, or one that died after its append, therefore agree: whoever finds an entry after its start
-    takes it as it is. A file that appears while the listing runs is planned now or the next time, never twice, since
-    "new" means "not in the log", whatever its mtime.
+    A plan lists, leaves out the files that the log holds, and appends one entry by put-if-absent before the offset log
+    is written. Two planners, or one that died after its append, therefore agree: a planner that finds an entry after
+    its start uses the entry unchanged. A file that appears while the listing runs is planned now or the next time,
+    never twice, since "new" means "not in the log", whatever its mtime.
 
     The lanes share the log, and an entry belongs to one of them: a range of the lane ``(a, b]`` is that lane's entries
-    of a+1 to b. Whoever appends has seen all entries before, so no file is ever in two of them.
+    of a+1 to b. A planner that appends has seen all earlier entries, so no file is ever in two entries.
     """
 
     def __init__(self, source: FileSource, context: SourceContext) -> None:
@@ -80,7 +80,7 @@ class OpenFileSource(OpenSource):
             self._order = ListingOrder(
                 self._log,
                 self._state,
-                # Whoever changes one of these asks for files that were passed over.
+                # A user who changes one of these asks for files that were passed over.
                 selects={name: getattr(source, name) for name in _SELECTS},
                 full_listing_seconds=source.full_listing_seconds or FULL_LISTING_SECONDS,
                 clock_ms=context.clock_ms,
@@ -91,14 +91,14 @@ class OpenFileSource(OpenSource):
         return SPLITS
 
     def check(self) -> None:
-        """Can the files be listed, and cleaned where ``clean_source`` will?"""
+        """Check that the files can be listed, and cleaned where ``clean_source`` is set."""
         try:
             self._place.check(self._listing, archive=self._archive, cleans=self._source.clean_source is not None)
         except SourceError as error:
             raise self._error(str(error)) from error
 
     def has_new(self, position: Offset | None) -> bool:
-        """True when the log is ahead of ``position``, or at the first eligible file that is not in it."""
+        """True if the log is ahead of ``position``, or as soon as one eligible file is not in the log."""
         self._seen.refresh()
         self._check_nothing_forgotten()
         start = self._checked(position)
@@ -112,11 +112,11 @@ class OpenFileSource(OpenSource):
         if any(next(self._candidates.eligible(start), None) is not None for start in starts):
             return True
         if is_due(self._log.location):
-            self._known_names().warn(self._name)  # no plan comes to say it
+            self._known_names().warn(self._name)  # no plan follows that would warn
         return False
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        """Append the next entry to the source log, or take the one that is there."""
+        """Append the next entry to the source log, or use the entry that is there."""
         self._seen.refresh()
         self._check_nothing_forgotten()
         begin = self._checked(start)
@@ -127,12 +127,12 @@ class OpenFileSource(OpenSource):
         while True:
             ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
             if ahead is not None or bound is not None or not self._append(limit):
-                # A sensor cannot write the index: a large entry that is left out of it would be read by every question.
+                # A sensor cannot write the index: every question would read a large entry that is not in the index.
                 self._seen.save()
                 return start if ahead is None else offset_of(ahead)
 
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
-        """A range without files, of a source that has read none yet and is given no schema."""
+        """The reason for a range without files, of a source that has read none yet and is given no schema."""
         if self._reads.knows_schema or (start != end and self._usable(start, end)):
             return None
         return (
@@ -141,7 +141,7 @@ class OpenFileSource(OpenSource):
         )
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """Paths grouped by their partition columns, and the schema as far as it is known."""
+        """Return a read of the paths, grouped by their partition columns, with the schema as far as it is known."""
         files = self._usable(start, end)
         return self._reads.of(files, left_out=self._left_out(start, end, files))
 
@@ -151,16 +151,16 @@ class OpenFileSource(OpenSource):
         return replace(read, arguments={**read.arguments, "keeps_refused": True})
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Its files, as they were planned: log ids are another log's in another checkpoint."""
+        """Return a digest of the files as they were planned: log ids differ between checkpoints."""
         return known_as(self._range(log_id(start), log_id(end)))
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
-        """A split for each file, as soon as the columns are known."""
+        """Return a split for each file, as soon as the columns are known."""
         files = self._usable(start, end)
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream:
-        """The range as the first or second entry of a log of Spark's own source."""
+        """Return the range as the first or second entry of a log of Spark's own source."""
         files = self._usable(start, end)
         return self._reads.stream(
             files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
@@ -169,7 +169,7 @@ class OpenFileSource(OpenSource):
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Planned files that ``on_missing="skip"`` goes on without."""
+        """Describe the missing planned files that ``on_missing="skip"`` leaves out."""
         if self._source.on_missing == "fail":
             return None
         return gone(self._left_out(start, end, self._usable(start, end)), before=(told or {}).get("left_out", ()))
@@ -179,19 +179,19 @@ class OpenFileSource(OpenSource):
         return [file.path for file in self._range(log_id(start), log_id(end)) if file.path not in there]
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """The check of :meth:`read` once more, and whether Spark has read every file that is there."""
+        """Repeat the check of :meth:`read`, and check that Spark has read every file that is there."""
         files = self._usable(start, end)
         if told is not None and (why := not_as_read(files, told)) is not None:
             raise SourceChangedError(f"source {self._name!r}: {why}")
 
     def torn(self) -> Iterator[tuple[str, str]]:
-        """What of the pinned schema, and of the partition columns, cannot be read."""
+        """Yield the parts of the pinned schema and partition columns that cannot be read."""
         return self._learned.torn()
 
     def learned(self, facts: dict[str, Any]) -> None:
         """Pin an inferred schema, and partition columns that the schema does not name.
 
-        :raises SourceError: if another attempt has pinned something else.
+        :raises SourceError: if another attempt has pinned other ones.
         """
         for name in (SCHEMA, PARTITIONS):
             value = facts.get(name)
@@ -204,8 +204,8 @@ class OpenFileSource(OpenSource):
     def commit(self, end: Offset) -> None:
         """Archive or delete the files that are due and committed, if the source is to be cleaned."""
         if self._source.clean_source is None:
-            # What is not cleaned by now was committed before it is switched on again. But who deletes may sleep, or
-            # have died, and only a cleaner can say that it is over.
+            # Entries that are not cleaned by now count as committed before cleaning is switched on again. But a cleaner
+            # that deletes may sleep, or have died, and only a cleaner can say that the deletion is over.
             self._cleaning.change(
                 lambda found: replace(found, due=Entries().with_(n for n in found.due if n in found.deleting))
             )
@@ -227,14 +227,14 @@ class OpenFileSource(OpenSource):
         return {number for one in self._being_read() for number in entries_of(one.start, one.end)}
 
     def keep(self, start: Offset | None, end: Offset | None) -> None:
-        """Have ``clean_source`` leave the files of the range where they are."""
+        """Make ``clean_source`` leave the files of the range where they are."""
         kept = entries_of(start, end)
         self._cleaning.change(
             lambda found: replace(found, due=found.due.without(number for number in found.due if number in kept))
         )
 
     def release(self, start: Offset | None, end: Offset | None) -> None:
-        """The files of the range are due, if the source is to be cleaned."""
+        """Make the files of the range due, if the source is to be cleaned."""
         if self._source.clean_source is None:
             self.keep(start, end)
             return
@@ -244,14 +244,14 @@ class OpenFileSource(OpenSource):
         )
 
     def finished(self, position: Offset | None) -> bool:
-        """True for a bounded source whose first listing is read."""
+        """Whether the source is bounded and its first listing is read."""
         if not self._source.bounded:
             return False
         bound = self._bound()
         return bound is not None and log_id(position) >= bound
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Files that ``clean_source`` has deleted cannot be read again."""
+        """The reason if files of the range were deleted by ``clean_source``; None otherwise."""
         cleaned = self._cleaned()
         files = self._range(log_id(start), log_id(end)) if cleaned.done.runs else []
         found = (self._locate(file, cleaned, self._place.look) for file in files if file.log_id in cleaned.done)
@@ -259,12 +259,12 @@ class OpenFileSource(OpenSource):
         return None if why is None else f"source {self._name!r}: {why}"
 
     def damaged(self, end: Offset | None) -> Iterator[tuple[Offset, str]]:
-        """Entries of the source log that are missing or torn."""
+        """Yield the entries of the source log that are missing or torn."""
         for number, reason in self._log.damaged(log_id(end)):
             yield str(offset_of(number)), reason
 
     def forget_after(self, end: Offset | None) -> None:
-        """Remove the later entries of the source log, and what was derived from them."""
+        """Remove the later entries of the source log, and everything that was derived from them."""
         last = log_id(end)
         if any(number > last for number in self._cleaned().done):
             raise self._error("clean_source has taken files of what is to be read again; nobody knows which.")
@@ -279,7 +279,7 @@ class OpenFileSource(OpenSource):
             self._state.delete(_BOUND)
 
     def check_offset(self, offset: Offset) -> None:
-        """A position is an entry of the source log."""
+        """Check that the position is an entry of the source log."""
         self._seen.refresh()
         try:
             number = log_id(offset)
@@ -290,11 +290,11 @@ class OpenFileSource(OpenSource):
             raise self._error(f"there is no {offset}: the source log {self._log.location} has {there}.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool:
-        """Log ids count up."""
+        """Compare log ids, which are ascending."""
         return log_id(offset) > log_id(other)
 
     def lag(self, position: Offset | None) -> Figures:
-        """Files and bytes that no batch up to ``position`` has: planned ahead of it, or not planned. Lists all.
+        """Files and bytes that no batch up to ``position`` has: planned ahead of it, or not planned. Lists all files.
 
         Entries that Spark wrote hold no sizes; if one lies ahead, bytes are None.
         """
@@ -306,20 +306,20 @@ class OpenFileSource(OpenSource):
         return Figures(splits=len(sizes), bytes=total(sizes))
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """Not told with each batch: it takes a listing of all files."""
+        """Empty, since the lag would take a listing of all files for each batch."""
         return {}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        """Its files, and their bytes where the log has sizes."""
+        """The range's files, and their bytes where the log has sizes."""
         sizes = [file.size for file in self._range(log_id(start), log_id(end))]
         return Figures(splits=len(sizes), bytes=total(sizes))
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
-        """By the files' mtimes; what was planned counts as it was planned."""
+        """Survey by the files' mtimes; a planned file counts with the mtime that it had when it was planned."""
         return self._window(interval).survey(held)
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
-        """Append an entry of this lane to the source log, or take the one that is there."""
+        """Append an entry of this lane to the source log, or use the entry that is there."""
         self._seen.refresh()
         self._seen.save()
         while True:
@@ -334,8 +334,8 @@ class OpenFileSource(OpenSource):
             self._log.add(window.latest + 1, window.unread, lane=self._lane)
 
     def _window(self, interval: Interval) -> FileWindow:
-        # No offset tells how far the log must reach: without the listing, a lost entry would hide those after it, and
-        # their files would be planned again.
+        # No offset tells how far the log must reach: without the listing, a lost entry would hide the entries after it,
+        # and their files would be planned again.
         self._seen.refresh()
         self._seen.refresh_by_listing()
         self._check_nothing_forgotten()
@@ -372,15 +372,15 @@ class OpenFileSource(OpenSource):
         return with_noted(self._cleaning.read(), self._taken.read())
 
     def not_read(self) -> str | None:
-        """Files that are others than the ones that were planned under their names. Looks at each file of the log."""
+        """Describe files that differ from those planned under their names. Looks at each file of the log."""
         if self._source.on_changed == "read":
-            return None  # what was read of them is not on record
+            return None  # the versions that were read are not on record
         self._seen.refresh()
         changed = others(self._log.files(self._seen.latest), self._cleaned(), self._place)
         return not_read_by_any(changed) if changed else None
 
     def forgotten(self) -> str | None:
-        """What is noted beside the files as taken for batches that this checkpoint does not know."""
+        """Describe files that, by the note beside them, were taken for batches that this checkpoint does not know."""
         why = self._taken.unknown_to(self._seen.latest, log=self._log.location)
         if why is not None:
             self._seen.refresh_by_listing()
@@ -400,14 +400,14 @@ class OpenFileSource(OpenSource):
         return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)
 
     def secrets(self) -> Mapping[str, str]:
-        """How Spark reaches the files, where that takes a connection."""
+        """Return the settings by which Spark reaches the files, where that takes a connection."""
         try:
             return self._place.secrets()
         except SourceError as error:
             raise self._error(str(error)) from error
 
     def _checked(self, position: Offset | None) -> int:
-        """The position's log id, which the log must reach: else files that were read would be planned again."""
+        """The position's log id, which the log must reach: otherwise files that were read would be planned again."""
         number = log_id(position)
         if number > self._seen.latest:
             self._seen.refresh_by_listing()
@@ -419,8 +419,9 @@ class OpenFileSource(OpenSource):
         return number
 
     def _append(self, limit: ReadLimit) -> bool:
-        """List, and append what the next batch takes. False if there is nothing for it; True if the log has grown, by
-        this entry or by another planner's: if that is of another lane, what is eligible is another question now."""
+        """List, and append the files of the next batch. False if there are none. True if the log has grown, by this
+        entry or by an entry of another planner: if that entry belongs to another lane, the eligible files have changed,
+        and the caller must try again."""
         order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
         walk = None if order is None else order.walk()
         unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
@@ -471,10 +472,11 @@ class OpenFileSource(OpenSource):
         return None if data is None else log_id(data.decode())
 
     def _pin_bound(self) -> int | None:
-        """Append all that is there now to the log, entry by entry, then pin where it ends. None if nothing is there.
+        """Append all files that are there now to the log, entry by entry, then pin the last log id. None if there are
+        no files.
 
-        Without the pin, a later call takes up entries of a call that died and adds what is there by then; two calls
-        at once share entries. The first pin holds.
+        Without the pin, a later call uses the entries of a call that died and adds the files that are there by then;
+        two simultaneous calls share entries. The first pin holds.
         """
         for batch in self._limits().cut(self._candidates.eligible()):
             for file in batch:

@@ -1,20 +1,20 @@
-"""Where an ordered listing starts, and when all is listed again.
+"""Chooses where an ordered listing starts, and when all files are listed again.
 
-A folder is ordered if new files' paths sort after those that were there before: ``dt=2026-11-21/hh=10/…``, names with a
-timestamp or a number. Then a listing need not look at what sorts before a path that all was planned up to, as
-``StartAfter`` spares it in object stores. Paths compare as whole texts by code points, which is the order of their
-UTF-8 bytes and that of object stores: ``a-b/x`` sorts before ``a/x``.
+A folder is ordered if new files' paths sort after the paths of existing files: ``dt=2026-11-21/hh=10/…``, names with a
+timestamp or a number. Then a listing need not look at paths before the one up to which everything was planned; in
+object stores, ``StartAfter`` skips them. Paths compare as whole texts by code points, which is the order of their UTF-8
+bytes and that of object stores: ``a-b/x`` sorts before ``a/x``.
 
-``order/<n>`` in the source's state, the highest n counts, says where the next listing starts. The start is chosen so
-that every file that came in order and sorts before it is in the source log:
+``order/<n>`` in the source's state, of which the highest n counts, says where the next listing starts. The start is
+chosen so that every file that came in order and sorts before it is in the source log:
 
 * It does not go past a file that was found and is not planned yet: one that limits or its age left for later.
 * It does not go past the newest path of the listing *before*. A walk is no snapshot: it may miss a file that lands in a
   folder behind it and find the next one in a folder ahead. By the next walk the missed one is there.
 
-It counts only for the log that it was written beside (its entry's digest says so) and for a source that selects files
-as it did then. Else, and each time that all is listed because it is time, the listing has no start. So what comes late
-is found in the end, and a record that is lost or cannot be written costs a listing and no file.
+A record counts only for the log beside which it was written (the digest of its entry proves that) and for a source that
+still selects the same files. Otherwise, and each time that a full listing is due, the listing has no start. So a late
+file is found in the end, and a record that is lost or cannot be written costs a listing and no file.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from airflow_provider_microbatch.stores import Store
 log = logging.getLogger(__name__)
 
 FULL_LISTING_SECONDS = 3_600
-"""All is listed again after so long, unless the source says otherwise."""
+"""Seconds after which all files are listed again, unless the source sets another number."""
 
 ORDER = "order"
 """Folder of the records in the source's state."""
 
 _NAMED = 5
-"""So many late files a message names."""
+"""Number of late files that a message names."""
 
 _POLLED: dict[str, tuple[int, int]] = {}
-"""By the state's address: the record beside which this process's sensors listed all in vain, and when (milliseconds).
-A sensor writes nothing, and each of its questions opens the source anew: without this, a pipeline at rest would list
-all at each question once it is time to. Forgetting it costs a listing."""
+"""By the state's address: the number of the record after which this process's sensors listed all files in vain, and the
+time (milliseconds). A sensor writes nothing, and each of its questions opens the source anew: without this, a pipeline
+at rest would list all files at each question once a full listing is due. Forgetting an entry costs a listing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a plan left behind for the next one.
+    """The record that a plan leaves for the next one.
 
     :param start: the next listing starts at this path; None: at the first.
-    :param newest: the last path, in order, that this plan knew to be there.
-    :param full_ms: when all was last listed, milliseconds since the epoch.
+    :param newest: the last path, in order, that this plan knew to exist.
+    :param full_ms: time of the last full listing, milliseconds since the epoch.
     :param log_id: an entry of the source log of that time.
     :param seal: digest of that entry, in hexadecimal.
-    :param selects: the arguments of the source that say which files are its.
+    :param selects: the arguments of the source that decide which files it reads.
     """
 
     start: str | None
@@ -69,11 +69,11 @@ class Record:
 
 
 class Walk:
-    """One listing of a plan: where it starts, and what it came by.
+    """One listing of a plan: its start, and the paths that it meets.
 
-    :param number: of the record it follows.
-    :param before: that record; None if there is none that counts.
-    :param full: list all, whatever the record says.
+    :param number: number of the record that it follows.
+    :param before: that record; None if no record counts.
+    :param full: list all files, whatever the record says.
     """
 
     def __init__(self, *, number: int, before: Record | None, full: bool) -> None:
@@ -86,11 +86,11 @@ class Walk:
 
     @property
     def is_full(self) -> bool:
-        """Whether all was listed."""
+        """Whether all files are listed."""
         return self.start is None
 
     def watched(self, unseen: Unseen) -> Unseen:
-        """The same question, while the walk notes which planned paths are there."""
+        """Wrap ``unseen`` so that the walk notes which planned paths are there."""
 
         def ask(paths: Sequence[str]) -> Sequence[str]:
             left = unseen(paths)
@@ -100,15 +100,16 @@ class Walk:
         return ask
 
     def meet(self, path: str) -> None:
-        """A file that is to be planned, now or later."""
+        """Note a file that is to be planned, now or later."""
         self._pass(path)
         if self.before is not None and self.before.start is not None and path < self.before.start:
             self._count += 1
-            # The first ones by name: a folder is listed in no order, and a person looks for the day where it began.
+            # The first ones by name: a folder is listed in no order, and a user looks for the day where the disorder
+            # began.
             self._late = sorted([*self._late, path])[:_NAMED]
 
     def late(self) -> str | None:
-        """Says which files came out of order; None if none did."""
+        """Return a message about the files that came out of order; None if there are none."""
         if not self._count or self.before is None:
             return None
         named = ", ".join(map(repr, self._late)) + (f" and {self._count - _NAMED} more" if self._count > _NAMED else "")
@@ -124,12 +125,12 @@ class Walk:
 
 
 class ListingOrder:
-    """Chooses where listings start, and remembers it.
+    """Chooses where listings start, and records it.
 
-    :param source_log: what was planned.
+    :param source_log: the planned files.
     :param state: the source's own state.
-    :param selects: the arguments of the source that say which files are its, as JSON values.
-    :param full_listing_seconds: all is listed again after so long.
+    :param selects: the arguments of the source that decide which files it reads, as JSON values.
+    :param full_listing_seconds: seconds after which all files are listed again.
     :param clock_ms: the time, milliseconds since the epoch.
     """
 
@@ -149,12 +150,12 @@ class ListingOrder:
         self._clock_ms = clock_ms
 
     def walk(self) -> Walk:
-        """The next listing of a plan, which is to begin after this."""
+        """Return the next listing of a plan; it must begin after this call."""
         number, record = self._read()
         return Walk(number=number, before=record, full=record is None or self._is_due(record.full_ms))
 
     def starts(self) -> Iterator[str | None]:
-        """Where a sensor looks, one after the other, until it finds something. Writes nothing."""
+        """Yield the paths where a sensor starts its listings, one by one, until it finds something. Writes nothing."""
         number, record = self._read()
         if record is not None and record.start is not None:
             yield record.start
@@ -166,9 +167,10 @@ class ListingOrder:
         _POLLED[self._state.location] = (number, now_ms)
 
     def listed(self, walk: Walk, *, left: str | None, latest: int, began_ms: int) -> None:
-        """The walk is over, and all that it found is in the log up to ``latest``, but for what was left for later.
+        """Record that the walk is over, and that all files that it found are in the log up to ``latest``, except those
+        left for later.
 
-        :param left: the first path, in order, of what was left for later; None if nothing was.
+        :param left: the first path, in order, of the files left for later; None if there are none.
         :param latest: the highest log id.
         :param began_ms: when the walk began, milliseconds since the epoch.
         """
@@ -180,7 +182,7 @@ class ListingOrder:
             return
         start = None
         if before is not None:
-            # A full listing takes back a start that a stray name has set too far, once that is gone.
+            # A full listing moves back a start that a stray name has set too far, once the stray file is gone.
             start = min(before.newest, newest) if left is None else min(before.newest, newest, left)
         full_ms = began_ms if walk.is_full or before is None else before.full_ms
         if before is None or (start, newest, full_ms) != (before.start, before.newest, before.full_ms):
@@ -197,11 +199,11 @@ class ListingOrder:
             )
 
     def _is_due(self, last_ms: int) -> bool:
-        # A clock that was set back makes it due, too.
+        # A clock that was set back makes the listing due, too.
         return not 0 <= self._clock_ms() - last_ms < self._full_ms
 
     def _read(self) -> tuple[int, Record | None]:
-        """The highest number, and its record if it counts here and now."""
+        """The highest number, and its record if the record counts here and now."""
         number = max(numbers(self._state.list(ORDER)), default=NOTHING)
         data = None if number == NOTHING else self._state.get(f"{ORDER}/{number}")
         if data is None:

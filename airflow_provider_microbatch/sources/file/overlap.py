@@ -1,4 +1,4 @@
-"""Which paths lead to the same files, by their letters alone. Looks at no file."""
+"""Compares paths and globs to tell which lead to the same files, by their texts alone. Looks at no file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from airflow_provider_microbatch.sources.file.path import component_regex, expan
 
 _GLOB = re.compile(r"[\\*?\[\]{}]")
 _SIGN = re.compile(r"\\.|\[.[^\]]*\]|.", re.DOTALL)
-"""What stands for one character in a component of a glob, or for any number of them (``*``)."""
+"""A part of a glob component that stands for one character, or for any number of them (``*``)."""
 
 
 def lists_below(listing: Listing, folder: str) -> bool:
-    """Whether the walk would come upon what is written into a folder, whatever it is called there.
+    """Whether the walk would list files that are written into a folder, whatever their names are.
 
-    :param folder: absolute local path, taken literally. One above the listing's path is come upon only where all that
-        the path has below it is ``*``.
+    :param folder: absolute local path, taken literally. A folder above the listing's path counts only where all
+        components of the path below the folder are ``*``.
     """
     names = _parts(folder)
     return any(_leads_into(_parts(one), names, recursive=listing.recursive) for one in expand_braces(listing.path))
@@ -34,7 +34,7 @@ def _leads_into(parts: Sequence[str], names: Sequence[str], *, recursive: bool) 
 
 
 def list_alike(one: Listing, other: Listing) -> bool:
-    """Whether a file could be listed by both walks."""
+    """Whether both walks could list the same file."""
     if not any(_meet(mine, theirs) for mine in _names(one) for theirs in _names(other)):
         return False
     return any(
@@ -49,7 +49,7 @@ def list_alike(one: Listing, other: Listing) -> bool:
 def archive_alike(one: Listing, archive: str, other: Listing, others_archive: str) -> bool:
     """Whether a file of each could be moved to the same place, where each keeps its path below its listing's base.
 
-    :param archive: absolute local folder, taken literally; so is ``others_archive``.
+    :param archive: absolute local folder, taken literally; likewise ``others_archive``.
     """
     return any(
         list_alike(mine, theirs) for mine in _moved(one, archive) for theirs in _moved(other, others_archive)
@@ -57,10 +57,10 @@ def archive_alike(one: Listing, archive: str, other: Listing, others_archive: st
 
 
 def _moved(listing: Listing, archive: str) -> Iterator[Listing]:
-    """Walks over what is moved from a listing to an archive."""
+    """Yield walks over the files that are moved from a listing to an archive."""
     above = len(listing.base.rstrip("/").split("/"))
     name = listing.base.rpartition("/")[2]
-    # Nothing is looked at: what ends as files' names do is one, and is moved by its name.
+    # No file is looked at: a path that ends like a file name counts as a file, which is moved by its name.
     alone = [_literally(name)] if name.rpartition(".")[0] and name.rpartition(".")[2].isalpha() else []
     for pattern in expand_braces(listing.path):
         yield replace(listing, path="/".join([_literally(archive), *(pattern.split("/")[above:] or alone)]))
@@ -71,7 +71,7 @@ def _literally(path: str) -> str:
 
 
 def _share(short: Sequence[str], upper: Listing, long: Sequence[str], lower: Listing) -> bool:
-    """Whether the walk ``upper``, from a pattern that has no more components, comes to files of ``lower``."""
+    """Whether the walk ``upper``, whose pattern has no more components than the other, reaches files of ``lower``."""
     if not all(map(_meet, short, long)):
         return False
     between, last = long[len(short) : -1], long[len(short) :][-1:]
@@ -88,12 +88,12 @@ def _may_be_entered(part: str, *, recursive: bool) -> bool:
 
 
 def _may_be_folder(part: str) -> bool:
-    """Whether the last component of a path is not written as files' names are: ``*.csv``."""
+    """Whether the last component of a path is not written like a file name: ``*.csv``."""
     return "=" in part or "." not in part or not has_wildcard(part)
 
 
 def _may_be_file(part: str, listing: Listing) -> bool:
-    """Whether the last component of a path may be a file's name. Nothing is looked at, so a dot makes it one."""
+    """Whether the last component of a path may be a file name. No file is looked at, so a dot suffices."""
     named = has_wildcard(part) or "." in part
     return named and _meet(part, "*") and any(_meet(part, pattern) for pattern in _names(listing))
 
@@ -103,11 +103,11 @@ def _names(listing: Listing) -> list[str]:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether some name matches both components."""
+    """Whether any name matches both components."""
     for part, glob in ((one, other), (other, one)):
         if not has_wildcard(part):
             return _matches(glob, unescape(part))
-    # What stands for one character meets what stands for another at a character of either, or beside one (``[b-d]``).
+    # Two parts that each stand for one character meet at a character that occurs in either, or beside one (``[b-d]``).
     letters = {chr(ord(letter) + step) for letter in f"{one}{other}a" for step in (-1, 0, 1)}
 
     def signs(part: str) -> list[frozenset[str] | None]:
@@ -132,7 +132,7 @@ def _meet(one: str, other: str) -> bool:
 
 
 def _matches(part: str, name: str) -> bool:
-    """Whether a component of a glob matches a name, as the walk does it."""
+    """Whether a component of a glob matches a name, by the same rules as the walk."""
     if not has_wildcard(part):
         return unescape(part) == name
     return (part[0] in "._" or not is_hidden(name)) and component_regex(part).fullmatch(name) is not None

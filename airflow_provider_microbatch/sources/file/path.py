@@ -1,4 +1,4 @@
-"""Paths as the user writes them, as the file system has them, and as Spark's source log holds them.
+"""Converts paths between the forms of the user, the file system, and Spark's source log.
 
 * The user's path is what Spark's reader takes: a local path or a ``file:`` URL that is **not** percent-decoded, with
   Hadoop's globs (``*``, ``?``, ``[a-c]``, ``[^a]``, ``{a,b}``; a backslash takes the next character literally).
@@ -23,10 +23,10 @@ _NEVER_QUOTED = re.compile(r"[A-Za-z0-9_\-!.~'()*;/:@&=+$,]*")
 
 
 def absolute_path(location: str, *, field: str) -> str:
-    """What the user wrote as the source knows paths: absolute and local, or ``s3a://bucket/key``, which is what Spark
-    calls an object. The connection is no part of it.
+    """Convert the user's location to the form that the source uses: an absolute local path, or ``s3a://bucket/key``,
+    which is Spark's name for an object. The connection is not part of it.
 
-    :raises DefinitionError: as :func:`local_path`, or for an address that is none of a bucket.
+    :raises DefinitionError: as :func:`local_path`, or for a malformed address of a bucket.
     """
     if is_object(location):
         return object_path(location, field=field)
@@ -34,14 +34,14 @@ def absolute_path(location: str, *, field: str) -> str:
 
 
 def is_object(path: str) -> bool:
-    """Whether it is an address in an object store."""
+    """Whether the path is an address in an object store."""
     return path.startswith(_OBJECTS)
 
 
 def object_path(location: str, *, field: str) -> str:
-    """``s3a://bucket/key`` of ``s3://conn_id@bucket/key``, without a trailing slash. Keys are taken as they are.
+    """``s3a://bucket/key`` for ``s3://conn_id@bucket/key``, without a trailing slash. Keys are taken literally.
 
-    :raises DefinitionError: if it names no bucket and folder, or a key that no client can ask for.
+    :raises DefinitionError: if it names no bucket and folder, or a key that no client can request.
     """
     found = _OBJECT.fullmatch(location)
     if found is None or is_glob(found["bucket"]):
@@ -59,13 +59,13 @@ def object_path(location: str, *, field: str) -> str:
 
 
 def connection_of(location: str) -> str | None:
-    """The id of the connection in an address in an object store; None if it names none."""
+    """The connection's id in an address in an object store; None if the address names no connection."""
     found = _OBJECT.fullmatch(location)
     return None if found is None else found["conn_id"]
 
 
 def local_path(location: str, *, field: str) -> str:
-    """The absolute local path behind what the user wrote, without a trailing slash. Looks at no file.
+    """The absolute local path for the user's location, without a trailing slash. Looks at no file.
 
     :raises DefinitionError: for a relative path, another host, or a scheme that is not supported.
     """
@@ -91,8 +91,8 @@ def local_path(location: str, *, field: str) -> str:
 def check_readable(path: str) -> None:
     """Refuse a file whose name Spark cannot read, before it is planned.
 
-    :raises SourceError: for a name that is not UTF-8 (the JVM cannot name it), or holds a colon (Hadoop's local file
-        system takes what is before it for a scheme when it looks for the checksum).
+    :raises SourceError: for a name that is not UTF-8 (the JVM cannot name it), or that holds a colon (Hadoop's local
+        file system takes the text before the colon for a scheme when it looks for the checksum).
     """
     try:
         path.encode()
@@ -122,7 +122,7 @@ def _quote(character: str) -> str:
 
 
 def from_url(url: str) -> str:
-    """The path behind an entry of the source log.
+    """The path in an entry of the source log.
 
     :raises SourceError: if it lies on another file system.
     """
@@ -137,12 +137,12 @@ def from_url(url: str) -> str:
 
 
 def is_glob(text: str) -> bool:
-    """True if ``text`` holds a character that a glob gives a meaning to."""
+    """True if ``text`` holds a character that has a meaning in a glob."""
     return not _GLOB_CHARACTERS.isdisjoint(text)
 
 
 def literal_prefix(path: str) -> str:
-    """The longest leading part of a path whose components hold no wildcard and no brace, escapes taken away."""
+    """The longest leading part of a path whose components hold no wildcard and no brace, with escapes removed."""
     kept: list[str] = []
     for part in path.split("/"):
         if has_wildcard(part, "*?[{"):
@@ -152,7 +152,7 @@ def literal_prefix(path: str) -> str:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """All patterns that the ``{a,b}`` groups of a pattern stand for, without duplicates, in order.
+    """The patterns that the ``{a,b}`` groups of a pattern stand for, without duplicates, in order.
 
     :raises DefinitionError: if a brace is not closed.
     """
@@ -194,7 +194,7 @@ def _find_open(pattern: str) -> int | None:
 
 
 def unescape(component: str) -> str:
-    """The literal text of a component that holds no glob but backslashes."""
+    """The literal text of a component whose only glob characters are backslashes."""
     return re.sub(r"\\(.)", r"\1", component)
 
 

@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 
 class PosixPlace(Place):
-    """See :class:`Place`."""
+    """Files of a local or shared POSIX file system; see :class:`Place`."""
 
     @property
     def top(self) -> str:
         return "/"
 
     def check(self, listing: Listing, *, archive: str | None, cleans: bool) -> None:
-        """Is the base there, and may this user list it (and remove from it, if files are cleaned)?"""
+        """Check that the base exists, and that this user may list it (and remove files, if files are cleaned)."""
         check_folders(listing, archive, cleans=cleans)
 
     def files(self, listing: Listing, unseen: Unseen, *, start: str | None) -> Iterator[FoundFile]:
-        """By the walk."""
+        """List by a walk over the folders."""
         return listing.files(unseen, start=start)
 
     def look(self, path: str) -> FoundFile | None:
-        """By its status, links followed."""
+        """Look by stat, which follows links."""
         try:
             status = Path(path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -51,7 +51,7 @@ class PosixPlace(Place):
         check_readable(path)
 
     def is_away(self, base: str) -> bool:
-        """Whether the base is not there, or has nothing in it."""
+        """Whether the base is not there, or is empty."""
         try:
             if Path(base).is_file():
                 return False
@@ -61,8 +61,8 @@ class PosixPlace(Place):
             return True
 
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
-        """Their folder is not there, or has nothing in it and none of the files was found, as where a file system is
-        not mounted. What is skipped then would never be read."""
+        """The reason if a folder of the files is not there, or is empty and none of the files was found, as where a
+        file system is not mounted. Files that were skipped in that state would never be read."""
         for folder in dict.fromkeys(_folder(path, base) for path in paths):
             try:
                 with os.scandir(folder) as entries:
@@ -85,8 +85,8 @@ class PosixPlace(Place):
         return None
 
     def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:
-        """By a rename, or an unlink."""
-        # Where the source is one file, the folder that it lies in is the user's word too.
+        """Archive by a rename, or delete by an unlink."""
+        # Where the source is one file, the user has named its folder too.
         top = base if file.path != base else str(Path(base).parent)
         *below, name = Path(file.path).relative_to(top).parts
         with contextlib.ExitStack() as stack:
@@ -95,7 +95,8 @@ class PosixPlace(Place):
             except NotADirectoryError as error:
                 log.warning("%s: %s; clean_source leaves it where it is", file.path, error.strerror)
                 return
-            # From the look to the end by the same folder: whoever writes the source may put a link into its place.
+            # The same open folder is used from the look to the end: a user who writes to the source may put a link in
+            # its place.
             status = os.stat(name, dir_fd=folder)
             if not file.is_as_planned(status.st_size, status.st_mtime_ns):
                 log.warning("%s changed after it was planned; clean_source leaves it where it is", file.path)
@@ -105,11 +106,11 @@ class PosixPlace(Place):
                 _move(archived_path(file.path, base=base, archive=archive), archive, name, folder)
 
     def note_path(self, base: str, name: str) -> str:
-        """Below the base; where that is a file, beside it."""
+        """Below the base; if the base is a file, beside it."""
         return super().note_path(str(Path(base).parent) if Path(base).is_file() else base, name)
 
     def read_note(self, path: str) -> bytes:
-        """Through no link below the folder that the user names, as others may write there."""
+        """Follows no link below the folder that the user names, since other users may write there."""
         notes = Path(path).parent
         with opened(str(notes.parent), [notes.name]) as folder:
             file = os.open(Path(path).name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -117,10 +118,10 @@ class PosixPlace(Place):
                 return note.read()
 
     def write_note(self, path: str, data: bytes) -> None:
-        """By a rename, through no link, as in :meth:`read_note`."""
+        """Write by a rename, and follow no link, as in :meth:`read_note`."""
         notes, temporary = Path(path).parent, f".{uuid.uuid4().hex}.tmp"
         with opened(str(notes.parent), [notes.name], make=True) as held:
-            # What is held may be no more than searched; to have it on disk takes one that is open for reading.
+            # The held descriptor may permit no more than a search; fsync needs one that is open for reading.
             folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=held)
             try:
                 file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
@@ -149,6 +150,6 @@ def _move(target: str, archive: str, name: str, folder: int) -> None:
 
 
 def _folder(path: str, base: str) -> str:
-    """The folder that a planned file's being there depends on: the base, or its own where that is the file itself, or
-    where the source has another base by now."""
+    """The folder whose presence decides whether a planned file can be there: the base; or the file's own folder if the
+    base is the file itself, or if the source has another base by now."""
     return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here

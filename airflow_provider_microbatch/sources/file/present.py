@@ -1,4 +1,4 @@
-"""Find a planned file again: where it was, or in the archive, and whether it is still what was planned."""
+"""Finds a planned file again, in its place or in the archive, and tells whether it is still the planned one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_provider_microbatch.sources.file.listing import FoundFile, is_parti
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 
 _NAMED = 5
-"""So many files of each kind a message names."""
+"""Number of files of each kind that a message names."""
 
 
 class Presence(Enum):
-    """What became of a planned file."""
+    """The state of a planned file."""
 
     AS_PLANNED = "as planned"
     CHANGED = "changed"
@@ -27,16 +27,16 @@ class Presence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A planned file and where it is now.
+    """A planned file and its present place.
 
-    :param planned: from the source log.
-    :param presence: what became of it.
+    :param planned: the file in the source log.
+    :param presence: state of the file.
     :param base: the source's base, or the archive, whichever ``path`` lies under.
-    :param path: where it is now; None if it is gone.
-    :param found: what is there now, for messages.
-    :param size: of what is there now, if that is not as planned, bytes.
-    :param mtime_ns: likewise, nanoseconds since the epoch.
-    :param etag: likewise, of an object.
+    :param path: its present path; None if it is gone.
+    :param found: description of the present file, for messages.
+    :param size: size of the present file in bytes, if it is not as planned.
+    :param mtime_ns: mtime of the present file, nanoseconds since the epoch, if it is not as planned.
+    :param etag: ETag of the present object, if it is not as planned.
     """
 
     planned: PlannedFile
@@ -50,8 +50,8 @@ class Located:
 
 
 def as_found(located: Iterable[Located]) -> list[list[object]]:
-    """Path, size, mtime and, of objects, ETag of those files that are not as planned, in order: what a read has read of
-    them."""
+    """Path, size, mtime and, for objects, ETag of the files that are not as planned, in order: the versions that a read
+    has read."""
     changed = (one for one in located if one.presence is Presence.CHANGED)
     return sorted(
         [one.planned.path, one.size, one.mtime_ns, *([] if one.etag is None else [one.etag])] for one in changed
@@ -59,7 +59,7 @@ def as_found(located: Iterable[Located]) -> list[list[object]]:
 
 
 def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> str:
-    """That files are others than a read has read, in words; both as :func:`as_found`."""
+    """Return a message that files differ from the ones that were read; both arguments as :func:`as_found`."""
     others = {(str(path), *what) for path, *what in now} ^ {(str(path), *what) for path, *what in read}
     named = sorted(others, key=str)
     paths = list(dict.fromkeys(path for path, *_ in named))[:_NAMED]
@@ -70,10 +70,10 @@ def _changed_meanwhile(read: Sequence[Sequence[object]], now: Sequence[Sequence[
 
 
 def not_as_read(files: Sequence[Located], told: Mapping[str, Any]) -> str | None:
-    """Why a read has not read what is there now, in words; None if it has.
+    """The reason, in words, why a read has not read the present files; None if it has.
 
-    :param files: of its range, those that are there.
-    :param told: by the read.
+    :param files: the present files of its range.
+    :param told: the reader's result.
     """
     left_out = set(told["left_out"])
     back = [one.planned.path for one in files if one.planned.path in left_out]
@@ -90,13 +90,13 @@ def not_as_read(files: Sequence[Located], told: Mapping[str, Any]) -> str | None
 
 
 def archived_path(path: str, *, base: str, archive: str) -> str:
-    """Where the archive keeps a file: below ``archive`` as it lay below ``base``; by its name if it is the base."""
+    """The path of a file in the archive: below ``archive`` as it lay below ``base``; its name if it is the base."""
     relative = path.rpartition("/")[2] if path == base else path.removeprefix(base.rstrip("/") + "/")
     return f"{archive.rstrip('/')}/{relative}"
 
 
 def is_below(path: str, base: str) -> bool:
-    """Whether an absolute path is ``base`` or lies below it, by its letters alone: ``base/../x`` does not."""
+    """Whether an absolute path is ``base`` or lies below it, by its text alone: ``base/../x`` does not."""
     parts = (path.partition("://")[2] or path.removeprefix("/")).split("/")
     return not any(part in ("", ".", "..") for part in parts) and (
         path == base or path.startswith(base.rstrip("/") + "/")
@@ -113,11 +113,11 @@ def locate(
 ) -> Located:
     """Look for the file where it was planned and, failing that, in the archives.
 
-    :param look: what is at a path now; None if nothing is.
+    :param look: returns the file at a path; None if there is none.
     :param base: the source's base.
-    :param archives: base and archive folder of all that there have been.
-    :param given_up: ``clean_source`` has taken it, or is about to: then the archives come first. Where it was there may
-        be another file by now, of the same size and mtime even.
+    :param archives: pairs of base and archive folder, all that were ever used.
+    :param given_up: ``clean_source`` has taken the file, or is about to: then the archives are searched first, since
+        another file may lie in its place by now, even of the same size and mtime.
     """
     here = (base, file.path)
     kept = [
@@ -166,10 +166,10 @@ def usable(
 ) -> list[Located]:
     """The files that may be read.
 
-    :param away: why files that are gone may be there although they are not seen, given their paths, some of them for
-        messages, and whether none was found; where what they lie on is away, so are they, and they are not skipped.
-    :param cleaned: log ids of entries that ``clean_source`` has cleaned: what is gone of these was taken by us, and no
-        ``on_missing`` makes a batch go on without it.
+    :param away: returns the reason why missing files may exist although they are not visible, from their paths, a text
+        that names some of them, and whether no file was found; if their storage is away, they are not skipped.
+    :param cleaned: log ids of entries that ``clean_source`` has cleaned: their missing files were taken by
+        clean_source, and no ``on_missing`` makes a batch go on without them.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
     found: list[Located] = []
@@ -215,10 +215,10 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
     """The files as the runtime reads them: ``{"base_path": …, "paths": […]}``, each group with one set of partition
     columns.
 
-    Spark drops files whose folder has fewer partition columns than another's without a word, and refuses several
-    roots; read apart, each group is whole. ``base_path`` is None for files without partition columns.
+    Spark silently drops files whose folder has fewer partition columns than another's, and refuses several roots; read
+    separately, each group is complete. ``base_path`` is None for files without partition columns.
 
-    :param partitioned: False for recursive sources, whose folders mean nothing.
+    :param partitioned: False for recursive sources, whose folders have no meaning.
     """
     groups: dict[tuple[str | None, tuple[str, ...]], list[str]] = {}
     for one in located:
@@ -230,7 +230,7 @@ def partition_groups(located: Iterable[Located], *, partitioned: bool) -> list[d
 
 
 def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
-    """The folder that the ``key=value`` folders at the end of a path lie in, not above ``base``, and their keys."""
+    """The folder that contains the ``key=value`` folders at the end of a path, not above ``base``, and the keys."""
     keys: list[str] = []
     while folder != base and len(folder) > len(base):
         parent, name = os.path.split(folder)
@@ -242,10 +242,10 @@ def _partition_root(folder: str, base: str) -> tuple[str, tuple[str, ...]]:
 
 
 def deleted(files: Iterable[Located], cleaned: Cleaning, *, deletes: bool) -> str | None:
-    """Why files that ``clean_source`` had to take cannot be read again; None if all of them are somewhere.
+    """The reason why files that ``clean_source`` has taken cannot be read again; None if all of them are somewhere.
 
-    :param cleaned: what it has taken, and is about to.
-    :param deletes: whether it deletes what it takes now.
+    :param cleaned: the entries that it has taken, and is about to take.
+    :param deletes: whether it deletes the files that it takes now.
     """
     for one in files:
         path, number = one.planned.path, one.planned.log_id

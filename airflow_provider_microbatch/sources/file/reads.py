@@ -1,4 +1,4 @@
-"""How the runtime reads planned files: a range as a whole, or split by split."""
+"""Describes to the runtime how to read planned files: a range as a whole, or split by split."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class FileReads:
     """Makes the reads of one file source.
 
     :param source: the source.
-    :param place: where its files lie.
+    :param place: place of its files.
     :param name: its name in the pipeline.
-    :param learned: what is known of its columns.
+    :param learned: the learned facts about its columns.
     """
 
     def __init__(self, source: FileSource, place: Place, *, name: str, learned: Learned) -> None:
@@ -39,11 +39,11 @@ class FileReads:
 
     @property
     def knows_schema(self) -> bool:
-        """Whether the columns are given, or have been inferred from files of before."""
+        """Whether the columns are given, or have been inferred from earlier files."""
         return self._source.schema is not None or self._learned.get(SCHEMA) is not None
 
     def of(self, files: Sequence[Located], *, left_out: Sequence[str] = ()) -> Read:
-        """One read of all these files, grouped by their partition columns.
+        """Return one read of all these files, grouped by their partition columns.
 
         :param left_out: paths of planned files that are gone.
         """
@@ -66,7 +66,7 @@ class FileReads:
             requires=self._requires,
         )
 
-    # A connection is not looked up for each of a thousand splits; its values are, for each attempt.
+    # The connection is not looked up for each of a thousand splits; its values are looked up for each attempt.
     @cached_property
     def _secret_names(self) -> list[str]:
         return sorted(self._place.secrets())
@@ -76,13 +76,13 @@ class FileReads:
         return self._place.requires()
 
     def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
-        """The files as a stream reads them.
+        """Return the files as a stream reads them.
 
-        The log that Spark is shown has what is before the range as one entry that names nothing, however long the
-        history is: a query that runs one batch asks for no more.
+        The log that Spark gets has everything before the range as one entry that names no file, however long the
+        history is: a query that runs one batch needs no more.
 
-        :param path: what the source lists.
-        :param begins: nothing was read before.
+        :param path: the path that the source lists.
+        :param begins: no file was read before.
         """
         read = self.of(files, left_out=left_out)
         number = 0 if begins else 1
@@ -103,10 +103,10 @@ class FileReads:
         )
 
     def splits(self, files: Sequence[Located], *, left_out: Sequence[str]) -> list[Split]:
-        """One for each file, and one for those that are gone.
+        """Return a split for each file, and one for the files that are gone.
 
-        A single one as long as the columns have to be inferred, or come of folders of several kinds: files that are
-        read one by one would each teach columns of their own.
+        Returns a single split as long as the columns have to be inferred, or come from folders of several kinds: if the
+        files were read one by one, each would yield columns of its own.
         """
         splits = [Split(id=_id(one.planned), read=self.of([one])) for one in files]
         if left_out:
@@ -123,5 +123,5 @@ class FileReads:
 
 
 def _id(file: PlannedFile) -> str:
-    """Where the source log has the file: its path may come again in a later entry, as another file."""
+    """The place of the file in the source log: its path may appear again in a later entry, as another file."""
     return f"{file.log_id} {file.path}"

@@ -1,9 +1,10 @@
-"""Which files were planned already. The only place that knows how that is remembered.
+"""The files that were planned already. The only module that knows how they are remembered.
 
 The source log is the truth. Beside it, in the source's own state, ``index/<first>-<last>`` are segments
 (:mod:`~airflow_provider_microbatch.sources.file.index`) that cover log entries from 0 on. A planner reads the segments
-and only the entries after them; when these become many it writes a segment of them, merged with those before that are
-not much larger, so that there are never more than a few and each file is written a few times in all.
+and only the entries after them; when these become many, the planner writes a segment of them, merged with preceding
+segments that are not much larger, so that there are never more than a few segments and each file is written a few times
+in all.
 
 Nothing depends on the index being there, whole or up to date:
 
@@ -38,25 +39,25 @@ from airflow_provider_microbatch.stores import Store
 log = logging.getLogger(__name__)
 
 TAIL_ENTRIES = 32
-"""So many entries after the index are read by each plan and question; then they are indexed."""
+"""The number of entries after the index that each plan and question reads; when there are as many, they are indexed."""
 
 TAIL_FILES = 1_000
-"""So many files after the index are read by each plan and question; then they are indexed."""
+"""The number of files after the index that each plan and question reads; when there are as many, they are indexed."""
 
 _IN_MEMORY = 65_536
-"""So many fingerprints are kept one by one; then they become a segment, in 16 bytes each instead of a hundred."""
+"""The number of fingerprints kept one by one; then they become a segment, in 16 bytes each instead of a hundred."""
 
 _NAME = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _GROWTH = 2
-"""A segment is merged with those before it that have at most so many times its files."""
+"""A segment is merged with preceding segments that have at most this many times its files."""
 
 _RELOADS = 10
 
 
 class SeenFiles:
-    """The paths in the source log, and how far the log reaches.
+    """The paths in the source log, and its last log id.
 
-    Entries never change, so what was read once stays; :meth:`refresh` reads only what came after.
+    Entries never change, so entries that were read stay known; :meth:`refresh` reads only later ones.
 
     :param source_log: the source log.
     :param state: the source's own state.
@@ -84,7 +85,7 @@ class SeenFiles:
     @property
     def newest_ms(self) -> int | None:
         """The highest mtime (milliseconds since the epoch) of a file that the live lane planned; None if there is none.
-        What a backfill takes from its interval says nothing of how far the live lane has come."""
+        The files that a backfill takes from its interval do not show how far the live lane has come."""
         return self._newest_ms
 
     def unseen(self, paths: Sequence[str]) -> list[str]:
@@ -105,7 +106,8 @@ class SeenFiles:
         raise self._unsteady()
 
     def refresh(self) -> None:
-        """Take in what the log gained: one missing entry where nothing is new; one listing where there is no index."""
+        """Read the log's new entries: by a look at one missing entry if nothing is new; by a listing if there is no
+        index."""
         if not self._opened:
             self._open()
         if self._latest == NOTHING:
@@ -117,9 +119,10 @@ class SeenFiles:
             self.refresh_by_listing()
 
     def refresh_by_listing(self) -> None:
-        """The same where entries may be missing in between: Spark removes those that it has compacted.
+        """Read the new entries of the log even where entries are missing in between: Spark removes those that it has
+        compacted.
 
-        :raises CorruptEntryError: if one is missing that is in no ``.compact``: its files would be planned again.
+        :raises CorruptEntryError: if an entry is missing that is in no ``.compact``: its files would be planned again.
         """
         names = self._log.names()
         compacted = [number for number in names.compacted if number > self._latest]
@@ -144,7 +147,7 @@ class SeenFiles:
                 self._save()
                 return
             except SegmentGoneError:
-                return  # another planner is at it
+                return  # another planner is saving the index
             except SegmentDamagedError as error:
                 self._give_up(error.name, str(error))
                 self._forget()
@@ -171,7 +174,7 @@ class SeenFiles:
             self._segments = [*kept, Segment.of(data, name=name, stored=True)]
             self._recent = set()
             self._recent_first = self._latest + 1
-        # Only now: whoever opens the index in between finds the one or the others.
+        # Only now: a process that opens the index in between finds the new segment or the old ones.
         stored = {one.name: one.span for one in self._segments if one.stored}
         for old, (low, high) in self._names().items():
             covered = any(span.first <= low and high <= span.last for span in stored.values())

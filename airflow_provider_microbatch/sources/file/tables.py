@@ -1,6 +1,6 @@
-"""Whether a source would read a table of this package, and why it must not without its user's word.
+"""Tells whether a source would read a table of this package, and why it must not unless the user allows it.
 
-The rows of a table's batch may come again in other files, when the batch is replayed; a file source, which knows a
+The rows of a table's batch may come again in other files, when the batch is replayed; a file source, which identifies a
 file by its path, takes these for new data.
 """
 
@@ -17,15 +17,15 @@ _BATCH = re.compile(r"(batch_id|attempt)=\d+")
 
 
 def is_sign_of_table(folder: str, name: str) -> bool:
-    """Whether an entry of a folder tells that the folder is a table, or a batch of one. Looks at nothing."""
+    """Whether an entry of a folder shows that the folder is a table, or a batch of one. Looks at nothing."""
     if name in (TABLE_ID, TABLE_MARK, TABLE_BATCHES):
         return True
     return name == MANIFEST and _BATCH.fullmatch(os.path.basename(folder)) is not None  # noqa: PTH119 a text
 
 
 def table_around(folder: Path) -> Path | None:
-    """The table that a folder is, or lies in; None if it does neither. Two looks at the folder, and at each one above
-    it for as long as these are ``key=value`` folders, as all are in which a table has its rows."""
+    """The table that a folder is, or lies in; None if it does neither. Takes two looks at the folder, and at each
+    folder above it as long as these are ``key=value`` folders, like all folders in which a table has its rows."""
     while True:
         if any(os.path.lexists(folder / sign) for sign in (TABLE_ID, TABLE_MARK)):
             return folder
@@ -35,7 +35,7 @@ def table_around(folder: Path) -> Path | None:
 
 
 def why_not(table: str | Path) -> str:
-    """Why it is not read, and the ways on."""
+    """Return a message that says why the table is not read, with the possible remedies."""
     return (
         f"{str(table)!r} is a table that a pipeline of this package writes. When a batch of it is replayed (its task "
         "is cleared, or it is rewound), its rows come again in new files, which this source would read beside those "

@@ -1,10 +1,10 @@
-"""What ``clean_source`` has taken, noted beside the files that it took them from.
+"""A note of the entries that ``clean_source`` has taken, beside the files that it took.
 
-The record in the checkpoint goes back with the checkpoint when that is restored from a backup. Table and logs then
-agree, and nothing in them tells that files of later batches were archived or deleted: these would be read by no batch,
-and be in no table. So who takes files says so first in ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a file or
-an object of a hidden name that no listing shows, where a checkpoint that knows less finds it. A folder that is restored
-with the checkpoint has its files again, and the note of then.
+If the checkpoint is restored from a backup, its own record is restored too. Table and logs then agree, and nothing in
+them shows that files of later batches were archived or deleted: no batch would read these files, and they would be in
+no table. So a cleaner that takes files first writes ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a file or an
+object with a hidden name that no listing shows, where an older checkpoint finds it. A folder that is restored together
+with the checkpoint has its files again, and the note of that time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from airflow_provider_microbatch.sources.file.place import Place
 class Taken:
     """The note of one source of one checkpoint.
 
-    :param place: where the files lie, and the note with them.
+    :param place: place of the files and of the note.
     :param base: the source's base.
-    :param name: of the source.
-    :param checkpoint: asked for the checkpoint's id; None while it is nobody's, and has taken nothing.
+    :param name: name of the source.
+    :param checkpoint: returns the checkpoint's id; None while it belongs to no pipeline, and nothing was taken.
     """
 
     def __init__(self, place: Place, *, base: str, name: str, checkpoint: Callable[[], str | None]) -> None:
@@ -34,9 +34,9 @@ class Taken:
         self._checkpoint = checkpoint
 
     def read(self) -> Cleaning:
-        """What is noted; nothing if there is no note. One file is opened, or one object asked for.
+        """Return the noted entries; empty if there is no note. Opens one file, or requests one object.
 
-        :raises SourceError: if it cannot be read.
+        :raises SourceError: if the note cannot be read.
         """
         where = self._where()
         if where is None:
@@ -52,10 +52,10 @@ class Taken:
             ) from error
 
     def note(self, cleaning: Cleaning) -> None:
-        """Say what is about to be taken, with all that was, durable on return.
+        """Note the entries that are about to be taken, with all earlier ones; durable on return.
 
         :param cleaning: the checkpoint's own record.
-        :raises SourceError: if it cannot be written; nothing may be taken then.
+        :raises SourceError: if the note cannot be written; no file may be taken then.
         """
         where = self._where()
         if where is None:
@@ -74,11 +74,11 @@ class Taken:
             ) from error
 
     def unknown_to(self, latest: int, *, log: str) -> str | None:
-        """What was taken for batches that the checkpoint knows nothing of, in words, with the ways on; None if there
-        is nothing of the kind.
+        """Describe the files that were taken for batches that the checkpoint does not know, with the possible remedies;
+        None if there are none.
 
-        :param latest: where the source log ends.
-        :param log: its address.
+        :param latest: the last log id.
+        :param log: address of the source log.
         """
         noted = self.read()
         unknown = noted.done.after(latest).runs
@@ -110,6 +110,6 @@ def _said(error: Exception) -> str:
 
 
 def with_noted(own: Cleaning, noted: Cleaning) -> Cleaning:
-    """The checkpoint's own record, and what is noted beside it: a restored one may have forgotten an archive."""
+    """Combine the checkpoint's own record with the note beside the files: a restored record may lack an archive."""
     others = tuple(one for one in noted.archives if one not in own.archives)
     return replace(own, done=own.done.with_(noted.done), archives=(*own.archives, *others))

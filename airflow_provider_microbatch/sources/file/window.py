@@ -1,4 +1,4 @@
-"""The files of an interval: which no batch has, and which batches have the others. A value; touches no file."""
+"""The files of an interval: those that no batch has, and the batches that have the others. A value; touches no file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from airflow_provider_microbatch.sources.file.log import NOTHING, PlannedFile, l
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey, Unread
 
 SPLITS = "files"
-"""What the source's smallest units are."""
+"""The name of the source's smallest units."""
 
 
 class FileWindow:
-    """One look at source log and listing, seen through an interval of the files' mtimes.
+    """One look at source log and listing, restricted to an interval of the files' mtimes.
 
     :param interval: the interval; its late spans count for files that are in no entry.
     :param lane: the lane that asks.
     :param latest: the highest log id.
-    :param planned: every file of the source log, in order; gone through once.
-    :param found: files that are there and in no entry.
-    :param settled: whether such a file has been quiet for long enough to be read.
+    :param planned: every file of the source log, in order; iterated once.
+    :param found: files that exist and are in no entry.
+    :param settled: whether such a file has not changed for long enough to be read.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class FileWindow:
         for one in planned:
             if one.lane == lane:
                 self.own = one.log_id if self.own is None else self.own
-            # Entries that Spark wrote hold milliseconds only, which is enough: so does the interval.
+            # Entries that Spark wrote hold milliseconds only, which is enough: the interval does too.
             elif interval.start_ms <= one.timestamp_ms < interval.end_ms:
                 self._taken.append(one)
 
     def survey(self, held: HeldRanges) -> IntervalSurvey:
-        """:param held: what the batches of all lanes read of this source."""
+        """:param held: the ranges of this source that the batches of all lanes read."""
         found: set[BatchKey] = set()
         elsewhere = left = 0
         live_end = max((log_id(one.end) for one in held.get(LIVE, ())), default=NOTHING)
@@ -80,7 +80,7 @@ class FileWindow:
 
 
 def _holders(ranges: Sequence[HeldRange], numbers: Collection[int]) -> dict[int, list[BatchKey]]:
-    """The batches that each of these log ids belongs to: one, or more where a position was set back by command."""
+    """The batches that each of these log ids belongs to: one, or more where a command has set the position back."""
     found: dict[int, list[BatchKey]] = {}
     for one in ranges:
         for number in range(log_id(one.start) + 1, log_id(one.end) + 1):

@@ -1,8 +1,8 @@
 """An Iceberg table as a source: planned by pyiceberg, without a JVM; each range is read exactly by Spark.
 
-The stream of a branch is what its snapshots say: the files of one snapshot, if the first batches read one, and then
-what each later one has appended. A compaction brings no rows. Spark is given the address of the table's metadata, and
-needs neither the catalog nor its credentials.
+The stream of a branch follows its snapshots: the files of one snapshot, if the first batches read one, and then the
+rows that each later snapshot has appended. A compaction brings no rows. Spark gets the address of the table's metadata,
+and needs neither the catalog nor its credentials.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ ICEBERG = "1.12.0"
 
 @dataclass(frozen=True)
 class IcebergSource(Source):
-    """What a branch of an Iceberg table has, and what is appended to it; each row is read once.
+    """The rows of a branch of an Iceberg table, and the rows that are appended to it; each row is read once.
 
-    A snapshot that takes rows out or changes them (a DELETE, an overwrite, a replay of a batch that a pipeline has
-    published there) stops the plan with an error that names it.
+    A snapshot that removes or changes rows (a DELETE, an overwrite, a replay of a batch that a pipeline has published
+    there) stops the plan with an error that names it.
 
     :param conn_id: the Airflow connection of the catalog, of type ``iceberg``: see ``docs/iceberg.md``.
     :param table: its name in the catalog, ``namespace.table``.
     :param branch: the branch that is read.
-    :param start: where the first batch begins. ``earliest``: with the rows that the branch has at the first plan, and
-        then what comes. ``latest``: with what is committed after the first plan. A snapshot's id: with what that one
-        has appended. A moment, as ISO 8601 text with its offset from UTC: with the first snapshot of then or later.
-    :param max_files: so many files are in a batch at most; None for no limit. What one snapshot has appended is in one
-        batch, whatever it is, but for the rows that are there at the start.
-    :param max_bytes: so many bytes of files at most, likewise; None for no limit.
-    :param skip_snapshots: ids of snapshots that are passed over, with all that they have added, removed or changed. The
-        batch whose range they are in says so.
-    :param on_delete: what becomes of a snapshot that only takes rows out: ``fail``; or ``record_gap``: pass over it,
-        which the batch then says.
-    :param packages: Maven coordinates of Iceberg for Spark, for a spark-submit. None: those for the PySpark that is
+    :param start: where the first batch begins. ``earliest``: with the rows that the branch has at the first plan,
+        followed by later rows. ``latest``: with rows that are committed after the first plan. A snapshot's id: with the
+        rows that this snapshot has appended. A moment, as ISO 8601 text with its offset from UTC: with the first
+        snapshot at or after it.
+    :param max_files: the largest number of files in a batch; None for no limit. The rows that one snapshot has appended
+        are in one batch, however many, except for the rows that exist at the start.
+    :param max_bytes: the largest number of bytes of files in a batch, likewise; None for no limit.
+    :param skip_snapshots: ids of snapshots that are passed over, with all rows that they have added, removed or
+        changed. The batch whose range contains them reports that.
+    :param on_delete: reaction to a snapshot that only removes rows: ``fail``; or ``record_gap``: pass over it, which
+        the batch then reports.
+    :param packages: Maven coordinates of Iceberg for Spark, for spark-submit. None: those for the PySpark that is
         installed where the task runs. Empty where Spark has Iceberg already.
     :param jars: paths or addresses of its jars; then ``packages`` is empty unless it is given.
     :raises DefinitionError: for a wrong type or value, naming the field.
@@ -82,25 +83,25 @@ class IcebergSource(Source):
         object.__setattr__(self, "jars", texts("jars", self.jars, wrong=self._wrong))
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.iceberg.open import OpenIcebergSource
 
         return OpenIcebergSource(self, context)
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """Which snapshots are not read."""
+        """The settings that decide which snapshots are not read."""
         return {"skip_snapshots": ", ".join(map(str, self.skip_snapshots)) or None, "on_delete": self.on_delete}
 
     def keeps_rows(self) -> bool:
-        """Files and snapshots do not change."""
+        """True: files and snapshots do not change."""
         return True
 
     def would_read(self, location: str) -> bool:
-        """Whether it is the branch, as a sink names it."""
+        """Whether ``location`` is the branch, as a sink names it."""
         return location == self.location()
 
     def shares_with(self, other: Source) -> bool:
-        """Whether it is the same branch."""
+        """Whether the other source reads the same branch."""
         return isinstance(other, IcebergSource) and self.location() == other.location()
 
     def location(self) -> str:
@@ -109,13 +110,13 @@ class IcebergSource(Source):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return moment_ms(self.start)
 
     def requires(self) -> Requirements:
-        """Iceberg for Spark.
+        """Return the packages of Iceberg for Spark.
 
-        :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
+        :raises DefinitionError: if the version is not known, since no PySpark is installed here.
         """
         return connector(
             self.packages,

@@ -1,4 +1,4 @@
-"""What pyiceberg says of a branch: which table it is of, and its snapshots in order."""
+"""A branch as pyiceberg describes it: the table that it belongs to, and its snapshots in order."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """A snapshot, and what it has changed.
+    """A snapshot, and its changes.
 
-    :param parent: the id of the one before; None if there is none, or somebody has cut the link.
-    :param sequence: by which snapshots of a table are in order.
+    :param parent: the id of the preceding snapshot; None if there is none, or if the link was cut.
+    :param sequence: sequence number, which orders the snapshots of a table.
     :param operation: ``append``, ``replace`` (the same rows in other files), ``overwrite`` or ``delete``.
-    :param added: how much it has appended.
-    :param words: what it was, and by whom, for people.
-    :param time_ms: when it was, milliseconds since the epoch.
-    :param schema: the id of the table's schema then.
-    :param is_first: whether the table had no file before it. One without a parent need not be: who expires snapshots
-        may cut the links to them.
+    :param added: the files and rows that it has appended.
+    :param words: its operation and its author, for people.
+    :param time_ms: its time, milliseconds since the epoch.
+    :param schema: the id of the table's schema at that time.
+    :param is_first: whether the table had no file before it. A snapshot without a parent need not be the first:
+        expiring snapshots may cut the links to them.
     """
 
     id: int
@@ -44,8 +44,8 @@ class Commit:
 
 class Branch:
     """:param table: as pyiceberg has loaded it.
-    :param name: of the branch.
-    :raises SourceError: if there is none of that name, or its snapshots have no order.
+    :param name: name of the branch.
+    :raises SourceError: if there is no branch of that name, or its snapshots have no order.
     """
 
     def __init__(self, table: Table, name: str) -> None:
@@ -63,7 +63,7 @@ class Branch:
 
     @cached_property
     def chain(self) -> list[Commit]:
-        """From the oldest that has not expired to the head."""
+        """The snapshots from the oldest that has not expired to the head."""
         found, at = list[Commit](), self._head
         while at is not None:
             found.append(_commit(at))
@@ -73,17 +73,17 @@ class Branch:
 
     @property
     def head(self) -> Commit | None:
-        """The newest; None if there is none."""
+        """The newest snapshot; None if there is none."""
         return None if self._head is None else _commit(self._head)
 
     def has(self, id: int) -> bool:
-        """Whether the table has the snapshot, on whatever branch."""
+        """Whether the table has the snapshot, on any branch."""
         return self._table.metadata.snapshot_by_id(id) is not None
 
     def files(self, id: int) -> list[Unit]:
-        """All files that the table has at a snapshot, in an order that they always have.
+        """All files that the table has at a snapshot, always in the same order.
 
-        :raises SourceError: if it is expired.
+        :raises SourceError: if the snapshot is expired.
         """
         from pyiceberg.manifest import ManifestContent
 
@@ -107,9 +107,9 @@ class Branch:
         ]
 
     def as_of(self, commit: Commit | None) -> tuple[str, list[tuple[str, str]]]:
-        """Where Spark finds a snapshot: the address of the oldest metadata that has it and is still there, so that a
-        range is read as it was when it was committed. And its columns: the name in that metadata, and the one of then.
-        What that has not got any more nobody can read.
+        """The address by which Spark finds a snapshot: that of the oldest metadata that has the snapshot and still
+        exists, so that a range is read as it was when it was committed. And its columns: the name in that metadata, and
+        the name at the time of the snapshot. Columns that the metadata no longer has cannot be read.
 
         :param commit: None for the table as it is now.
         """
@@ -130,7 +130,7 @@ class Branch:
         return address, pairs
 
     def _metadata(self, address: str) -> TableMetadata | None:
-        """What is there; None if it is gone."""
+        """The metadata at an address; None if it is gone."""
         from pyiceberg.serializers import FromInputFile
 
         try:
@@ -152,7 +152,8 @@ def _commit(snapshot: Snapshot) -> Commit:
     batch = told.get("microbatch.batch")
     added, total = count("added-data-files"), count("total-data-files")
     if added is None:
-        # Who counts leaves out what is 0. Who does not count, which the spec asks of nobody, may have added files.
+        # A writer that counts leaves out counts of 0. A writer that does not count, which the spec does not require,
+        # may have added files.
         added = 0 if total is not None else 1
     return Commit(
         id=snapshot.snapshot_id,

@@ -1,4 +1,4 @@
-"""What a branch has after a position, stretch by stretch; and whether it is the branch that the position is of."""
+"""The stretches of a branch after a position; and a check that the position belongs to the branch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.stretch import Stretch, Unit
 
 class History:
     """:param branch: as it is now.
-    :param go_on: the command that sets the position, but for the offset.
+    :param go_on: the command that sets the position, without the offset at its end.
     """
 
     def __init__(self, source: IcebergSource, *, branch: Branch, go_on: str) -> None:
@@ -23,9 +23,9 @@ class History:
         self._go_on = go_on
 
     def beginning(self) -> Place:
-        """Where the first batch begins, as of now.
+        """Return the place where the first batch would begin, as of now.
 
-        :raises SourceError: if it is to begin at what is not there.
+        :raises SourceError: if ``start`` of the source names a snapshot or a moment that is not there.
         """
         source, head = self._source, self.branch.head
         if head is None or source.start == LATEST:
@@ -59,7 +59,7 @@ class History:
         return self._parent(chain[0])
 
     def check(self, place: Place) -> None:
-        """:raises SourceError: if it is no place of the branch that is there."""
+        """:raises SourceError: if ``place`` is not a place of the current branch."""
         branch, where = self.branch, self._source.location()
         if place.table is not None and place.table != branch.uuid:
             raise SourceError(
@@ -77,7 +77,7 @@ class History:
             )
 
     def stretches(self, start: Place) -> Iterator[Stretch[Unit]]:
-        """From the start's own on."""
+        """Yield the stretches in order, beginning with the stretch of ``start``."""
         chain = self.branch.chain
         after = [one for one in chain if one.sequence > start.sequence]
         if start.in_snapshot:
@@ -92,12 +92,12 @@ class History:
             before = one.schema
 
     def commits(self, stretches: Iterable[Stretch[Unit]]) -> list[Commit]:
-        """The snapshots that these are of, but for those that bring nothing."""
+        """The snapshots of the stretches, without those that bring no rows."""
         wanted = {one.version for one in stretches if one.files and not one.in_snapshot}
         return [one for one in self.branch.chain if one.sequence in wanted]
 
     def last(self, stretches: Sequence[Stretch[Unit]]) -> Commit | None:
-        """The snapshot that the last of them is of; None if there is none."""
+        """The snapshot of the last stretch; None if there is none."""
         version = stretches[-1].version if stretches else None
         return next((one for one in self.branch.chain if one.sequence == version), None)
 
@@ -118,7 +118,7 @@ class History:
         return Stretch(version=start.version, in_snapshot=True, files=files)
 
     def _gap(self, start: Place, after: list[Commit]) -> Stretch[Unit] | None:
-        """What stands for snapshots that have expired before they were read; None if there are none."""
+        """A refused stretch in place of snapshots that have expired before they were read; None if there are none."""
         if not after:
             return None
         first = after[0]

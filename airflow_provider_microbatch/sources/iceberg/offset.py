@@ -1,4 +1,4 @@
-"""Positions in a branch of an Iceberg table, in the words of Spark's own Iceberg source."""
+"""Positions in a branch of an Iceberg table, in the format of Spark's own Iceberg source."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES
 from airflow_provider_microbatch.sources.versions import TablePlace
 
 NO_SNAPSHOT = -1
-"""The id of the snapshot before the first, as Spark's source has it."""
+"""The id of the snapshot before the first, as in Spark's source."""
 
 _KNOWN = {"version", "snapshot_id", "position", "scan_all_files", "sequence_number", "table"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place(TablePlace):
-    """A sequence number, the snapshot that was read last, and which table's they are.
+    """A sequence number, the snapshot that was read last, and the table's id.
 
-    :param snapshot: the id of the last snapshot that has been read, wholly or in part.
+    :param snapshot: the id of the last snapshot that has been read, completely or in part.
     """
 
     snapshot: int
@@ -31,11 +31,11 @@ class Place(TablePlace):
         return self.version if self.in_snapshot else self.version - 1
 
     def text(self) -> Offset:
-        """As it stands in the logs."""
+        """Return the text that the logs store."""
         values: dict[str, Any] = {
             "version": 1,
             "snapshot_id": self.snapshot,
-            # Files of the snapshot that are read; of one that is read as a whole nobody asks.
+            # Number of files of the snapshot that are read; without a meaning for a snapshot that is read as a whole.
             "position": self.index + 1,
             "scan_all_files": self.in_snapshot,
             "sequence_number": self.sequence,
@@ -45,7 +45,7 @@ class Place(TablePlace):
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
-        """:raises ValueError: if the text is none."""
+        """:raises ValueError: if the text is not a place."""
         try:
             values: Any = json.loads(offset)
             needed = {"snapshot_id", "sequence_number"}

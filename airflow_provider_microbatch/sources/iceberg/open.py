@@ -1,4 +1,4 @@
-"""A branch of an Iceberg table beside its checkpoint: plans ranges of snapshots and says how to read them."""
+"""A branch of an Iceberg table, opened for its checkpoint: plans ranges of snapshots and describes how to read them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
         )
 
     def _range(self, start: Offset | None, end: Offset | None, history: History | None = None) -> list[Stretch[Unit]]:
-        # Of a range with nothing in it, too, the table is to be there.
+        # The table must exist even for an empty range.
         return super()._range(start, end, history or self._history())
 
     def _history(self) -> History:
@@ -95,8 +95,8 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
 
 
 def runs_of(commits: list[Commit]) -> list[list[int | None]]:
-    """Snapshots that are read together: the one before the first, which is not, and the last. Between them is none that
-    is passed over; the first of a table has none before it."""
+    """Runs of snapshots that are read together: the snapshot before the first, which is not read, and the last. No
+    snapshot in a run is passed over; the first snapshot of a table has none before it."""
     found = list[list[int | None]]()
     for before, one in pairwise([None, *commits]):
         assert one is not None

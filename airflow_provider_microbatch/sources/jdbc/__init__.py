@@ -17,35 +17,34 @@ FAIL, SKIP = "fail", "skip"
 class JdbcSource(Source):
     """The rows of a table, in the order of a column that a sequence fills, or of a column of timestamps.
 
-    By ``timestamp``, an offset names the latest one that was read and the transactions that could be seen then. What
-    others commit later at or before it is read by the next batch, and once, if its timestamp is less than
-    ``late_seconds`` behind, or its transaction had written something, anywhere, when a batch was planned meanwhile. A
-    row that is updated, with a new timestamp, comes again.
+    By ``timestamp``, an offset names the latest timestamp that was read and the transactions that were visible then. A
+    row that another transaction commits later, at or before that timestamp, is read by the next batch, and once, if its
+    timestamp is less than ``late_seconds`` behind, or if its transaction had written something, anywhere, when a batch
+    was planned meanwhile. A row that is updated, with a new timestamp, comes again.
 
-    By ``column`` alone:
-    A transaction that takes a number may commit after one that took a later number. So an offset names, beside the
-    highest number, those below it that nobody could see: once one is there it is read, by the next batch, and once.
-    A number is waited for until no transaction is left that ran when it was first missed, and ``late_seconds`` have
-    passed.
+    By ``column`` alone: a transaction that takes a number may commit after another one that took a later number. So an
+    offset names, in addition to the highest number, the lower numbers that were not visible: once such a row is
+    visible, the next batch reads it, once. A number is awaited until every transaction that ran when the number was
+    first missed has ended, and ``late_seconds`` have passed.
 
     :param table: ``table`` or ``schema.table``.
     :param conn_id: a connection of type ``postgres``: host, port, database (``schema``), login, password.
-    :param column: whole numbers, unique, from a sequence; an index must begin with it. With ``timestamp`` it orders
-        rows that have the same one, so that a batch may end among them; None if there is no such column.
+    :param column: whole numbers, unique, from a sequence; an index must begin with this column. With ``timestamp`` it
+        orders rows that have the same timestamp, so that a batch may end among them; None if there is no such column.
     :param timestamp: a column of ``timestamptz`` or ``timestamp``, set whenever a row is inserted or updated; an index
-        must begin with it. None to read by ``column``.
-    :param time_zone: in which a ``timestamp`` without one is written, as PostgreSQL knows it. Rows of the future are
-        read when their time has come.
-    :param first: the first number; what is below is not read. Not with ``timestamp``.
-    :param late_seconds: so long a number that was missed is waited for at least. It covers who takes a number before
-        their transaction writes anything. With ``timestamp`` the window behind the latest one: longer than the longest
-        time between the timestamp that a transaction writes and its first write.
-    :param max_rows: so many new rows are in a batch at most; None for no limit.
-    :param partitions: so many queries read a batch beside each other.
-    :param on_missing: a planned row that is gone when it is read, or read again: ``fail``, or ``skip`` it, which the
-        batch then says.
+        must begin with this column. None to read by ``column``.
+    :param time_zone: the time zone of a ``timestamp`` without one, as PostgreSQL knows it. Rows of the future are read
+        when their time has come.
+    :param first: the first number; rows with lower numbers are not read. Not with ``timestamp``.
+    :param late_seconds: the minimum time for which a missed number is awaited. It covers transactions that take a
+        number before they write anything. With ``timestamp`` the window behind the latest timestamp: longer than the
+        longest time between the timestamp that a transaction writes and its first write.
+    :param max_rows: the largest number of new rows in a batch; None for no limit.
+    :param partitions: the number of concurrent queries that read a batch.
+    :param on_missing: reaction to a planned row that is gone when it is read, or read again: ``fail``, or ``skip`` it,
+        which the batch then reports.
     :param texts: columns that are read as texts, as PostgreSQL writes them: ``numeric`` without a precision, which is
-        refused else, or timestamps that may be ``infinity``.
+        refused otherwise, or timestamps that may be ``infinity``.
     :param driver: Maven coordinates of the JDBC driver; None if Spark has one.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -92,7 +91,7 @@ class JdbcSource(Source):
             raise DefinitionError(f"{where}: driver must be 'group:artifact:version', or None; not {self.driver!r}.")
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         if self.timestamp is not None:
             from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 
@@ -107,5 +106,5 @@ class JdbcSource(Source):
         return {"table": self.table, "column": self.column, **by_time, "texts": texts}
 
     def location(self) -> str:
-        """The table, and the connection."""
+        """The connection and the table."""
         return f"{self.conn_id}:{self.table}"

@@ -1,4 +1,4 @@
-"""A table of PostgreSQL that is read by a column of timestamps, beside its checkpoint."""
+"""A PostgreSQL table that is read by a column of timestamps, opened for its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTa
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
 MOST_RUNNING = 5000
-"""More would make entries of the offset log large."""
+"""A larger number of spans would make entries of the offset log too large."""
 
 
 class OpenTimedTable(OpenTable):
@@ -46,7 +46,7 @@ class OpenTimedTable(OpenTable):
         return start if end is None else end.text()
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The table, and the rows by timestamp, key and transaction."""
+        """Return a digest of the table, and of its rows by timestamp, key and transaction."""
         if end is None or end == start:
             return digest_of_range(self._source.location(), self._source.timestamp, [])
         place = self._place(end)
@@ -70,14 +70,14 @@ class OpenTimedTable(OpenTable):
         with self._timed() as table:
             order = table.compared(one.time, two.time)
         if order or one.key != two.key:
-            after = (one.key is None, one.key or 0) > (two.key is None, two.key or 0)  # None: all of that time
+            after = (one.key is None, one.key or 0) > (two.key is None, two.key or 0)  # None: all rows of that time
             return order > 0 if order else after
         if one.below == two.below:
             return False if offset == other else None
         return None if one.below is None or two.below is None else one.below > two.below
 
     def lag(self, position: Offset | None) -> Figures:
-        """Rows, of which so many are counted at most."""
+        """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
         with self._timed() as table:
             self._check_goes_on(table, place)
@@ -96,7 +96,7 @@ class OpenTimedTable(OpenTable):
         )
 
     def _planned(self, table: TimedTable, begin: Moment, most: int | None) -> Moment | None:
-        """Where the next range ends; None if there is nothing."""
+        """Return the end of the next range; None if there is nothing."""
         ranges, since = table.ranges, self._since(table, begin)
         late = table.count(ranges.late(begin, since))
         room = None if most is None else most - late
@@ -116,8 +116,9 @@ class OpenTimedTable(OpenTable):
         return replace(end, running=running, rows=rows, digest=digest)
 
     def _since(self, table: TimedTable, start: Moment) -> str | None:
-        """From when on rows behind a position are looked for that were committed after it was planned. Never before
-        that of the batch before, whatever late_seconds was then: what lies there was read, and is not known apart."""
+        """Return the timestamp from which the next batch looks for rows behind a position that were committed after it
+        was planned. Never before the timestamp of the previous batch, whatever late_seconds was then: earlier rows were
+        read, and cannot be distinguished from unread ones."""
         if start.time is None or start.below is None:
             return start.time
         wanted = [table.earlier(start.time, self._source.late_seconds), *(one.since for one in start.running)]
@@ -127,7 +128,7 @@ class OpenTimedTable(OpenTable):
         return since
 
     def _check_goes_on(self, table: TimedTable, place: Moment) -> None:
-        """Only the transactions of a table that is the same tell what was read of it."""
+        """Check that the table is still the same: only then its transactions tell which of its rows were read."""
         if place.made is None or place.below is None:
             return
         now = table.made()
@@ -144,7 +145,7 @@ class OpenTimedTable(OpenTable):
         ranges, since = table.ranges, self._since(table, place)
         bound = "true" if since is None else f"{ranges.time} >= '{since}'"
         seen = f"isfinite({ranges.time}) AND {ranges.up_to(place)} AND {ranges.seen(place)} AND {bound}"
-        # VACUUM FULL and CLUSTER leave each row its transaction; ALTER TABLE gives all of them its own.
+        # VACUUM FULL and CLUSTER keep the transaction of each row; ALTER TABLE replaces it by its own.
         if table.any(ranges.late(place, since)) and not table.any(seen):
             raise SourceError(
                 f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE): what was read of "
@@ -152,7 +153,7 @@ class OpenTimedTable(OpenTable):
             )
 
     def _other(self, place: Moment, now: Made) -> str | None:
-        """Why a place is not one of the table that is there; None if it is, for all one knows."""
+        """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then = place.made
         if then is None or (then.name, then.oid) == (now.name, now.oid):
             return None

@@ -17,11 +17,11 @@ _FIELDS = {"t", "k", "below", "open", "from", "rows", "sum", "of"}
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Transactions whose rows could not be seen yet when a batch was planned.
+    """Transactions whose rows were not visible yet when a batch was planned.
 
-    :param first: the id of the first of them, or of a subtransaction, with its epoch.
-    :param last: of the last.
-    :param since: their rows are looked for from this timestamp on, as PostgreSQL writes it.
+    :param first: the id of the first transaction or subtransaction, with its epoch.
+    :param last: the id of the last one.
+    :param since: the timestamp from which their rows are looked for, as PostgreSQL writes it.
     """
 
     first: int
@@ -31,11 +31,11 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """Which table it is.
+    """The identity of a table.
 
     :param name: ``schema.table``.
-    :param oid: PostgreSQL's own of the table.
-    :param file: the sum of its file numbers, and those of its partitions: another one once it is written anew.
+    :param oid: PostgreSQL's oid of the table.
+    :param file: the sum of the file numbers of the table and its partitions: it changes when the table is rewritten.
     """
 
     name: str
@@ -45,21 +45,21 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where a batch ends. What was read up to here are the rows that are at or before ``time`` and ``key``, and were
-    written by a transaction that had ended then: one below ``below`` that is not ``running``. A batch has what was read
-    up to its end and not up to its start, from ``since`` on. So a row that is committed later, whatever its timestamp,
-    gets into no batch that is planned.
+    """The end of a batch. The rows that were read up to here are those at or before ``time`` and ``key`` that were
+    written by a transaction that had ended then: one below ``below`` that is not ``running``. A batch has the rows that
+    were read up to its end and not up to its start, from ``since`` on. So a row that is committed later, whatever its
+    timestamp, gets into no batch that is already planned.
 
     :param time: the latest timestamp that was read, as PostgreSQL writes it in UTC, to the microsecond; None before
         anything.
-    :param key: the highest number at it; None if all of them are read.
-    :param below: the first transaction id that was not given out, with its epoch; None if a person wrote the offset:
-        all at or before it counts as read.
-    :param running: those below it that ran, in order.
-    :param since: the batch has nothing before it; None for no bound.
-    :param rows: how many rows the batch has.
-    :param digest: of its rows' timestamps, keys and transactions.
-    :param made: whose rows they are.
+    :param key: the highest number with that timestamp; None if all rows with it are read.
+    :param below: the first transaction id that was not assigned, with its epoch; None if a user wrote the offset: all
+        rows at or before it count as read.
+    :param running: the transactions below ``below`` that ran, in order.
+    :param since: the batch has no rows before this timestamp; None for no bound.
+    :param rows: number of rows in the batch.
+    :param digest: digest of the rows' timestamps, keys and transactions.
+    :param made: the table.
     """
 
     time: str | None = None
@@ -73,11 +73,11 @@ class Moment:
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person wrote it: ``{"t": "2026-11-24 18:00:00+00"}``, with ``k`` or without."""
+        """Whether a user wrote the offset: ``{"t": "2026-11-24 18:00:00+00"}``, with ``k`` or without."""
         return self.time is not None and self.below is None
 
     def text(self) -> Offset:
-        """As it stands in the logs."""
+        """Return the text that the logs store."""
         if self.below is None:
             return json.dumps({"t": self.time} if self.key is None else {"t": self.time, "k": self.key})
         made = self.made
@@ -96,8 +96,9 @@ class Moment:
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
-        """:raises ValueError: if the text is none. What it lets through can stand in a statement: a stranger may have
-        written the logs."""
+        """:raises ValueError: if the text is not a moment. Accepted values are safe in an SQL statement, since a
+        stranger may have written the logs.
+        """
         try:
             values: Any = json.loads(offset)
             if not isinstance(values, dict) or values.keys() not in (_FIELDS, {"t"}, {"t", "k"}):

@@ -13,12 +13,13 @@ from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Numbers that nobody could see when a later one was read.
+    """Numbers that were not visible when a later number was read.
 
-    :param first: the first of them.
-    :param last: the last of them.
+    :param first: the first of the numbers.
+    :param last: the last of the numbers.
     :param seen_ms: when they were first missed, by the database's clock; milliseconds since the epoch.
-    :param xmax: the first transaction id that was not given out then: who may still commit one of them has a lower one.
+    :param xmax: the first transaction id that was not assigned then: a transaction that may still commit one of the
+        numbers has a lower id.
     """
 
     first: int
@@ -29,12 +30,12 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Which table it is: one that is made again under its name has other rows under the same numbers.
+    """The identity of a table: a table that is created again under its name has other rows under the same numbers.
 
     :param name: ``schema.table``.
-    :param oid: PostgreSQL's own of the table.
-    :param sequence: the file number of the sequence that the column owns, which is another one once it begins again
-        (``TRUNCATE … RESTART IDENTITY``); None if it owns none.
+    :param oid: PostgreSQL's oid of the table.
+    :param sequence: the file number of the sequence that the column owns, which changes when the sequence begins again
+        (``TRUNCATE … RESTART IDENTITY``); None if the column owns none.
     """
 
     name: str
@@ -44,17 +45,17 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a batch ends. Which rows it has follows from it and from the number at which the batch before it ended:
+    """The end of a batch. The end and the number at which the previous batch ended determine the rows of the batch:
     those in between that are in no gap, and those that came late.
 
-    :param number: the highest that was read.
-    :param gaps: what is missed below it, in order.
-    :param late: first and last of numbers that were gaps of the batch before and are rows of this one, in order.
-    :param rows: how many rows the batch has.
-    :param sparse: in place of gaps, where there are too many: what was read by the transactions that wrote it. ``late``
-        then has what was a gap that the offset before had listed.
-    :param table: whose numbers they are; None where nothing has been read of it, or by an older version.
-    :param by_hand: a person wrote it, for the table that is there: ``{"n": 23}``, with ``gaps`` or without.
+    :param number: the highest number that was read.
+    :param gaps: the missed numbers below it, in order.
+    :param late: first and last of numbers that were gaps of the previous batch and are rows of this one, in order.
+    :param rows: number of rows in the batch.
+    :param sparse: used instead of gaps, where there are too many: the visible transactions, which tell which rows were
+        read. ``late`` then has the numbers that were gaps listed in the previous offset.
+    :param table: the table of the numbers; None where nothing has been read of the table, or an older version wrote it.
+    :param by_hand: whether a user wrote the offset, for the current table: ``{"n": 23}``, with ``gaps`` or without.
     """
 
     number: int
@@ -66,7 +67,7 @@ class Place:
     by_hand: bool = False
 
     def text(self) -> Offset:
-        """As it stands in the logs."""
+        """Return the text that the logs store."""
         gaps = [[gap.first, gap.last, gap.seen_ms, gap.xmax] for gap in self.gaps]
         written: dict[str, Any] = {"n": self.number, "gaps": gaps}
         if not self.by_hand:
@@ -79,7 +80,7 @@ class Place:
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
-        """:raises ValueError: if the text is none."""
+        """:raises ValueError: if the text is not a place."""
         try:
             values: Any = json.loads(offset)
             by_hand = isinstance(values, dict) and values.keys() in ({"n"}, {"n", "gaps"})
@@ -101,10 +102,12 @@ class Place:
         return replace(place, sparse=sparse)
 
     def conditions(self, start: Self, column: str, parts: int, *, replayed: bool = True) -> list[str]:
-        """SQL that finds the rows of a range that ends here, in about so many parts beside what is late.
+        """Return SQL conditions for the rows of a range that ends here, in about ``parts`` parts, in addition to the
+        late rows.
 
         :param column: as SQL has it.
-        :param replayed: leave out what was not seen when it was planned; that of a plan is made by what is seen now.
+        :param replayed: leave out rows that were not visible when the range was planned; False for the plan itself,
+            which is made from the rows that are visible now.
         """
         ahead, late = [(start.number + 1, self.number)] if start.number < self.number else [], list(self.late)
         found = [_between(column, part) for part in divided(ahead, parts)] + ([_between(column, late)] if late else [])
@@ -115,17 +118,17 @@ class Place:
         return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]
 
     def unseen(self, column: str, since: int | None) -> str:
-        """SQL that finds rows up to here that could not be seen when it was planned.
+        """Return an SQL condition for rows up to here that were not visible when this place was planned.
 
-        :param since: from this number on.
+        :param since: the number from which to look.
         """
         if self.sparse is None or since is None:
             return "false"
         return f"{column} BETWEEN {since} AND {self.number} AND NOT ({self.sparse.seen})"
 
     def spans(self, start: int) -> list[tuple[int, int]]:
-        """First and last of the numbers that a batch has which ends here and begins after ``start``; numbers within
-        that nobody had when it was planned are not in them."""
+        """First and last of the numbers of a batch that ends here and begins after ``start``, without the numbers
+        within that were not visible when the batch was planned."""
         found, first = [*self.late], start + 1
         for gap in self.gaps:
             if gap.first > start:
@@ -147,7 +150,7 @@ def _table(values: Any) -> Table:
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
-    """The same numbers in so many lists of about as many numbers each, or in fewer."""
+    """Divide the numbers into at most ``parts`` lists of about equal size."""
     total = sum(last - first + 1 for first, last in spans)
     size, room = -(-total // parts) or 1, 0
     found: list[list[tuple[int, int]]] = []

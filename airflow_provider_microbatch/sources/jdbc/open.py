@@ -1,4 +1,4 @@
-"""A table of PostgreSQL that is read by an incrementing column, beside its checkpoint."""
+"""A PostgreSQL table that is read by an incrementing column, opened for its checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
 
 MOST_GAPS = 5000
-"""More would make entries of the offset log large: from then on the transactions tell what was read."""
+"""More gaps would make entries of the offset log too large: beyond this, transactions tell which rows were read."""
 
 _HIGHEST = 2**63 - 2
 
@@ -52,7 +52,7 @@ class OpenJdbcSource(OpenTable):
         return start if end is None else end.text()
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The table, which one of its name it is, and the numbers."""
+        """Return a digest of the table's name and identity, and of the numbers."""
         place = None if end is None else self._place(end)
         if place is not None and place.sparse is not None and end != start:
             made = None if place.table is None else place.table.oid
@@ -72,13 +72,13 @@ class OpenJdbcSource(OpenTable):
         if one.by_hand != two.by_hand:
             written, read = (one, two) if one.by_hand else (two, one)
             with self._snapshot() as table:
-                # Nothing of the table that is there has been read: what was read of another one lies before all of it.
+                # No row of the current table has been read: positions in another table lie before all of it.
                 if self._other(table, read) is not None:
                     return written is one
         return None if one.number == two.number and offset != other else one.number > two.number
 
     def lag(self, position: Offset | None) -> Figures:
-        """Rows, of which so many are counted at most."""
+        """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
         with self._snapshot() as table:
@@ -87,7 +87,7 @@ class OpenJdbcSource(OpenTable):
             return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED))
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
-        """Where the next range ends; None if there is nothing."""
+        """Return the end of the next range; None if there is nothing."""
         now_ms, xmin, xmax = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
@@ -101,7 +101,7 @@ class OpenJdbcSource(OpenTable):
             else:
                 left = [replace(gap, first=one, last=other) for one, other in table.missing(gap.first, gap.last)]
                 late += _between(gap.first, gap.last, left)
-            # Whoever took one of the numbers has ended, and nobody else will have it.
+            # Every transaction that took one of the numbers has ended, and no other will get one of them.
             over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
             gaps += [] if over else left
         if number > begin.number:
@@ -111,13 +111,13 @@ class OpenJdbcSource(OpenTable):
         return replace(end, rows=table.count(end.spans(begin.number)))
 
     def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
-        """The end of the same range, whose gaps are too many to be listed."""
+        """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
         now_ms, _, xmax = table.moment()
         mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=xmax)
         return self._by_transactions(table, begin, replace(end, gaps=()), since=mark.first, marks=[mark])
 
     def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
-        """Where the next range ends, where the transactions tell what was read; None if there is nothing."""
+        """Return the end of the next range, where transactions tell which rows were read; None if there is nothing."""
         now_ms, xmin, xmax = table.moment()
         marks = [] if begin.sparse is None else list(begin.sparse.marks)
         number = table.last(begin.number, most)
@@ -125,7 +125,7 @@ class OpenJdbcSource(OpenTable):
             return None
         since = marks[0].first if marks else begin.number + 1
         wait_ms = 1000 * self._source.late_seconds
-        # Of those in front: a mark tells where its numbers begin, and the next one where they end.
+        # Only marks at the front are removed: a mark tells where its numbers begin, and the next mark where they end.
         while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
             del marks[0]
         if number > begin.number:
@@ -148,7 +148,7 @@ class OpenJdbcSource(OpenTable):
         return replace(end, rows=rows, sparse=replace(sparse, digest=digest))
 
     def _late(self, place: Place) -> str:
-        """Rows that are waited for, where the transactions tell what was read."""
+        """Return an SQL condition for awaited rows, where transactions tell which rows were read."""
         return place.unseen(self._column, None if place.sparse is None else place.sparse.waited_from)
 
     @property
@@ -156,7 +156,7 @@ class OpenJdbcSource(OpenTable):
         return quoted_column(self._source.column or "")
 
     def _check_same_rows(self, table: Snapshot, place: Place) -> None:
-        """Where the transactions tell what was read, they must be those of then."""
+        """Check that the rows still have their transactions, where transactions tell which rows were read."""
         sparse = place.sparse
         if sparse is None:
             return
@@ -174,7 +174,8 @@ class OpenJdbcSource(OpenTable):
             )
 
     def _check_goes_on(self, table: Snapshot, place: Place) -> None:
-        """A table that was made again, or emptied with its sequence, has other rows under the same numbers."""
+        """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows
+        under the same numbers."""
         other = self._other(table, place)
         if other is not None:
             raise SourceError(other)
@@ -192,11 +193,12 @@ class OpenJdbcSource(OpenTable):
             )
 
     def _other(self, table: Snapshot, place: Place) -> str | None:
-        """Why the numbers of a place are not those of the table that is there; None if they are, for all one knows."""
+        """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
+        known."""
         now, then = table.identity(), place.table
         if then is None or then == now:
             return None
-        # Transactions of another database have other ids: nobody of then can still commit into it.
+        # Transactions of another database have other ids: no transaction of that time can still commit into this one.
         gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
         here = replace(place, gaps=gaps, late=(), rows=0, table=None, sparse=None, by_hand=True).text()
         begin = replace(
@@ -249,5 +251,5 @@ class OpenJdbcSource(OpenTable):
 
 
 def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:
-    """What of a span is in none of the gaps that are left of it."""
+    """Return the part of a span that is in none of its remaining gaps."""
     return Place(number=last, gaps=tuple(left)).spans(first - 1)

@@ -1,4 +1,4 @@
-"""What a table of PostgreSQL beside its checkpoint does alike, whichever column its rows are planned by."""
+"""The common part of both ways to read a PostgreSQL table, by numbers and by timestamps, opened for its checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _READER = "airflow_provider_microbatch.runtime.jdbc:read"
 MOST_COUNTED = 1_000_000
-"""Lag is told with each batch: that of a big first walk through a table would be counted again and again."""
+"""The largest number of rows that a lag counts: it is counted for each batch, of a long first run again and again."""
 
 
 class _Typed(Protocol):
@@ -27,8 +27,8 @@ class _Typed(Protocol):
 
 
 class OpenTable(OpenSource):
-    """Its ranges are predicates, and the offset in which one ends says how many rows it has: rows of it go, as they are
-    deleted or changed, and none come."""
+    """A table whose ranges are predicates. The offset at the end of a range records its number of rows: rows of a
+    planned range may go, when they are deleted or changed, but none come."""
 
     def __init__(self, source: JdbcSource, context: SourceContext) -> None:
         self._source = source
@@ -37,22 +37,22 @@ class OpenTable(OpenSource):
 
     @abstractmethod
     def _planned_rows(self, end: Offset | None) -> int:
-        """How many rows the range that ends here had when it was planned."""
+        """Number of rows in the range that ends here when it was planned."""
 
     @abstractmethod
     def _there(self, start: Offset | None, end: Offset | None) -> int:
-        """How many rows of a range, which is not empty, are there now.
+        """Number of rows of a range, which is not empty, that exist now.
 
         :raises SourceChangedError: if the table is another one.
         """
 
     @abstractmethod
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
-        """SQL that the rows of a range, which is not empty, are found by: those of each partition."""
+        """SQL conditions for the rows of a range, which is not empty: one for each partition."""
 
     @abstractmethod
     def _made_again(self, end: Offset | None) -> str | None:
-        """Why an offset is not one of the table that is there; None if it is, for all one knows."""
+        """The reason why an offset does not belong to the current table; None if it does, as far as can be known."""
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         gone = self._gone(start, end)
@@ -76,7 +76,7 @@ class OpenTable(OpenSource):
         )
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Rows only go, so those that are there now were there while Spark read the range."""
+        """Check that no row was missing: rows only go, so rows that exist now existed while Spark read the range."""
         gone = self._gone(start, end)
         if gone > _left_out(told):
             raise SourceChangedError(
@@ -101,7 +101,7 @@ class OpenTable(OpenSource):
         return Figures(rows=0 if end is None or end == start else self._planned_rows(end))
 
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
-        """How many rows of the range were there when it was planned, and are not now."""
+        """Number of rows of the range that existed when it was planned, and do not exist now."""
         if end is None or end == start:
             return 0
         return max(0, self._planned_rows(end) - self._there(start, end))
@@ -123,7 +123,7 @@ class OpenTable(OpenSource):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of planning say which source it is."""
+        """Add the source's name to errors of planning."""
         try:
             yield
         except SourceChangedError:
@@ -133,5 +133,5 @@ class OpenTable(OpenSource):
 
 
 def _left_out(told: Mapping[str, Any] | None) -> int:
-    """How many rows a read went without that was planned so."""
+    """Number of rows that a read left out because it was planned so."""
     return int((told or {}).get("left_out", 0))

@@ -1,4 +1,4 @@
-"""Which rows are in a range of a table that is read by time, in SQL: for the plan, and for Spark."""
+"""SQL conditions for the rows in a range of a table that is read by time: for the plan, and for Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_provider_microbatch.sources.jdbc.transactions import seen
 
 class Ranges:
     """:param time: the column of timestamps, as SQL has it.
-    :param key: the column that orders rows of one timestamp, likewise; None for none.
+    :param key: the column that orders rows of one timestamp, as SQL has it; None for none.
     """
 
     def __init__(self, *, time: str, key: str | None) -> None:
@@ -16,11 +16,11 @@ class Ranges:
 
     @property
     def order(self) -> list[str]:
-        """The columns that rows are read in the order of."""
+        """The columns that order the rows."""
         return [self.time] if self.key is None else [self.time, self.key]
 
     def up_to(self, end: Moment) -> str:
-        """Rows at or before it, seen or not."""
+        """Rows at or before ``end``, visible or not."""
         if end.time is None:
             return "false"
         if self.key is None or end.key is None:
@@ -28,7 +28,7 @@ class Ranges:
         return f"({self.time}, {self.key}) <= ('{end.time}', {end.key})"
 
     def after(self, start: Moment) -> str:
-        """Rows behind it."""
+        """Rows behind ``start``."""
         if start.time is None:
             return "true"
         if self.key is None or start.key is None:
@@ -36,18 +36,18 @@ class Ranges:
         return f"({self.time}, {self.key}) > ('{start.time}', {start.key})"
 
     def seen(self, place: Moment) -> str:
-        """Rows that could be seen when it was planned, wherever they are."""
+        """Rows that were visible when ``place`` was planned, before it or behind it."""
         if place.below is None:
             return "true"
         return seen(place.below, [(one.first, one.last) for one in place.running])
 
     def late(self, start: Moment, since: str | None) -> str:
-        """Rows before it that could not be seen then, from a timestamp on."""
+        """Rows before ``start`` that were not visible when it was planned, from the timestamp ``since`` on."""
         bound = "" if since is None else f" AND {self.time} >= '{since}'"
         return f"isfinite({self.time}) AND {self.up_to(start)} AND NOT ({self.seen(start)}){bound}"
 
     def ahead(self, start: Moment, now: str) -> str:
-        """Rows behind it whose time has come.
+        """Rows behind ``start`` whose time has come.
 
         :param now: the clock, as SQL has it.
         """
@@ -56,7 +56,8 @@ class Ranges:
     def between(self, start: Moment, end: Moment, *, replayed: bool = True) -> str:
         """Rows of the range.
 
-        :param replayed: leave out what was not seen when it was planned; that of a plan is made by what is seen now.
+        :param replayed: leave out rows that were not visible when the range was planned; False for the plan itself,
+            which is made from the rows that are visible now.
         """
         bound = "" if end.since is None else f" AND {self.time} >= '{end.since}'"
         visible = f" AND {self.seen(end)}" if replayed else ""

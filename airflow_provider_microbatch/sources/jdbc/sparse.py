@@ -1,4 +1,4 @@
-"""Offsets of a table whose numbers have more gaps than can be listed: the transactions tell what was read."""
+"""Offsets of a table whose numbers have too many gaps to list: transactions tell which rows were read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any, Self
 from airflow_provider_microbatch.sources.jdbc.transactions import seen
 
 MOST_MARKS = 100
-"""So many moments tell how long numbers are waited for; more are joined, and some are waited for longer."""
+"""The largest number of marks; more are joined, so that some numbers are awaited for longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Numbers that may have been missed at one moment: those from ``first`` on, up to that of the next mark.
+    """Numbers that may have been missed at one moment: those from ``first`` on, up to the first number of the next
+    mark.
 
-    :param first: the first of them.
-    :param seen_ms: when, by the database's clock; milliseconds since the epoch.
-    :param xmax: the first transaction id that was not given out then.
+    :param first: the first of the numbers.
+    :param seen_ms: the moment, by the database's clock; milliseconds since the epoch.
+    :param xmax: the first transaction id that was not assigned at that moment.
     """
 
     first: int
@@ -28,14 +29,15 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Sparse:
-    """What was read up to an offset: the rows up to its number that could be seen, with those of before.
+    """The rows that were read up to an offset: the rows up to its number that were visible, and the rows of earlier
+    batches.
 
-    :param since: late rows of the batch are looked for from this number on.
-    :param below: the first transaction id that was not given out.
-    :param running: first and last of ids below it that ran.
-    :param marks: which numbers are waited for, in order.
-    :param file: of the table, which is another one once it is written anew.
-    :param digest: of the batch's rows.
+    :param since: the number from which late rows of the batch are looked for.
+    :param below: the first transaction id that was not assigned.
+    :param running: first and last of the ids below it that ran.
+    :param marks: the awaited numbers, in order.
+    :param file: file number of the table, which changes when the table is rewritten.
+    :param digest: digest of the batch's rows.
     """
 
     since: int
@@ -47,23 +49,25 @@ class Sparse:
 
     @property
     def waited_from(self) -> int | None:
-        """The lowest number that is waited for; None if there is none."""
+        """The lowest awaited number; None if there is none."""
         return self.marks[0].first if self.marks else None
 
     @property
     def seen(self) -> str:
-        """Rows that could be seen, in SQL."""
+        """An SQL condition for the rows that were visible."""
         return seen(self.below, self.running)
 
     def values(self) -> list[Any]:
-        """As JSON has it."""
+        """The values as JSON has them."""
         marks = [[mark.first, mark.seen_ms, mark.xmax] for mark in self.marks]
         return [self.since, self.below, [list(span) for span in self.running], marks, self.file, self.digest]
 
     @classmethod
     def of(cls, values: Any) -> Self:
-        """:raises TypeError: if the values are none. They stand in statements: a stranger may have written them.
-        :raises ValueError: likewise."""
+        """:raises TypeError: if the values are not those of :meth:`values`. They become part of SQL statements, and a
+            stranger may have written them.
+        :raises ValueError: likewise.
+        """
         since, below, running, marks, file, digest = values
         numbers = [since, below, file, *(n for span in running for n in span), *(n for mark in marks for n in mark)]
         if not all(type(number) is int for number in numbers) or type(digest) is not str:
@@ -79,7 +83,7 @@ class Sparse:
 
 
 def joined(marks: Sequence[Mark]) -> tuple[Mark, ...]:
-    """The same numbers by few marks: each is waited for as long as before, or longer."""
+    """Cover the same numbers by few marks: each number is awaited as long as before, or longer."""
     found = list(marks)
     while len(found) > MOST_MARKS:
         pairs = [found[at : at + 2] for at in range(0, len(found), 2)]
@@ -88,7 +92,7 @@ def joined(marks: Sequence[Mark]) -> tuple[Mark, ...]:
 
 
 def spans_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """First and last of those that follow each other."""
+    """First and last of each run of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""What PostgreSQL is asked about the numbers of a table, each time in one snapshot."""
+"""Questions to PostgreSQL about the numbers of a table, each answered in one snapshot."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 def tls(connection: Connection) -> dict[str, Any]:
-    """What the connection's extra says of TLS, in words that libpq and the JDBC driver have in common. Paths are those
-    of both, where Airflow and where Spark runs."""
+    """The TLS settings in the connection's extra, under the names that libpq and the JDBC driver share. Paths must be
+    valid both where Airflow runs and where Spark runs."""
     return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it, each of its parts quoted."""
+    """A name as SQL has it, with each of its parts quoted."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
 @contextmanager
 def connected(connection: Connection) -> Iterator[Any]:
-    """A session of PostgreSQL.
+    """Open a session of PostgreSQL.
 
-    :raises SourceError: if it cannot be asked.
+    :raises SourceError: if the database cannot be asked.
     """
     try:
         import psycopg
@@ -64,10 +64,10 @@ def connected(connection: Connection) -> Iterator[Any]:
 
 @contextmanager
 def snapshot(connection: Connection, *, table: str, column: str, plans: bool = False) -> Iterator[Snapshot]:
-    """The table as it is at one moment.
+    """Open the table as it is at one moment.
 
-    :param plans: also find which transactions run.
-    :raises SourceError: if it cannot be asked.
+    :param plans: also find the transactions that run.
+    :raises SourceError: if the database cannot be asked.
     """
     with connected(connection) as opened:
         ran = running_now(opened) if plans else (0, [])
@@ -77,8 +77,8 @@ def snapshot(connection: Connection, *, table: str, column: str, plans: bool = F
 class Snapshot:
     """:param opened: a connection in a transaction of one snapshot.
     :param table: as the user wrote it.
-    :param column: likewise.
-    :param ran: which transactions ran before, as :func:`running_now` tells.
+    :param column: as the user wrote it.
+    :param ran: the transactions that ran before the snapshot, as :func:`running_now` returns them.
     """
 
     def __init__(self, opened: Any, *, table: str, column: str, ran: tuple[int, list[int]] = (0, [])) -> None:
@@ -87,7 +87,7 @@ class Snapshot:
         self._bare_column = column
 
     def check(self) -> None:
-        """:raises SourceError: if the column is not of whole numbers."""
+        """:raises SourceError: if the column does not have whole numbers."""
         cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
         if cursor.description[0].type_code not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
@@ -97,7 +97,7 @@ class Snapshot:
         return inexact(self._opened, self._table, texts=texts)
 
     def identity(self) -> Table:
-        """Which table it is. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` leave it the same."""
+        """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""
         found = self._row(
             "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT max(s.relfilenode::bigint) "
             "FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
@@ -108,14 +108,14 @@ class Snapshot:
             self._bare_column,
             self._table,
         )
-        if found is None:  # its name is looked up as it is now, and the rest as it was when the snapshot was taken
+        if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, sequence = found
         return Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
 
     def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; the lowest id of a transaction that runs; and the first that was not
-        given out."""
+        """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
+        assigned."""
         now_ms, xmin, xmax = self._row(
             "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, pg_snapshot_xmin(s)::text, "
             "pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
@@ -123,12 +123,13 @@ class Snapshot:
         return int(now_ms), int(xmin), int(xmax)
 
     def any_after(self, number: int) -> bool:
-        """Whether there is a row behind it."""
+        """Whether there is a row behind ``number``."""
         (found,) = self._row(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {self._column} > %s)", number)
         return bool(found)
 
     def last(self, after: int, most: int | None) -> int:
-        """The highest number of those behind it, of the first so many if there is a limit; itself if there is none."""
+        """The highest number behind ``after``, of the first ``most`` rows if there is a limit; ``after`` if there is
+        none."""
         (found,) = self._row(
             f"SELECT max(n) FROM (SELECT {self._column} AS n FROM {self._table} WHERE {self._column} > %s "
             f"ORDER BY {self._column} LIMIT %s) AS first",
@@ -143,8 +144,8 @@ class Snapshot:
         return None if found is None else int(found)
 
     def given(self) -> int | None:
-        """The number that the column's sequence gave last; None if it has none of its own, has given none yet, or this
-        role may not look at it."""
+        """The number that the column's sequence assigned last; None if the column has no sequence of its own, the
+        sequence has assigned none yet, or this role may not look at it."""
         (found,) = self._row(
             "SELECT (SELECT last_value FROM pg_catalog.pg_sequences WHERE "
             "quote_ident(schemaname) || '.' || quote_ident(sequencename) = pg_get_serial_sequence(%s, %s))",
@@ -154,7 +155,7 @@ class Snapshot:
         return None if found is None else int(found)
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last of the numbers in between, both included, that are not there."""
+        """First and last of the missing numbers from ``first`` to ``last``, both included."""
         rows = self._opened.execute(
             f"SELECT before + 1, n - 1 FROM (SELECT n, lag(n, 1, %s::bigint) OVER (ORDER BY n) AS before FROM ("
             f"SELECT {self._column}::bigint AS n FROM {self._table} WHERE {self._column} BETWEEN %s AND %s "
@@ -164,7 +165,7 @@ class Snapshot:
         return [(int(one), int(other)) for one, other in rows]
 
     def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Those of which something is there."""
+        """The spans that contain a row."""
         rows = self._opened.execute(
             "SELECT one, other FROM unnest(%s::bigint[], %s::bigint[]) AS span(one, other) WHERE EXISTS ("
             f"SELECT FROM {self._table} WHERE {self._column} BETWEEN one AND other)",
@@ -173,7 +174,7 @@ class Snapshot:
         return {(int(one), int(other)) for one, other in rows}
 
     def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
-        """How many rows there are in them, or ``most`` if there are more."""
+        """Number of rows in the spans, or ``most`` if there are more."""
         (found,) = self._row(
             f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) "
             f"AS span(one, other) ON {self._column} BETWEEN one AND other LIMIT %s) AS found",
@@ -184,12 +185,12 @@ class Snapshot:
         return int(found)
 
     def any(self, condition: str) -> bool:
-        """Whether there is a row that it holds for."""
+        """Whether the condition holds for a row."""
         (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
         return bool(found)
 
     def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
-        """How many rows one of them holds for, and a digest of their numbers."""
+        """Number of rows for which one of the conditions holds, and a digest of their numbers."""
         found = self._opened.execute(
             f"SELECT count(*), coalesce(sum(hashint8extended({self._column}::bigint, 0)), 0)::text FROM {self._table} "
             f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
@@ -197,7 +198,7 @@ class Snapshot:
         return int(found[0]), str(found[1])
 
     def file(self) -> int:
-        """The sum of its file numbers, and those of its partitions."""
+        """The sum of the file numbers of the table and its partitions."""
         (found,) = self._row(
             "SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid = %s::regclass OR "
             "p.oid IN (SELECT relid FROM pg_partition_tree(%s::regclass))",
@@ -207,12 +208,12 @@ class Snapshot:
         return int(found)
 
     def below(self) -> int:
-        """The first transaction id that was not given out."""
+        """The first transaction id that was not assigned."""
         (found,) = self._row(f"SELECT {NEXT}")
         return int(found)
 
     def unseen(self, first: int, last: int, below: int) -> list[int]:
-        """Transactions that may still commit numbers in between, both included."""
+        """Transactions that may still commit numbers from ``first`` to ``last``, both included."""
         rows = f"FROM {self._table} WHERE {self._column} BETWEEN {first} AND {last}"
         return unseen(self._opened, self._ran, below, rows=rows)
 
@@ -221,12 +222,12 @@ class Snapshot:
 
 
 def quoted_column(name: str) -> str:
-    """A column's name as SQL has it; a point is part of it."""
+    """A column's name as SQL has it; a dot is part of the name."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def inexact(opened: Any, table: str, *, texts: Sequence[str]) -> list[str]:
-    """Columns whose numbers Spark would cut or null, in silence: ``numeric`` without a precision, or with more
+    """Columns whose numbers Spark would silently cut or turn into null: ``numeric`` without a precision, or with more
     digits than Spark's decimals have.
 
     :param opened: a session.

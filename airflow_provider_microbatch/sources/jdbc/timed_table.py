@@ -1,4 +1,4 @@
-"""What PostgreSQL is asked about the timestamps of a table, each time in one snapshot."""
+"""Questions to PostgreSQL about the timestamps of a table, each answered in one snapshot."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, ine
 from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, running_now, unseen
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
-_TABLES = ("r", "p")  # plain ones, and those with partitions; a view's rows have no transaction
+_TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
 
 
 @contextmanager
 def timed(
     connection: Connection, *, table: str, time: str, key: str | None, zone: str, plans: bool = False
 ) -> Iterator[TimedTable]:
-    """The table as it is at one moment.
+    """Open the table as it is at one moment.
 
-    :param plans: also find which transactions run.
-    :raises SourceError: if it cannot be asked.
+    :param plans: also find the transactions that run.
+    :raises SourceError: if the database cannot be asked.
     """
     with connected(connection) as opened:
         ran: tuple[int, list[int]] = (0, [])
@@ -37,7 +37,7 @@ def timed(
 
 class TimedTable:
     """:param opened: a connection in a transaction of one snapshot.
-    :param ran: the first transaction id that was not given out before it, and those below that ran.
+    :param ran: the first transaction id that was not assigned before the snapshot, and the lower ids that ran.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TimedTable:
 
     @property
     def now(self) -> str:
-        """The clock, as SQL has it, as such a column would have it."""
+        """The present time as an SQL expression of the column's type."""
         if self._type == "timestamptz":
             return "now()"
         return "(now() AT TIME ZONE '" + self._zone.replace("'", "''") + "')"
@@ -83,7 +83,7 @@ class TimedTable:
         return inexact(self._opened, self._table, texts=texts)
 
     def made(self) -> Made:
-        """Which table it is."""
+        """The identity of the table."""
         found = self._row(
             "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT sum(p.relfilenode::bigint) "
             "FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
@@ -92,30 +92,30 @@ class TimedTable:
             "WHERE c.oid = %s::regclass",
             self._table,
         )
-        if found is None:  # its name is looked up as it is now, and the rest as it was when the snapshot was taken
+        if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, file = found
         return Made(name=name, oid=int(oid), file=int(file))
 
     def below(self) -> int:
-        """The first transaction id that was not given out."""
+        """The first transaction id that was not assigned."""
         (found,) = self._row(f"SELECT {NEXT}")
         return int(found)
 
     def any(self, *conditions: str) -> bool:
-        """Whether there is a row that one of them holds for."""
+        """Whether one of the conditions holds for a row."""
         asked = " OR ".join(f"EXISTS (SELECT FROM {self._table} WHERE {condition})" for condition in conditions)
         (found,) = self._row(f"SELECT {asked}")
         return bool(found)
 
     def count(self, condition: str, *, most: int | None = None) -> int:
-        """How many rows it holds for, or ``most`` if there are more."""
+        """Number of rows for which the condition holds, or ``most`` if there are more."""
         limit = "" if most is None else f" LIMIT {most}"
         (found,) = self._row(f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition}{limit}) AS found")
         return int(found)
 
     def rows(self, condition: str) -> tuple[int, str]:
-        """How many rows it holds for, and a digest of them, in whatever order they lie."""
+        """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
         texts = " || ' ' || ".join(f"{column}::text" for column in self.ranges.order)
         found = self._row(
             f"SELECT count(*), coalesce(sum(hashtextextended({texts} || ' ' || ({TRANSACTION})::text, 0)), "
@@ -124,7 +124,7 @@ class TimedTable:
         return int(found[0]), str(found[1])
 
     def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
-        """Time and key of the last row of those it holds for, or of the first so many."""
+        """Time and key of the last row for which the condition holds, or of the last among the first ``most`` rows."""
         order, key = self.ranges.order, self.ranges.key or "NULL::bigint"
         columns = f"SELECT {self.ranges.time}::text, {key} FROM {self._table} WHERE {condition} ORDER BY "
         if most is not None:
@@ -135,12 +135,12 @@ class TimedTable:
         return None if found is None else (found[0], found[1])
 
     def earlier(self, time: str, seconds: float) -> str:
-        """So long before."""
+        """The time that lies ``seconds`` before ``time``."""
         (found,) = self._row(f"SELECT (%s::{self._type} - make_interval(secs => %s))::text", time, seconds)
         return str(found)
 
     def compared(self, one: str, other: str) -> int:
-        """-1, 0 or 1, as one time lies before the other, is the same, or lies after it."""
+        """-1, 0 or 1 if ``one`` lies before ``other``, is the same, or lies after it."""
         (found,) = self._row(
             f"SELECT CASE WHEN a < b THEN -1 WHEN a > b THEN 1 ELSE 0 END FROM (SELECT %s::{self._type} AS a, "
             f"%s::{self._type} AS b) AS times",
@@ -150,12 +150,12 @@ class TimedTable:
         return int(found)
 
     def earliest(self, times: Sequence[str]) -> str:
-        """The first of them; there is one at least."""
+        """The earliest of the times, of which there is at least one."""
         (found,) = self._row(f"SELECT min(one)::text FROM unnest(%s::text[]::{self._type}[]) AS one", list(times))
         return str(found)
 
     def bounds(self, condition: str, parts: int) -> list[str]:
-        """Times that divide the rows it holds for in about so many parts; without those that begin and end it."""
+        """Times that divide the rows for which the condition holds into about ``parts`` parts; no outer bounds."""
         rows = self._opened.execute(
             f"SELECT DISTINCT max(t) AS last, max(t)::text FROM (SELECT {self.ranges.time} AS t, ntile({parts}) OVER "
             f"(ORDER BY {self.ranges.time}) AS part FROM {self._table} WHERE {condition}) AS parts GROUP BY part "
@@ -164,11 +164,11 @@ class TimedTable:
         return [text for _, text in rows[:-1]]
 
     def running(self, end: Moment, start: Moment, since: str) -> list[Running]:
-        """Transactions that may still commit rows before ``end``: those that ran, or began since, and are not seen.
+        """Transactions that may still commit rows before ``end``: those that ran, or began since, and are not visible.
 
-        :param end: with the first id that was not given out.
-        :param start: whose own are waited for on.
-        :param since: from when on rows of the others are looked for.
+        :param end: a moment with the first id that was not assigned.
+        :param start: the previous moment, whose own running transactions remain awaited.
+        :param since: the timestamp from which rows of the other transactions are looked for.
         """
         bound = "" if end.since is None else f" AND {self.ranges.time} >= '{end.since}'"
         rows = f"FROM {self._table} WHERE isfinite({self.ranges.time}) AND {self.ranges.up_to(end)}{bound}"

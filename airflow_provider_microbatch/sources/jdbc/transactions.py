@@ -1,4 +1,4 @@
-"""Which rows of PostgreSQL could be seen at a moment, by the transactions that wrote them."""
+"""Determines the rows of PostgreSQL that were visible at a moment, by the transactions that wrote them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
-"""The first id that was not given out."""
+"""The first id that was not assigned."""
 
 TRANSACTION = f"({NEXT} - (({NEXT} - xmin::text::bigint) & 4294967295))"
-"""A row's transaction with its epoch, which the row lacks: the newest one of its number that was given out."""
+"""A row's transaction with its epoch, which the row does not store: the newest assigned id with the row's number."""
 
 _RUNNING = (
     "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
@@ -19,8 +19,9 @@ _RUNNING = (
 
 
 def running_now(opened: Any) -> tuple[int, list[int]]:
-    """The first id that was not given out, and those below it that run, of subtransactions too, which a snapshot does
-    not name although rows have them. Asked before a snapshot is taken, so that none is missed which runs then.
+    """Return the first id that was not assigned, and the lower ids that run. These include subtransactions, which a
+    snapshot does not name although rows have their ids. Called before a snapshot is taken, so that no transaction that
+    runs then is missed.
 
     :param opened: a session that is in no transaction.
     """
@@ -31,12 +32,13 @@ def running_now(opened: Any) -> tuple[int, list[int]]:
 
 
 def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) -> list[int]:
-    """Those that may still commit rows: they ran, or have begun since, and nothing of them is seen.
+    """Return the transactions that may still commit rows: they ran, or have begun since, and none of their rows is
+    visible.
 
     :param opened: a session in its snapshot.
-    :param ran: of :func:`running_now`.
-    :param below: the first id that was not given out when the snapshot was taken.
-    :param rows: the statement's ``FROM`` and ``WHERE`` by which their rows are looked for.
+    :param ran: the result of :func:`running_now`.
+    :param below: the first id that was not assigned when the snapshot was taken.
+    :param rows: the statement's ``FROM`` and ``WHERE`` that find their rows.
     """
     first_unknown, before = ran
     asked = sorted({*before, *range(first_unknown, below)})
@@ -49,12 +51,12 @@ def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) ->
 
 
 def seen(below: int, running: Iterable[tuple[int, int]]) -> str:
-    """Rows that could be seen, in SQL.
+    """An SQL condition for the rows that were visible.
 
-    :param below: the first id that was not given out then.
-    :param running: first and last of ids that ran.
+    :param below: the first id that was not assigned then.
+    :param running: first and last of the ids that ran.
     """
-    # A constant that is searched by halving: there may be thousands, and each row is looked up.
+    # A constant that supports binary search: there may be thousands of spans, and each row is looked up.
     spans = ",".join(f"[{first},{last}]" for first, last in running)
     ran = f" AND NOT '{{{spans}}}'::int8multirange @> {TRANSACTION}" if spans else ""
     return f"{TRANSACTION} < {below}{ran}"

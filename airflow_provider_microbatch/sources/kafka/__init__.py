@@ -1,4 +1,4 @@
-"""Topics of Kafka, as a source: planned by librdkafka, read by Spark's own connector."""
+"""Kafka topics as a source: planned by librdkafka, read by Spark's own connector."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLANNED_HERE = {
     "kafka.auto.offset.reset": "start",
     "kafka.group.id": "group_id",
 }
-"""Spark's options that decide what is read. Given to Spark beside a plan, it would read another range."""
+"""Spark's options that decide which records are read. If Spark got them beside a plan, it would read another range."""
 
 
 @dataclass(frozen=True)
@@ -48,32 +48,33 @@ class KafkaSource(Source):
     """Records of topics; each is read once, by the batch that planned its offset.
 
     Frames have the columns that Spark's connector gives: ``key`` and ``value`` (binary), ``topic``, ``partition``,
-    ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if asked for.
+    ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if requested.
 
-    :param bootstrap_servers: ``host:port``, comma-separated, of brokers that ask for nothing; or ``conn_id``.
-    :param conn_id: Airflow connection of type ``kafka``. Its extra is the configuration of librdkafka, as Airflow's own
-        Kafka provider has it; with it go SASL and TLS.
+    :param bootstrap_servers: ``host:port``, comma-separated, of brokers that require no login; or ``conn_id``.
+    :param conn_id: Airflow connection of type ``kafka``. Its extra is the configuration of librdkafka, as in Airflow's
+        own Kafka provider; SASL and TLS need a connection.
     :param topics: names of topics; or ``pattern``, or ``partitions``.
     :param pattern: a regular expression that whole names of topics match; topics that come later are read too.
-    :param partitions: the partitions to read, by topic: ``{"orders": [0, 1]}``. Others of the topic are not.
+    :param partitions: the partitions to read, by topic: ``{"orders": [0, 1]}``. Other partitions of the topic are not
+        read.
     :param start: where the first batch begins: ``earliest``; ``latest``, as of the first plan; a moment, as ISO 8601
         text with its offset from UTC or as milliseconds since the epoch, to begin at the first record of that time or
         later; or offsets, by topic and partition, of all partitions: ``{"orders": {"0": 23, "1": -2}}``, where -2 is
-        the earliest and -1 the latest. What begins later, begins at its first record.
-    :param max_rows: at most so many offsets in a batch, shared by the partitions in proportion to how far each is
-        behind. Control records and records of aborted transactions have offsets, and are no rows.
-    :param on_data_loss: what became of records that are gone before they were read, by retention say: ``fail``, with an
-        error that names them; or ``record_gap``: go on without them, which the batch then says.
-    :param isolation: ``read_committed``: no batch reads what is in an open or aborted transaction. A transaction that
-        stays open holds up what comes after it in its partition. ``read_uncommitted`` reads everything.
-    :param headers: have the column ``headers``.
-    :param group_id: after each commit, let this consumer group stand where the pipeline does, for dashboards of lag.
-        Nothing is ever read from there. No consumer may be a member of the group.
-    :param options: options of Spark's connector that decide how it reads, and not what (``minPartitions``,
+        the earliest and -1 the latest. Topics and partitions created later begin at their first record.
+    :param max_rows: the largest number of offsets in a batch, shared by the partitions in proportion to how far each is
+        behind. Control records and records of aborted transactions have offsets, and are not rows.
+    :param on_data_loss: reaction to records that are gone before they were read, for example by retention: ``fail``,
+        with an error that names them; or ``record_gap``: go on without them, which the batch then reports.
+    :param isolation: ``read_committed``: no batch reads records of an open or aborted transaction. A transaction that
+        stays open holds up the records after it in its partition. ``read_uncommitted`` reads everything.
+    :param headers: add the column ``headers``.
+    :param group_id: after each commit, set this consumer group's offsets to the pipeline's position, for dashboards of
+        lag. The source never reads from them. No consumer may be a member of the group.
+    :param options: options of Spark's connector that decide how it reads, and not which records (``minPartitions``,
         ``kafka.fetch.max.bytes``, …).
     :param timeout: seconds that a request to the brokers may take when a batch is planned, with all retries.
-    :param packages: Maven coordinates of Spark's connector, for spark-submit. None: the one of the PySpark that is
-        installed where the task runs. Empty where Spark has it already.
+    :param packages: Maven coordinates of Spark's connector, for spark-submit. None: the connector for the PySpark that
+        is installed where the task runs. Empty where Spark has it already.
     :param jars: paths or addresses of the connector's jars; then ``packages`` is empty unless it is given.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -96,7 +97,7 @@ class KafkaSource(Source):
     jars: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        # JSON, as which a definition travels, knows lists and texts for keys.
+        # A definition travels as JSON, which has lists, and only texts as keys.
         if isinstance(self.topics, str):
             object.__setattr__(self, "topics", (self.topics,))
         for name in ("topics", "jars", "packages"):
@@ -121,26 +122,26 @@ class KafkaSource(Source):
         self._check_options()
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.kafka.open import OpenKafkaSource
 
         return OpenKafkaSource(self, context)
 
     def servers(self) -> set[str]:
-        """What a checkpoint alone names is not spoken to."""
+        """The servers that the definition names: no connection is made to servers that only a checkpoint names."""
         return set() if self.bootstrap_servers is None else {self.bootstrap_servers}
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """What of aborted transactions there is, the headers, and the connector's options, whose names have no case."""
+        """The isolation level, the headers, and the connector's options, whose names are case-insensitive."""
         options = {f"options[{key.lower()!r}]": as_spark(value) for key, value in self.options.items()}
         return {"isolation": self.isolation, "headers": as_spark(self.headers), **options}
 
     def keeps_rows(self) -> bool:
-        """Records do not change; a compacted topic loses some."""
+        """True: records do not change; a compacted topic loses some."""
         return True
 
     def moved_from(self, before: Source) -> str | None:
-        """Positions are those of topics, each of which is known by its id, whatever the list or its order is."""
+        """Positions belong to topics, each of which is identified by its id, whatever the list or its order is."""
         if not isinstance(before, KafkaSource) or self.pattern is not None or before.pattern is not None:
             return super().moved_from(before)
         then, now = set(before.names), set(self.names)
@@ -149,7 +150,7 @@ class KafkaSource(Source):
         return " and ".join(told) or None
 
     def shares_with(self, other: Source) -> bool:
-        """Whether a topic could be read by both."""
+        """Whether both sources could read the same topic."""
         if not isinstance(other, KafkaSource) or (self.bootstrap_servers, self.conn_id) != (
             other.bootstrap_servers,
             other.conn_id,
@@ -167,18 +168,18 @@ class KafkaSource(Source):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the topics that are named."""
+        """Names of the topics that the definition lists."""
         return tuple(self.topics) or tuple(self.partitions)
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def requires(self) -> Requirements:
-        """Spark's connector.
+        """Return the packages of Spark's connector.
 
-        :raises DefinitionError: if it is not known which one, since no PySpark is installed here.
+        :raises DefinitionError: if the version is not known, since no PySpark is installed here.
         """
         return connector(
             self.packages,
@@ -258,5 +259,5 @@ class KafkaSource(Source):
 
 
 def as_spark(value: str | bool | int | float) -> str:
-    """The value of an option as Spark reads it."""
+    """Format the value of an option as Spark reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,9 +1,9 @@
-"""How a cluster is reached: a connection's words, which are librdkafka's, and what of them Spark's connector is given.
+"""Access to a cluster: the settings of a connection, which are librdkafka's, and those that Spark's connector gets.
 
-An Airflow connection of type ``kafka``, as Airflow's own Kafka provider has it: its extra is the configuration of
+An Airflow connection of type ``kafka``, as in Airflow's own Kafka provider: its extra is the configuration of
 librdkafka (``bootstrap.servers``, ``security.protocol``, ``sasl.mechanism``, …). Host and port, login and password may
 be given by the connection's own fields as well. ``spark`` in the extra holds options of Spark's connector
-(``kafka.sasl.jaas.config``, …) for what is not translated here; all of them count as secrets.
+(``kafka.sasl.jaas.config``, …) for settings that are not translated here; all of them count as secrets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOGIN_MODULES = {
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """:param client: configuration of librdkafka. May hold secrets.
-    :param spark: options of Spark's connector, instead of what would be made of ``client``.
+    :param spark: options of Spark's connector that replace those derived from ``client``.
     """
 
     client: Mapping[str, str] = field(repr=False)
@@ -39,12 +39,12 @@ class Access:
 
     @classmethod
     def of_servers(cls, servers: str) -> Access:
-        """To brokers that ask for nothing."""
+        """Access to brokers that require no login."""
         return cls(client={"bootstrap.servers": servers})
 
     @classmethod
     def of_connection(cls, connection: Connection) -> Access:
-        """:raises SourceError: if it names no broker."""
+        """:raises SourceError: if the connection names no broker."""
         extra = dict(connection.extra)
         spark = extra.pop(SPARK, {})
         client = {key: _text(value) for key, value in extra.items() if _is_a_clients(key, value)}
@@ -66,14 +66,14 @@ class Access:
 
     @property
     def servers(self) -> str:
-        """Addresses of brokers."""
+        """Addresses of the brokers."""
         return self.client["bootstrap.servers"]
 
     def options(self) -> dict[str, str]:
-        """Options of Spark's connector that anybody may see. Certificates are handed over as they are: where Spark
-        runs there may be no such file.
+        """Options of Spark's connector that are not secret. Certificates are passed by content: the files may not exist
+        where Spark runs.
 
-        :raises SourceError: if one of the connection's words has none in Java.
+        :raises SourceError: if a setting of the connection has no equivalent in Java.
         """
         client = self.client
         options = {"kafka.bootstrap.servers": self.servers}
@@ -96,7 +96,7 @@ class Access:
         return {key: value for key, value in options.items() if key not in self.spark}
 
     def secrets(self) -> dict[str, str]:
-        """Options of Spark's connector that are handed to Spark apart from the job.
+        """Options of Spark's connector that are passed to Spark apart from the job.
 
         :raises SourceError: if it is not known how Java logs in by the connection's mechanism.
         """
@@ -137,7 +137,7 @@ class Access:
 
 
 def _is_a_clients(key: str, value: object) -> bool:
-    """Whether it is a setting of every client of librdkafka, and not of its consumers alone."""
+    """Whether a setting belongs to every client of librdkafka, and not to its consumers alone."""
     return isinstance(value, (str, int, float, bool)) and not key.startswith(_OF_CONSUMERS) and not key.endswith("_cb")
 
 
@@ -146,6 +146,6 @@ def _text(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As the configuration of JAAS has texts."""
+    """Quote a text as in a JAAS configuration."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

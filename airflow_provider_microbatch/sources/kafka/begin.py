@@ -1,7 +1,8 @@
-"""Where the first batch begins: on record before it is planned, as Spark's own source has it.
+"""The beginning of the first batch: on record before the batch is planned, as in Spark's own source.
 
 ``sources/<name>/0`` is the initial offset of Spark's Kafka source: a byte 0 (for Spark 2.1, SPARK-19517), then ``v1``
-and the position. A query whose checkpoint is taken over has written it; ours is found by one that goes on from us.
+and the position. If the checkpoint of a streaming query is taken over, the query has written the entry; a query that
+takes over a checkpoint of this package finds the entry of this package.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Beginning:
     def get(self) -> Offset | None:
         """The text of the position; None if none is on record yet. Writes nothing.
 
-        :raises CorruptEntryError: if it is torn.
+        :raises CorruptEntryError: if the entry is torn.
         """
         data = self._log.get(_ENTRY)
         if data is None:
@@ -42,7 +43,7 @@ class Beginning:
         return render(parse(data.removeprefix(_HEAD).decode(), where=where))
 
     def pin(self, position: Mapping[Partition, int]) -> Offset:
-        """Put it on record, if none is; what is on record then."""
+        """Put the position on record unless one is; return the recorded one."""
         self._log.put_if_absent(_ENTRY, _HEAD + render(position).encode())
         found = self.get()
         assert found is not None, "it was put there, and nobody removes it"
@@ -52,10 +53,10 @@ class Beginning:
 def beginning(
     source: KafkaSource, partitions: Iterable[Partition], cluster: Callable[[], Cluster], *, name: str
 ) -> dict[Partition, int]:
-    """Where the source begins, as of now.
+    """Return the position where the source begins, as of now.
 
-    :param name: of the source, for messages.
-    :raises SourceError: if it is to begin where there is nothing, or it is not said for all partitions where.
+    :param name: name of the source, for messages.
+    :raises SourceError: if ``start`` names offsets that do not exist, or does not name an offset for every partition.
     """
     wanted = list(partitions)
     if source.start == EARLIEST:
@@ -65,7 +66,7 @@ def beginning(
         return latest
     if source.begins_ms is not None:
         since = cluster().since(wanted, source.begins_ms)
-        # What is not committed yet lies behind the end: it begins there then, and it is none of the past.
+        # Uncommitted records lie behind the end, and belong to no past time: the partition begins at its end then.
         return {one: latest[one] if at is None else min(latest[one], at.offset) for one, at in since.items()}
     return _given(source, wanted, earliest=cluster().earliest(wanted), latest=latest, name=name)
 

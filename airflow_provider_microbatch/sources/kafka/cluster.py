@@ -1,4 +1,4 @@
-"""What is asked of a cluster: by the client of librdkafka, without a JVM."""
+"""Questions to a cluster: asked by the client of librdkafka, without a JVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """:param id: which topic of this name it is: one that is removed and made again has another.
+    """:param id: id of the topic: a topic that is removed and created again under the same name has another one.
     :param partitions: numbers of its partitions.
     """
 
@@ -35,7 +35,7 @@ class Topic:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """:param offset: -1 for none.
-    :param time_ms: its timestamp, milliseconds since the epoch, UTC; of what was not asked by a time, -1.
+    :param time_ms: its timestamp, milliseconds since the epoch, UTC; -1 if the question had no time.
     """
 
     offset: int
@@ -43,8 +43,8 @@ class Record:
 
 
 class Cluster:
-    """:param access: how it is reached.
-    :param timeout: seconds that one request may take, with all that the client tries meanwhile.
+    """:param access: settings of the access.
+    :param timeout: seconds that one request may take, with all retries of the client.
     :param committed_only: the end of a partition is where its first open transaction begins.
     """
 
@@ -54,12 +54,12 @@ class Cluster:
         self._committed_only = committed_only
 
     def topics_like(self, pattern: str) -> list[str]:
-        """Names of the topics that a pattern matches as a whole; those of Kafka itself are none of them."""
+        """Names of the topics that a pattern matches as a whole; without Kafka's own topics."""
         found = self._ask(lambda client: client.list_topics(timeout=self._timeout)).topics
         return sorted(name for name in found if re.fullmatch(pattern, name) and not name.startswith("__"))
 
     def topics(self, names: Collection[str]) -> dict[str, Topic]:
-        """Those of the topics that exist."""
+        """Return those of the topics that exist."""
         if not names:
             return {}
         kafka = _library()
@@ -75,15 +75,15 @@ class Cluster:
         return found
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset that is still there."""
+        """The first offset of each partition that is still there."""
         return self._offsets(dict.fromkeys(partitions, self._spec().earliest()))
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset that comes next. Of a topic with transactions, where the first open one begins."""
+        """The next offset of each partition; in a topic with transactions, where the first open one begins."""
         return self._offsets(dict.fromkeys(partitions, self._spec().latest()), committed_only=self._committed_only)
 
     def highest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset that comes next, whatever is open."""
+        """The next offset of each partition, whether transactions are open or not."""
         return self._offsets(dict.fromkeys(partitions, self._spec().latest()))
 
     def since(self, partitions: Iterable[Partition], ms: int) -> dict[Partition, Record | None]:
@@ -95,7 +95,7 @@ class Cluster:
         return {one: record if record.offset >= 0 else None for one, record in found.items()}
 
     def commit(self, group: str, position: Position) -> None:
-        """Let a consumer group stand there, for whoever looks at it."""
+        """Set the offsets of a consumer group to the position, for people and tools that look at the group."""
         kafka = _library()
         asked = [
             kafka.ConsumerGroupTopicPartitions(group, [kafka.TopicPartition(*one, at) for one, at in position.items()])
@@ -150,7 +150,7 @@ class Cluster:
 
     def _error(self, error: Any) -> SourceError:
         told = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
-        # A request that timed out does not say why: the client tried again and again, and has a word for each time.
+        # A timeout does not tell its cause: the client repeated the request, and reported an error for each try.
         heard = self._held.last_word()
         return SourceError(
             f"Kafka at {self._access.servers} did not answer as it should: {told}{f' ({heard})' if heard else ''}. "
@@ -159,7 +159,7 @@ class Cluster:
 
     @cached_property
     def _held(self) -> _Held:
-        # Also held from here: what a client was asked for fails when nobody holds it any more.
+        # The client is also referenced from here: its requests fail when it is no longer referenced.
         key = (type(self).__module__, *sorted(self._access.client.items()))
         return shared(key, lambda: _opened(self._access))
 
@@ -173,7 +173,7 @@ class _UnknownError(Exception):
 
 
 class _Held:
-    """A client. It has no close: it ends its threads when nobody holds it."""
+    """A client. It has no close: its threads end when it is no longer referenced."""
 
     def __init__(self) -> None:
         self.client: Any = None
@@ -181,12 +181,12 @@ class _Held:
 
     def hear(self, error: Any) -> None:
         log.debug("librdkafka: %s", error)
-        # "All brokers are down" comes after what says why.
+        # "All brokers are down" comes after the error with the cause.
         if error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
             self._heard = error.str()
 
     def last_word(self) -> str:
-        """What it said last of a broker, such as that this one refuses the password; ``""``: nothing."""
+        """The client's last error about a broker, such as a refused password; ``""`` if there is none."""
         if self.client is not None:
             self.client.poll(0)
         return self._heard
@@ -197,7 +197,7 @@ class _Held:
 
 def _opened(access: Access) -> tuple[_Held, Close]:
     kafka = _library()
-    # What it has to say of brokers that are away it would say on stderr, each time it tries; errors say it too.
+    # The client would report unreachable brokers on stderr, at each retry; exceptions report them too.
     settings = {"log_level": 2, **access.client}
     held = _Held()
     try:

@@ -1,7 +1,8 @@
-"""Positions in topics, and their text: Spark's own, byte for byte, so that a streaming query goes on from it.
+"""Positions in topics, and their text: byte for byte the text of Spark, so that a streaming query can go on from it.
 
-``{"orders":{"0":23,"1":7}}``: the next offset to be read, by topic and partition. Spark puts it together in hash maps
-of Scala 2.13 (``JsonUtils.partitionOffsets``), so the order of its keys is that of these: by hash, not by name.
+``{"orders":{"0":23,"1":7}}``: the next offset to be read, by topic and partition. Spark builds the text from hash maps
+of Scala 2.13 (``JsonUtils.partitionOffsets``), so the order of its keys is the order of these maps: by hash, not by
+name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Partition = tuple[str, int]
 """Topic and number."""
 
 Position = Mapping[Partition, int]
-"""By partition the next offset to be read."""
+"""The next offset to be read, by partition."""
 
 K = TypeVar("K")
 
@@ -38,10 +39,10 @@ def render(position: Position) -> Offset:
 
 
 def parse(offset: Offset, *, where: str) -> dict[Partition, int]:
-    """The position of a text.
+    """Parse the text of a position.
 
-    :param where: what has the text, for messages.
-    :raises CorruptEntryError: if it is no position.
+    :param where: the place of the text, for messages.
+    :raises CorruptEntryError: if the text is not a position.
     """
     try:
         found = {
@@ -60,12 +61,12 @@ def parse(offset: Offset, *, where: str) -> dict[Partition, int]:
 
 
 def named(partition: Partition) -> str:
-    """As Kafka's own tools call it: ``orders-3``."""
+    """Name a partition as Kafka's own tools do: ``orders-3``."""
     return f"{partition[0]}-{partition[1]}"
 
 
 def _in_scala_order(puts: Sequence[K], hashes: Mapping[K, int]) -> list[K]:
-    """The keys as a ``scala.collection.mutable.HashMap`` gives them back into which they were put one by one."""
+    """The keys in the order of a ``scala.collection.mutable.HashMap`` into which they were put one by one."""
     size = _CAPACITY
     held: set[K] = set()
     for key in puts:
@@ -73,7 +74,7 @@ def _in_scala_order(puts: Sequence[K], hashes: Mapping[K, int]) -> list[K]:
             size *= 2
         held.add(key)
     improved = {key: _signed(value ^ ((value & 0xFFFFFFFF) >> 16)) for key, value in hashes.items()}
-    # Its buckets in order, and each in the order of the hashes, which are signed.
+    # The buckets in order, and the keys of each in the order of their hashes, which are signed.
     return sorted(dict.fromkeys(puts), key=lambda key: (improved[key] & (size - 1), improved[key]))
 
 

@@ -1,4 +1,4 @@
-"""The Kafka source beside its checkpoint: plans ranges of offsets and says how to read them."""
+"""The Kafka source opened for its checkpoint: plans ranges of offsets and describes how to read them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ READER = "airflow_provider_microbatch.runtime.kafka:read"
 
 
 class OpenKafkaSource(OpenSource):
-    """Offsets are Spark's, ``{"orders":{"0":23,"1":7}}``; range ``(a, b]`` is what lies at ``a`` or behind it and
-    before ``b``, without what lanes of data intervals have taken out of it.
+    """Offsets are Spark's, ``{"orders":{"0":23,"1":7}}``; range ``(a, b]`` has the records at or behind ``a`` and
+    before ``b``, without those that lanes of data intervals have taken out of it.
 
-    There is no log of what is planned: of two planners the offset entry's put decides. What the entry cannot say is put
-    on record before it: where the first batch begins, where a topic begins that came later, and which topic of its name
-    it is.
+    No log of planned ranges is kept: of two planners the offset entry's put decides. Facts that the entry cannot hold
+    are put on record before it: where the first batch begins, where a topic that came later begins, and the id of each
+    topic.
     """
 
     def __init__(self, source: KafkaSource, context: SourceContext) -> None:
@@ -71,20 +71,20 @@ class OpenKafkaSource(OpenSource):
         return Cluster(self._access, timeout=self._source.timeout, committed_only=committed_only)
 
     def check(self) -> None:
-        """Are the topics there, and does this user see them?"""
+        """Check that the topics exist, and that this user may see them."""
         self._named(self._topics.now)
         self._access.options()
         self._access.secrets()
 
     def has_new(self, position: Offset | None) -> bool:
-        """One request where there is something; else one more, for partitions and topics that came since."""
+        """Takes one request if there is something new; else one more, for partitions and topics that came since."""
         return self._named(lambda: self._has_new(position))
 
     def _has_new(self, position: Offset | None) -> bool:
         known = self._start(position)
         if known is None:
             partitions = _partitions(self._topics.now().values())
-            # What is to begin elsewhere begins where that is at the first plan, so there has to be one.
+            # A start other than the earliest is determined by the first plan, so there has to be one.
             begins_elsewhere = self._source.start != EARLIEST and bool(partitions)
             return begins_elsewhere or self._latest(partitions) != self._cluster.earliest(partitions)
         ours = [one for one in known if self._is_meant(one)]
@@ -95,8 +95,8 @@ class OpenKafkaSource(OpenSource):
         return any(at > self._from(known, one) for one, at in latest.items())
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        """Where the partitions are, as far as the limit goes. Writes down where the first batch begins, and topics that
-        are seen for the first time."""
+        """Return the present ends of the partitions, as far as the limit goes. Puts on record where the first batch
+        begins, and topics that are seen for the first time."""
         return self._named(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
@@ -122,12 +122,12 @@ class OpenKafkaSource(OpenSource):
         return start if start is not None and end == known else render(end)
 
     def initial_offset(self) -> Offset | None:
-        """Where the first batch begins, as it is on record."""
+        """Return the position at which the first batch begins, as it is on record."""
         return self._beginning.get()
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """The offsets of the range, but for those that are gone and may be, and Spark's connector with all that it
-        needs but secrets, which it is told the names of."""
+        """Return a read of the offsets of the range, without lost ones that may be left out, by Spark's connector. It
+        has all settings but secrets, of which it has only the names."""
         return self._named(lambda: self._read(start, end))
 
     def _read(self, start: Offset | None, end: Offset | None) -> Read:
@@ -152,13 +152,13 @@ class OpenKafkaSource(OpenSource):
         )
 
     def secrets(self) -> Mapping[str, str]:
-        """What Spark's connector logs in with."""
+        """Return the options by which Spark's connector logs in."""
         return self._named(self._access.secrets)
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Records that are gone, and that ``on_data_loss="record_gap"`` goes on without."""
+        """Describe records that are gone, and that ``on_data_loss="record_gap"`` leaves out."""
         if self._source.on_data_loss == FAIL:
             return None
         planned = self._pieces(start, end)
@@ -167,14 +167,14 @@ class OpenKafkaSource(OpenSource):
         return f"gone before they were read, and left out: {_words(lost)}" if lost else None
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Cluster, topics and offsets."""
+        """Return a digest of cluster, topics and offsets."""
         return digest_of_range(self._source.location(), self._pieces(start, end).to_json())
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Are the topics those that were planned, still, and has Spark read the range?"""
+        """Check that the topics are still the planned ones, and that Spark has read the range."""
         planned, where = self._pieces(start, end), "what the reader told"
         left_out = Pieces.from_json((told or {}).get("left_out", {}), where=where)
-        # What was left out may be gone with its topic.
+        # Records that were left out may be gone together with their topic.
         self._named(lambda: self._topics.check({topic for topic, _ in (planned - left_out).of}))
         if told is None:
             return
@@ -190,13 +190,13 @@ class OpenKafkaSource(OpenSource):
             )
 
     def commit(self, end: Offset) -> None:
-        """Let the consumer group stand there, if there is one. Only the live lane's position is one."""
+        """Set the consumer group to this position, if there is a group. Only a position of the live lane is used."""
         group = self._source.group_id
         if group is not None and self._lane == LIVE:
             self._named(lambda: self._cluster.commit(group, self._parsed(end)))
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Records that are gone, or a topic that is."""
+        """The reason if records or a topic are gone; None otherwise."""
         planned = self._pieces(start, end)
 
         def why() -> str | None:
@@ -212,7 +212,7 @@ class OpenKafkaSource(OpenSource):
         return self._named(why)
 
     def check_offset(self, offset: Offset) -> None:
-        """A position names all partitions of its topics, and offsets that they have."""
+        """Check that a position names all partitions of its topics, and offsets that they have."""
         self._named(lambda: self._check_offset(offset))
 
     def _check_offset(self, offset: Offset) -> None:
@@ -232,14 +232,14 @@ class OpenKafkaSource(OpenSource):
                 raise self._error(f"{named(one)} has offsets from {earliest[one]} to {latest[one]}, and not {at}.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether it is farther in a partition, and in none less far; None if it is in one and not in another."""
+        """Whether the offset is ahead in some partition and behind in none; None if it is also behind in another."""
         one, two = self._start(offset) or {}, self._start(other) or {}
         further = [self._from(one, key) - self._from(two, key) for key in {*one, *two}]
         ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
         return None if ahead and behind else ahead
 
     def lag(self, position: Offset | None) -> Figures:
-        """Offsets of all partitions together."""
+        """Offsets, summed over all partitions."""
         return Figures(splits=sum(self.lag_by_split(position).values()))
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
@@ -254,11 +254,11 @@ class OpenKafkaSource(OpenSource):
         return {named(one): max(0, latest[one] - self._from(known, one)) for one in partitions}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        """How many offsets. Of rows there may be fewer: control records and aborted ones have offsets too."""
+        """Number of offsets. There may be fewer rows: control records and aborted ones have offsets too."""
         return Figures(splits=self._pieces(start, end).count)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
-        """By the records' timestamps."""
+        """Survey by the records' timestamps."""
 
         def look() -> IntervalSurvey:
             inside, wanted = self._of_interval(interval)
@@ -275,7 +275,7 @@ class OpenKafkaSource(OpenSource):
         return self._named(look)
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
-        """Take what no other lane has, in pieces; the range goes around all of them."""
+        """Take the records that no other lane has, in pieces; the range spans all of them."""
 
         def take() -> tuple[Offset | None, Offset | None]:
             topics = self._topics.now().values()
@@ -299,7 +299,7 @@ class OpenKafkaSource(OpenSource):
         return inside, inside | of(interval.late)
 
     def _of_live(self, held: HeldRanges) -> Pieces:
-        """What the live lane has by its log. What is older than the log is its own too, from where it began."""
+        """The pieces that the live lane has by its log, and from its beginning those that are older than the log."""
         ranges = held.get(LIVE, ())
         found = Pieces()
         if ranges and ranges[0].key.id > 0:
@@ -312,9 +312,9 @@ class OpenKafkaSource(OpenSource):
         return self._between(held.start, held.end)
 
     def _pieces(self, start: Offset | None, end: Offset | None, *, claim: bool = False) -> Pieces:
-        """What a batch of this lane has to read.
+        """The pieces that a batch of this lane has to read.
 
-        :param claim: see to it that no other lane takes it from now on.
+        :param claim: ensure that no other lane takes them from now on.
         """
         if start == end:
             return Pieces()
@@ -334,17 +334,18 @@ class OpenKafkaSource(OpenSource):
         return Pieces.between({one: self._from(first, one) for one in last}, last)
 
     def _start(self, position: Offset | None) -> dict[Partition, int] | None:
-        """The position; of None the one that is on record as the beginning, or None if there is none yet."""
+        """Return the position; for None the beginning that is on record, or None if there is none yet."""
         text = self._beginning.get() if position is None else position
         return None if text is None else self._parsed(text)
 
     def _from(self, position: Position, partition: Partition) -> int:
-        """Where the partition is read from."""
+        """The offset from which the partition is read."""
         at = position.get(partition)
         return self._topics.begin(partition) if at is None else at
 
     def _behind_intervals(self, position: Position) -> dict[Partition, int]:
-        """Past what lanes of intervals have right there: a limit is for what there is to read."""
+        """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
+        read."""
         taken = self._taken.by_intervals().of
         return {
             one: next((end for start, end in taken.get(one, ()) if start <= at < end), at)
@@ -361,7 +362,7 @@ class OpenKafkaSource(OpenSource):
     def _first_seen(
         self, topics: Collection[Topic], known: Position, earliest: Mapping[Partition, int]
     ) -> dict[Partition, int]:
-        """Where topics begin that no position has had yet: what went before nobody has promised to read."""
+        """The beginning of topics that no position has had yet: earlier records were never promised to be read."""
         had = {topic for topic, _ in known}
         return {one: earliest[one] for one in _partitions(topics) if one[0] not in had}
 
@@ -372,7 +373,7 @@ class OpenKafkaSource(OpenSource):
         back = {one: at for one, at in latest.items() if one in known and at < known[one]}
         if not back:
             return
-        # What is open or aborted may lie before a position of when all was read.
+        # With read_committed, the end may lie before a position that was planned when all records were read.
         highest = self._cluster.highest(back)
         for one, at in highest.items():
             if at < known[one]:
@@ -383,7 +384,7 @@ class OpenKafkaSource(OpenSource):
                 )
 
     def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
-        """What a pattern does not match any more, since the topic is gone, may have had what was not read."""
+        """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
         gone = sorted({topic for topic, _ in known} - set(topics))
         if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
             self._topics.check(gone)
@@ -401,9 +402,9 @@ class OpenKafkaSource(OpenSource):
         )
 
     def _there(self, planned: Pieces) -> Pieces:
-        """What of the pieces can be read.
+        """Return the pieces that can be read.
 
-        :raises SourceChangedError: if a part of them cannot, and that is not to be left out.
+        :raises SourceChangedError: if some cannot be read, and must not be left out.
         """
         if self._source.on_data_loss == FAIL:
             try:
@@ -435,7 +436,7 @@ def _partitions(topics: Collection[Topic]) -> list[Partition]:
 
 
 def _words(pieces: Pieces) -> str:
-    """For people; of many the first."""
+    """Describe pieces for people; of many, only the first."""
     texts = [f"{named(one)} {start} to {end - 1}" for one, (start, end) in pieces]
     more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
     return f"{pieces.count:,} offsets ({', '.join(texts[:5])}{more})"

@@ -1,4 +1,4 @@
-"""Sets of offsets: per partition any number of pieces, each from an offset up to, and without, another."""
+"""Sets of offsets: any number of pieces per partition, each from an offset up to another, which is excluded."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class Pieces:
-    """:param of: by partition its pieces: in order, apart from each other, none empty; no partition without one."""
+    """:param of: the pieces by partition: in order, not touching each other, none empty; no partition without one."""
 
     of: Mapping[Partition, tuple[Piece, ...]] = field(default_factory=dict)
 
     @classmethod
     def made(cls, found: Iterable[tuple[Partition, Piece]]) -> Self:
-        """Of pieces in any order, which may overlap."""
+        """Build the set from pieces in any order, which may overlap."""
         by_partition: dict[Partition, list[Piece]] = {}
         for partition, (start, end) in sorted(found):
             if start >= end:
@@ -36,7 +36,7 @@ class Pieces:
 
     @classmethod
     def between(cls, start: Position, end: Position) -> Self:
-        """All from one position up to another; nothing of partitions that only one of them has."""
+        """All offsets from one position up to another; none of partitions that only one of them has."""
         return cls.made((one, (start[one], end[one])) for one in end if one in start)
 
     def __iter__(self) -> Iterator[tuple[Partition, Piece]]:
@@ -47,7 +47,7 @@ class Pieces:
 
     @property
     def count(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return sum(end - start for _, (start, end) in self)
 
     def __or__(self, other: Pieces) -> Pieces:
@@ -69,12 +69,12 @@ class Pieces:
         return self - (self - other)
 
     def before(self, position: Position) -> Pieces:
-        """What of them lies before the position; nothing of partitions that it has not got."""
+        """The parts that lie before the position; none of partitions that the position lacks."""
         return self & Pieces.made((one, (0, offset)) for one, offset in position.items())
 
     def layers(self) -> list[dict[str, dict[str, list[int]]]]:
-        """The pieces, so that each layer has one of a partition at most, by topic and partition: what one read of
-        Spark's takes."""
+        """The pieces in layers, each with at most one piece of a partition, by topic and partition: the form of one
+        Spark read."""
         rows = zip_longest(*([(one, piece) for piece in pieces] for one, pieces in sorted(self.of.items())))
         found = []
         for row in rows:
@@ -93,9 +93,9 @@ class Pieces:
 
     @classmethod
     def from_json(cls, values: Any, *, where: str) -> Self:
-        """Of what :meth:`to_json` gave.
+        """Restore the set from the result of :meth:`to_json`.
 
-        :raises CorruptEntryError: if somebody else wrote it.
+        :raises CorruptEntryError: if the values do not have that form.
         """
         try:
             found = [

@@ -1,4 +1,4 @@
-"""How a limit is shared by partitions: in proportion to how far each is behind, as Spark's ``maxOffsetsPerTrigger``."""
+"""Shares a limit among partitions: in proportion to how far each is behind, as Spark's ``maxOffsetsPerTrigger``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from airflow_provider_microbatch.sources.kafka.offsets import Partition, Positio
 
 
 def limited(start: Position, end: Position, most: int | None) -> dict[Partition, int]:
-    """The end of a range of ``most`` offsets at most, at or before ``end``.
+    """Return the end of a range of at most ``most`` offsets, at or before ``end``.
 
-    A small partition is not starved by large ones: as with Spark its share is one offset at least. Where that comes to
-    more than the limit, Spark goes beyond it; here the largest shares give way. Of more partitions than the limit has
-    offsets, those that are the farthest behind have one each.
+    A small partition is not starved by large ones: as in Spark, its share is at least one offset. Where these shares
+    exceed the limit, Spark goes beyond the limit; here the largest shares are reduced. If there are more partitions
+    than offsets in the limit, the partitions that are farthest behind get one each.
 
     :param start: has all partitions of ``end``.
     :param most: None for no limit.

@@ -1,12 +1,14 @@
-"""What lanes have taken of the topics: what one lane took no other lane reads.
+"""The records that lanes have taken of the topics: no lane reads records that another lane took.
 
-The live lane takes what comes; that is in its offset log. The lane of a data interval takes pieces out of the middle,
-and what it took is one entry here. All others find these together in one more entry, which is changed by
-compare-and-put alone, so that of two lanes which want the same rows one is first.
+The live lane takes new records as they come; its offset log shows which. The lane of a data interval takes pieces out
+of the middle, which are one entry here. One more entry holds the pieces of all lanes of intervals together for the
+other lanes; this entry is changed only by compare-and-put, so that of two lanes that want the same records one is
+first.
 
-Until an interval is planned there is no such entry, and the live lane writes nothing: who plans an interval makes the
-entry first, and looks after that at what the live lane has in its offset log. Who reads a live range has it there
-first, and looks after that for the entry. Whichever way the two meet, one of them sees the other.
+Until an interval is planned, the common entry does not exist, and the live lane writes nothing. A planner of an
+interval first creates the entry, and then looks at the pieces that the live lane has in its offset log. A reader of a
+live range has the range in the offset log first, and then looks for the entry. In whatever order the two meet, one of
+them sees the other.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ _LANES = "lanes"
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """:param live: what the live lane has claimed since there is the entry, or had before.
-    :param intervals: what lanes of intervals have, all together.
-    :param newest: the lane that came last, and what it has: who changes the entry next has seen to it that this is an
-        entry of its own.
+    """:param live: the pieces that the live lane has claimed since the entry exists, or had before.
+    :param intervals: the pieces of all lanes of intervals together.
+    :param newest: the lane that came last, and its pieces: the next writer that changes the entry first ensures that
+        these have an entry of their own.
     """
 
     version: str
@@ -44,31 +46,32 @@ class _Found:
 
 
 class Taken:
-    """:param state: what the source keeps for itself."""
+    """:param state: the source's own state."""
 
     def __init__(self, state: Store) -> None:
         self._state = state
 
     def by_intervals(self) -> Pieces:
-        """What lanes of intervals have, all together. Writes nothing."""
+        """The pieces of all lanes of intervals together. Writes nothing."""
         found = self._find()
         return Pieces() if found is None else found.intervals
 
     def by_live(self) -> Pieces:
-        """What the live lane has claimed; nothing while no interval was ever planned. Writes nothing."""
+        """The pieces that the live lane has claimed; empty while no interval was ever planned. Writes nothing."""
         found = self._find()
         return Pieces() if found is None else found.live
 
     def by_lane(self, lane: str) -> Pieces | None:
-        """What the lane of an interval has; None if it has not been planned."""
+        """The pieces of the lane of an interval; None if the interval has not been planned."""
         found = self._find()
         if found is not None and found.newest is not None and found.newest[0] == lane:
             return found.newest[1]
         return self._recorded(lane)
 
     def live_claims(self, pieces: Pieces) -> Pieces:
-        """What the live lane reads of what its offset log says: all that no lane of an interval has. From now on none
-        takes that. Durable on return, idempotent; writes nothing where no interval was ever planned."""
+        """Claim pieces from the offset log for the live lane, and return those that the live lane reads: all that no
+        lane of an interval has. From now on no such lane takes them. Durable on return, idempotent; writes nothing
+        where no interval was ever planned."""
         while (found := self._find()) is not None:
             own = pieces - found.intervals
             if not own - found.live or self._put(replace(found, live=found.live | own)):
@@ -76,10 +79,11 @@ class Taken:
         return pieces
 
     def take(self, lane: str, wanted: Pieces, *, live: Callable[[], Pieces]) -> Pieces:
-        """What the lane of an interval has from now on: of what it wants all that no other has. Durable on return; said
-        again, it is what it was.
+        """Take pieces for the lane of an interval, and return them: all wanted pieces that no other lane has. Durable
+        on return; a repeated call returns the same pieces.
 
-        :param live: what the live lane has in its offset log; asked once there is something that the live lane sees.
+        :param live: returns the pieces that the live lane has in its offset log; called only once the common entry
+            exists, which the live lane sees.
         """
         found = self._found()
         held = live()

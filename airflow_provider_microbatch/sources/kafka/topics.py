@@ -1,5 +1,7 @@
-"""Which topics are meant, and that they are still those of the first plan: a topic that is removed and made again under
-its name has other records under the same offsets."""
+"""The topics that a source reads, checked to be those of the first plan.
+
+A topic that is removed and created again under its name has other records under the same offsets.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ _ENTRY = "topics"
 
 
 class Topics:
-    """:param source: which topics are meant.
-    :param name: of the source, for messages.
-    :param cluster: where they are.
-    :param state: what the source keeps for itself.
+    """:param source: the definition, which names the topics.
+    :param name: name of the source, for messages.
+    :param cluster: returns the cluster of the topics.
+    :param state: the source's own state.
     """
 
     def __init__(self, source: KafkaSource, *, name: str, cluster: Callable[[], Cluster], state: Store) -> None:
@@ -32,9 +34,9 @@ class Topics:
         self._version: str | None = None
 
     def now(self) -> dict[str, Topic]:
-        """Those that are meant, as they are now, with the partitions that are meant. Writes nothing.
+        """The topics that the definition selects, as they are now, with the selected partitions. Writes nothing.
 
-        :raises SourceError: if one that is named does not exist, or is another one than it was.
+        :raises SourceError: if a named topic does not exist, or is not the one that it was.
         """
         source = self._source
         names = source.names if source.pattern is None else self._cluster().topics_like(source.pattern)
@@ -49,7 +51,7 @@ class Topics:
         return {name: self._meant(topic) for name, topic in found.items()}
 
     def check(self, names: Iterable[str]) -> None:
-        """:raises SourceError: if one of the topics is gone, or is another one than it was. Writes nothing."""
+        """:raises SourceError: if one of the topics is gone, or is not the one that it was. Writes nothing."""
         found = self._cluster().topics(set(names))
         gone = sorted(set(names) - found.keys())
         if gone:
@@ -60,15 +62,15 @@ class Topics:
         self._check(found.values())
 
     def is_as_it_was(self, topic: Topic) -> bool:
-        """Whether it is the topic that was planned of, and no other of its name."""
+        """Whether the topic is the one that was planned, and not another one of its name."""
         recorded = self._recorded().get(topic.name)
         return recorded is None or bool(recorded["id"] == topic.id)
 
     def pin(self, topics: Collection[Topic], begin: Callable[[Collection[Topic]], Position]) -> None:
-        """See that it is on record which topics these are, and where each begins that is not on record yet. Durable on
-        return, idempotent.
+        """Put on record the id of each topic that is not on record yet, and where it begins. Durable on return,
+        idempotent.
 
-        :param begin: where topics begin that are seen for the first time.
+        :param begin: returns where topics begin that are seen for the first time.
         """
         while new := [topic for topic in topics if topic.name not in self._recorded()]:
             offsets = begin(new)
@@ -77,7 +79,7 @@ class Topics:
                 self._recorded()[topic.name] = {"id": topic.id, "begin": own}
             data = json.dumps(self._recorded(), separators=(",", ":")).encode()
             version = self._version
-            self._records = None  # whatever is there after this
+            self._records = None  # the entry is read again after this put
             if version is None:
                 self._state.put_if_absent(_ENTRY, data)
             else:
@@ -85,8 +87,8 @@ class Topics:
         self._check(topics)
 
     def begin(self, partition: Partition) -> int:
-        """Where a partition begins that a position does not have: where it was when its topic was seen for the first
-        time; a partition that came later, at its first record ever."""
+        """The beginning of a partition that a position does not have: for a partition that existed when its topic was
+        first seen, the offset at that time; for a later partition, its first record ever."""
         recorded = self._recorded().get(partition[0])
         return 0 if recorded is None else int(recorded["begin"].get(str(partition[1]), 0))
 

@@ -1,4 +1,4 @@
-"""The records of an interval: which no batch has, and which batches have the others."""
+"""The records of an interval: those that no batch has, and the batches that have the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 
 SPLITS = "offsets"
-"""What the source's smallest units are."""
+"""The name of the source's smallest units."""
 
 
 def of_spans(
@@ -25,13 +25,14 @@ def of_spans(
     latest: Position,
     now_ms: int,
 ) -> Pieces:
-    """What lies in spans of time, by the records' timestamps: from the first record of a span's start or later up to
-    the first of its end or later. Spans that follow each other so have each record once, also one whose time is
+    """Return the records in spans of time, by their timestamps: from the first record at or after a span's start up to
+    the first record at or after its end. Adjacent spans therefore contain each record once, even a record whose time is
     older than that of a record before it.
 
-    :param spans: start and end (not part of it), milliseconds since the epoch, UTC.
-    :param now_ms: the time, likewise.
-    :raises IntervalError: if a span ends at a record of the future: what lies behind it would be in no span before.
+    :param spans: start and end (exclusive), milliseconds since the epoch, UTC.
+    :param now_ms: the time, milliseconds since the epoch, UTC.
+    :raises IntervalError: if a span ends at a record with a future time: the records behind it would be in no earlier
+        span.
     """
     found = Pieces()
     at: dict[int, dict[Partition, int]] = {}
@@ -67,14 +68,14 @@ def survey(
     of_live: Pieces,
     range_of: Callable[[HeldRange], Pieces],
 ) -> IntervalSurvey:
-    """What there is of an interval, and who holds it.
+    """Return the records of an interval, and their holders.
 
-    :param interval: what lies in it.
-    :param wanted: the same, and what is late for it.
-    :param lane: the one that asks.
-    :param held: what the batches of all lanes read.
-    :param of_live: what the live lane has, by its logs.
-    :param range_of: all from the start of one of its ranges to the end.
+    :param interval: the records in the interval.
+    :param wanted: the same records, and those that are late for the interval.
+    :param lane: the lane that asks.
+    :param held: the ranges that the batches of all lanes read.
+    :param of_live: the pieces that the live lane has, by its logs.
+    :param range_of: returns all records from the start of one of its ranges to the end.
     """
     claimed, by_intervals, own = taken.by_live(), taken.by_intervals(), taken.by_lane(lane)
     others = (interval - (own or Pieces())) & (claimed | of_live | by_intervals)

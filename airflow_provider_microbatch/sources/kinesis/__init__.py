@@ -1,4 +1,4 @@
-"""A stream of Kinesis, as a source: its shards are channels."""
+"""A Kinesis stream as a source: its shards are channels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
 
 @dataclass(frozen=True)
 class KinesisSource(ChannelSource):
-    """Records of a stream; each is read once, and a shard's records after those of the shards it came from.
+    """Records of a stream; each is read once, and a shard's records after those of its parent shards.
 
     Frames have the columns ``partitionKey``, ``data`` (binary), ``stream``, ``shardId``, ``sequenceNumber`` and
-    ``approximateArrivalTimestamp``. Records that the Kinesis Producer Library has put together are one record.
+    ``approximateArrivalTimestamp``. Records that the Kinesis Producer Library has aggregated are one record.
 
     :param stream: its name.
     :param conn_id: Airflow connection of type ``aws``: access key and secret as login and password, or in its extra;
-        ``aws_session_token``, ``region_name`` and ``endpoint_url`` in its extra. None: credentials are looked for as
+        ``aws_session_token``, ``region_name`` and ``endpoint_url`` in its extra. None: credentials are looked up as
         boto3 does, also where Spark's executors run.
-    :param region: name of the region, if the connection or the surroundings do not say it.
+    :param region: name of the region, if neither the connection nor the environment names it.
     :param start: where the first batch begins: ``trim_horizon``, the oldest record that is there; ``latest``, as of the
-        first plan; or a moment, as ISO 8601 text with its offset from UTC or as milliseconds since the epoch. What
-        comes to the stream by a shard of later begins at that shard's first record.
+        first plan; or a moment, as ISO 8601 text with its offset from UTC or as milliseconds since the epoch. A shard
+        that is created later is read from its first record.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -55,17 +55,17 @@ class KinesisSource(ChannelSource):
         self._check_start()
 
     def server(self, context: SourceContext) -> Server:
-        """The stream."""
+        """Return the stream."""
         from airflow_provider_microbatch.sources.kinesis.stream import Stream
 
         return Stream(self, connect=context.connect, clock_ms=context.clock_ms)
 
     def reads_as(self) -> Mapping[str, str | None]:
-        """What of records that are gone there is."""
+        """The reaction to records that are gone."""
         return {"on_data_loss": self.on_data_loss}
 
     def shares_with(self, other: Source) -> bool:
-        """Whether both read one stream, as far as their definitions tell."""
+        """Whether both sources read one stream, as far as their definitions tell."""
         return isinstance(other, KinesisSource) and (self.stream, self.conn_id, self.region) == (
             other.stream,
             other.conn_id,
@@ -78,7 +78,7 @@ class KinesisSource(ChannelSource):
 
     @property
     def begins_ms(self) -> int | None:
-        """The moment that the first batch begins at, milliseconds since the epoch; None if it begins otherwise."""
+        """The moment at which the first batch begins, milliseconds since the epoch; None if it begins otherwise."""
         return self.start if isinstance(self.start, int) else moment_ms(self.start)
 
     def _check_start(self) -> None:

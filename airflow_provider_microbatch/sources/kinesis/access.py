@@ -1,4 +1,4 @@
-"""How Kinesis is reached: the words of an Airflow connection of type ``aws``, as Amazon's provider has it."""
+"""Access to Kinesis: the settings of an Airflow connection of type ``aws``, as in Amazon's provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_HERE = ("role_arn", "profile_name", "assume_role_method", "assume_role_kwar
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """:param region: None where boto3 finds it by itself.
-    :param endpoint: None for Amazon's own.
+    :param endpoint: None for Amazon's own endpoint.
     :param secrets: arguments of boto3's session.
     """
 
@@ -25,7 +25,9 @@ class Access:
 
     @classmethod
     def of_connection(cls, connection: Connection) -> Access:
-        """:raises SourceError: if it logs in in a way that executors could not repeat, or names half of a key."""
+        """:raises SourceError: if the connection logs in in a way that executors could not repeat, or names half of a
+        key.
+        """
         extra: Mapping[str, Any] = connection.extra
         for word in _NOT_HERE:
             if extra.get(word):

@@ -1,4 +1,4 @@
-"""A stream as a server of channels, asked by boto3 and without a JVM."""
+"""A stream as a server of channels, requested by boto3 and without a JVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOKS = 10  # requests that find nothing and are not at the tip, before a batch
 
 
 class Stream:
-    """Kinesis keeps no progress of its readers: the logs here are the record.
+    """A Kinesis stream. Kinesis keeps no progress of its readers: the logs of the checkpoint are the record.
 
     :param source: its definition.
     :param connect: finds its connection.
@@ -42,7 +42,7 @@ class Stream:
         self._clock_ms = clock_ms
 
     def retention_ms(self) -> int:
-        """As the stream is set; asked once as long as a client lives."""
+        """The stream's retention setting; requested once as long as a client lives."""
         if self._held.retention_ms is None:
             found = self._ask(lambda kinesis: kinesis.describe_stream_summary(StreamName=self._source.stream))
             hours: int = found["StreamDescriptionSummary"]["RetentionPeriodHours"]
@@ -50,7 +50,7 @@ class Stream:
         return self._held.retention_ms
 
     def channels(self, *, max_age: float) -> Mapping[str, Channel]:
-        """All shards that the stream lists, those that have ended too."""
+        """All shards that the stream lists, including those that have ended."""
         listed = self._held.listed
         if listed is None or time.monotonic() - listed[0] > max_age:
             asked = time.monotonic()
@@ -58,7 +58,7 @@ class Stream:
         return listed[1]
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
-        """By the definition's ``start``. A shard that was closed before the first plan has nothing that is later."""
+        """The beginning by the definition's ``start``. A shard closed before the first plan has no later records."""
         begins_ms, now_ms = self._source.begins_ms, self._clock_ms()
         if self._source.start == LATEST:
             return {
@@ -68,11 +68,11 @@ class Stream:
         return None if begins_ms is None else {shard: {"rows": 0, "begin": begins_ms} for shard in channels}
 
     def look(self, channel: str, at: At) -> Look:
-        """One request, by an iterator that is kept from look to look. Of a shard that has little, several."""
+        """Takes one request, by an iterator that is kept from look to look; several for a shard with few records."""
         return self._ask(lambda kinesis: self._look(kinesis, channel, at))
 
     def why_gone(self, channel: str, end: At) -> str | None:
-        """The last record of a range goes last."""
+        """Looks for the last record of a range, which goes last."""
         if "after" not in end:
             return None
 
@@ -88,12 +88,12 @@ class Stream:
         return None if is_there else f"record {end['after']} is gone: retention has removed it"
 
     def why_no_place(self, at: At) -> str | None:
-        """Sequence numbers are digits."""
+        """Checks that sequence numbers are digits."""
         after = at.get("after", "0")
         return None if after.isdecimal() and after.isascii() and len(after) <= 128 else f"{after!r:.100} is no number"
 
     def client(self) -> tuple[str, Mapping[str, Any]]:
-        """Whatever anybody may see."""
+        """The client and its arguments, none of them secret."""
         return "airflow_provider_microbatch.runtime.kinesis:Shards", {
             **self._arguments,
             "stream": self._source.stream,
@@ -101,14 +101,14 @@ class Stream:
         }
 
     def secrets(self) -> Mapping[str, str]:
-        """Those of the connection."""
+        """The secrets of the connection."""
         return self._access.secrets
 
     def push(self, position: Position) -> None:
-        """There is nowhere to push it."""
+        """Do nothing: Kinesis keeps no position."""
 
     def pushed(self) -> None:
-        """Kinesis keeps nothing."""
+        """None, since Kinesis keeps no position."""
 
     def _list(self, kinesis: Any) -> Mapping[str, Channel]:
         found: dict[str, Channel] = {}
@@ -151,12 +151,12 @@ class Stream:
             if behind == 0:
                 kept[channel] = (place, iterator)
                 return Look(is_new=False, behind_ms=0)
-        # Not at the tip, and nothing yet: whoever reads finds out.
+        # Not at the tip, and nothing found yet: a batch will find out.
         return Look(is_new=True, behind_ms=behind)
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """:raises SourceError: if Kinesis does not answer as it should."""
-        # Before its errors are looked for: without boto3 there are none.
+        # Create the client first: if boto3 is missing, that raises a SourceError, and the import below would not.
         held = self._held
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -190,11 +190,11 @@ class Stream:
 
 
 class _RefusedError(SourceError):
-    """Kinesis knows no such place."""
+    """Kinesis does not know such a place."""
 
 
 class _Held:
-    """A client, and what is known of one stream by it. One thread at a time asks."""
+    """A client, and the facts that it has learned about one stream. Only one thread at a time uses it."""
 
     def __init__(self, kinesis: Any) -> None:
         self.client = kinesis
@@ -207,6 +207,6 @@ class _Held:
 def _opened(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[_Held, Close]:
     try:
         kinesis = client(arguments, secrets)
-    except Exception as error:  # of boto3, which may not be there, or has no region
+    except Exception as error:  # an error of boto3, which may be missing, or has no region
         raise SourceError(f"no client for Kinesis can be made: {error}") from error
     return _Held(kinesis), kinesis.close

@@ -1,5 +1,8 @@
-"""A source of the user's own, in plain Python: whatever tells where it stands and can be read from one place to
-another, such as an HTTP API. Planned without a JVM; read by Spark's driver, or by its executors."""
+"""A source of the user's own, in plain Python.
+
+For any system that tells its present position and can be read from one position to another, such as an HTTP API.
+Planned without a JVM; read by Spark's driver, or by its executors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that users' code makes, as the JSON texts of the logs."""
+"""Converts offsets that the user's code makes to the JSON texts of the logs and back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 def encoded(value: Any, *, who: str) -> Offset | None:
     """The text of an offset; None stays "before anything".
 
-    :param who: what gave it, for errors.
-    :raises ValueError: if it would not come back as it is: what was planned could not be read.
+    :param who: the method that returned the value, for errors.
+    :raises ValueError: if the value would change on its way through JSON: the planned range could not be read.
     """
     if value is None:
         return None
@@ -30,12 +30,12 @@ def encoded(value: Any, *, who: str) -> Offset | None:
 
 
 def decoded(offset: Offset | None) -> Any:
-    """The value that :func:`encoded` was given."""
+    """Return the value that was passed to :func:`encoded`."""
     return None if offset is None else json.loads(offset)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether both are the same values of the same types: for Python ``1`` is ``1.0``, ``True`` and a member of an
+    """Whether both are the same values of the same types: to Python, ``1`` equals ``1.0``, ``True`` and a member of an
     enum."""
     if type(one) is not type(other):
         return False

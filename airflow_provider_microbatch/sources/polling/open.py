@@ -1,4 +1,4 @@
-"""A polled source beside its checkpoint: asks the user's code, and lets nothing through that the logs cannot bear."""
+"""A polled source, opened for its checkpoint: calls the user's code, and rejects answers that the logs cannot hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _READER = "airflow_provider_microbatch.runtime.polling:read"
 _OF_ONE_PROCESS = ("unusual_prefix_", "__main__")
-"""How the names of modules begin that no other process can import; the first ones are those of DAG files."""
+"""Prefixes of names of modules that no other process can import; the first is that of DAG files."""
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class OpenPollingSource(OpenSource):
     def check(self) -> None:
         self._importable()
         for name, value in self._fields().items():
-            # Not by its name alone: `token_file` is none.
+            # Not by its name alone: `token_file` is not a secret.
             if isinstance(value, str) and mask(value) != value and (refused := refusal(name, value)) is not None:
                 raise SourceError(f"source {self._name!r}: {self._class}: {refused}")
         self._asked("check", self._source.check)
@@ -87,7 +87,7 @@ class OpenPollingSource(OpenSource):
         )
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The class, its fields, and its offsets."""
+        """Return a digest of the class, its fields, and the offsets."""
         begin = self._begin(start)
         return digest_of_range(class_path(type(self._source)), self._fields(), decoded(begin), decoded(end))
 
@@ -100,7 +100,7 @@ class OpenPollingSource(OpenSource):
             yield from self._asked("read", lambda *of: list(self._source.read(*of)), *piece)
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """An API that answers short, with a page where all was asked for, would lose rows in green."""
+        """Check the number of rows: an API that returns one page instead of all rows would silently lose rows."""
         read, rows = (told or {}).get("rows"), self.describe(start, end).rows
         if read is not None and rows is not None and read < rows:
             raise SourceChangedError(f"source {self._name!r}: {short(self._class, read, rows, start, end)}")
@@ -140,7 +140,7 @@ class OpenPollingSource(OpenSource):
         return self._asked(method, lambda *given: encoded(ask(*given), who=f"{self._class}.{method}"), *arguments)
 
     def _asked(self, method: str, ask: Callable[..., T], *arguments: Any) -> T:
-        """What the user's code answers. Whatever it raises is trouble of this source, and names it."""
+        """Return the answer of the user's code. Any exception of it becomes an error of this source, with its name."""
         try:
             return ask(*arguments)
         except MicroBatchError:

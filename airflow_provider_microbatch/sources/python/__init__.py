@@ -1,5 +1,7 @@
-"""Any Python data source of PySpark's that has a stream reader, as it is: planned in a process that has PySpark and no
-JVM, read by its own partitions."""
+"""Any Python data source of PySpark that has a stream reader, used unchanged.
+
+Planned in a process that has PySpark and no JVM, read by its own partitions.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,18 @@ class PythonSource(Source):
     """A class that extends ``pyspark.sql.datasource.DataSource`` and has a ``streamReader`` or a
     ``simpleStreamReader``.
 
-    Offsets are what its reader makes, in the form in which Spark's own checkpoints have them. Ranges are planned by
-    ``latestOffset``, with limits where it takes them; of a simple reader by ``read``, whose end counts, and whose rows
-    are then read by ``readBetweenOffsets``.
+    Offsets are those that its reader makes, in the form in which Spark's own checkpoints have them. Ranges are planned
+    by ``latestOffset``, with limits where it accepts them; for a simple reader by ``read``, of which only the end is
+    used: its rows are then read by ``readBetweenOffsets``.
 
     :param source: ``module:Class``. The module is imported where Airflow plans and where Spark reads, never by a DAG
         file.
-    :param options: what ``.option(…)`` would give it. They are stored and shown: no secret belongs there.
+    :param options: the options that ``.option(…)`` would set. They are stored and shown: no secret belongs there.
     :param schema: the columns as DDL, in place of its own.
-    :param travels: the class's module, or the package that it is in, is sent to Spark with each batch; False if it is
+    :param travels: send the class's module, or the package that contains it, to Spark with each batch; False if it is
         installed there.
     :raises DefinitionError: for a wrong type or value, naming the field.
-    :raises UntrustedError: if a checkpoint or trigger names a class that nobody has trusted.
+    :raises UntrustedError: if a checkpoint or trigger names a class that is not trusted.
     """
 
     source: str
@@ -66,7 +68,7 @@ class PythonSource(Source):
             self._check_found()
 
     def open(self, context: SourceContext) -> OpenSource:
-        """The source in the surroundings of one checkpoint."""
+        """Return the source opened for one checkpoint."""
         from airflow_provider_microbatch.sources.python.open import OpenPythonSource
 
         return OpenPythonSource(self, context)
@@ -81,12 +83,12 @@ class PythonSource(Source):
 
     @property
     def module(self) -> str:
-        """The module of top level that travels."""
+        """The top-level module that travels."""
         return self.source.partition(":")[0].partition(".")[0]
 
     def _check_found(self) -> None:
-        """What stands in a checkpoint would be run by the planner: so it must be trusted, as any other class. And it
-        must be here: where it is not, as in a triggerer, somebody else has to plan."""
+        """Check that the class is trusted, like any other class from a checkpoint, since the planner would run it; and
+        that its module is installed here: where it is not, as in a triggerer, another process has to plan."""
         check_class_path(self.source)
         if importlib.util.find_spec(self.module) is None:
             raise DefinitionError(f"there is no module {self.module!r} here, which {self.source!r} is in.")

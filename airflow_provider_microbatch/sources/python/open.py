@@ -1,4 +1,4 @@
-"""A Python data source beside its checkpoint: each question goes to the planner that is resident for it."""
+"""A Python data source, opened for its checkpoint: each question goes to a planner process that stays alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READER = "airflow_provider_microbatch.runtime.python_source:read"
 
 
 class OpenPythonSource(OpenSource):
-    """Offsets are ``json.dumps`` of what the reader returns, as Spark records them."""
+    """Offsets are ``json.dumps`` of the values that the reader returns, as Spark records them."""
 
     def __init__(self, source: PythonSource, context: SourceContext) -> None:
         self._source = source
@@ -68,7 +68,7 @@ class OpenPythonSource(OpenSource):
         )
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """The data source, its options, and its offsets."""
+        """Return a digest of the data source, its options, and the offsets."""
         begin = self.initial_offset() if start is None else start
         return digest_of_range(self._source.source, dict(self._source.options), _position(begin), _position(end))
 

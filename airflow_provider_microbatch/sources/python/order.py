@@ -1,4 +1,4 @@
-"""Which of two offsets lies after the other, where nobody but their author knows what they mean."""
+"""Compares two offsets whose meaning only their author knows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 def is_after(one: Any, other: Any) -> bool | None:
     """True if no number of ``one`` is below that of ``other`` and one is above; False the other way round, and if both
-    are equal. None where that says nothing: they are of different form, have texts that differ, or each has a number
-    that is above the other's."""
+    are equal. None where that decides nothing: their forms differ, their texts differ, or each has a number that is
+    above the other's."""
     if one == other:
         return False
     found = _compared(one, other)
@@ -16,7 +16,7 @@ def is_after(one: Any, other: Any) -> bool | None:
 
 
 def _compared(one: Any, other: Any) -> set[int] | None:
-    """The signs of what differs; None if it cannot be compared."""
+    """The signs of the differences; None if the values cannot be compared."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return _all([(one[key], other[key]) for key in one])
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):

@@ -1,7 +1,7 @@
-"""Planners that stay: a process with PySpark costs a second to start, a question to one that runs some milliseconds.
+"""Planner processes that stay alive: starting one with PySpark takes a second, asking a running one some milliseconds.
 
-One planner of a data source serves all who ask in this process, one after the other. It ends when nobody has held it
-for a while, and with this process in any case.
+One planner of a data source serves all callers in this process, one after the other. The planner ends when it has not
+been held for a while, and at the latest with this process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import airflow_provider_microbatch
 from airflow_provider_microbatch.exceptions import SourceError
 
 IDLE_SECONDS = 120.0
-"""So long a planner waits for somebody: a sensor looks again before."""
+"""The time for which a planner waits for a caller: a sensor looks again before that."""
 
 _STOP_SECONDS = 1.0
-"""A task that is told to stop has five: what is at the user's code still is killed then."""
+"""The time for the user's code to finish before it is killed: a task that is told to stop has five seconds."""
 
 _ROOT = Path(airflow_provider_microbatch.__file__).parent.parent
 _MODULE = "airflow_provider_microbatch.runtime.planner"
@@ -31,8 +31,8 @@ _MODULE = "airflow_provider_microbatch.runtime.planner"
 class Planner:
     """A process that plans for one data source.
 
-    :param opening: what it is told first, as JSON values.
-    :param python: its interpreter.
+    :param opening: the first message to the process, as JSON values.
+    :param python: the interpreter of the process.
     """
 
     def __init__(self, opening: Mapping[str, Any], *, python: str = sys.executable) -> None:
@@ -43,19 +43,19 @@ class Planner:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None if there is none yet, or none any more."""
+        """Id of the process; None if it has not been started, or has ended."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def ask(self, do: str, **question: Any) -> Any:
-        """The answer to one question. A planner that has ended is started again.
+        """Return the answer to one question. A planner process that has ended is started again.
 
-        :raises SourceError: with what the user's code raised, or if the process cannot be asked.
+        :raises SourceError: with the error of the user's code, or if the process cannot be asked.
         """
         with self._lock:
             try:
                 told = self._exchange({"do": do, **question})
             except BaseException as error:
-                # Interrupted between question and answer: the answer would be taken for that of the next question.
+                # After an interruption between question and answer, the next question would get the answer to this one.
                 self._end()
                 if isinstance(error, (OSError, ValueError, subprocess.TimeoutExpired)):
                     raise SourceError(f"the process that plans cannot be asked for {do}: {error}") from error
@@ -86,7 +86,7 @@ class Planner:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            # Beside what is on the path already: PySpark may be another environment's.
+            # In addition to the present path: PySpark may be in another environment.
             path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
             self._process = subprocess.Popen(
                 [self._python, "-m", _MODULE],
@@ -109,7 +109,7 @@ class Planner:
                 try:
                     stream.close()
                 except OSError:
-                    continue  # it has gone, and the line that it was not told with it
+                    continue  # the process has gone, and the unsent line with it
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -118,9 +118,9 @@ class Planner:
 
 
 class Residents:
-    """The planners of this process, by what they plan for.
+    """The planners of this process, by their opening messages.
 
-    :param idle_seconds: how long one stays that nobody holds.
+    :param idle_seconds: how long a planner stays that no caller holds.
     """
 
     def __init__(self, *, idle_seconds: float = IDLE_SECONDS) -> None:
@@ -131,8 +131,8 @@ class Residents:
         self._timers: dict[str, threading.Timer] = {}
 
     def hold(self, opening: Mapping[str, Any]) -> tuple[Planner, Callable[[], None]]:
-        """The planner, and what lets it go again; to be called once."""
-        # A fork has its parent's planners, and must not speak into their conversations.
+        """Return the planner, and a function that releases it; the function must be called once."""
+        # A fork inherits its parent's planners, and must not interfere with their conversations.
         key = f"{os.getpid()} {json.dumps(opening, sort_keys=True)}"
         with self._lock:
             timer = self._timers.pop(key, None)
@@ -153,7 +153,7 @@ class Residents:
     def _drop(self, key: str) -> None:
         with self._lock:
             if self._timers.pop(key, None) is None or self._holders.get(key):
-                return  # somebody came in between
+                return  # a caller has come in between
             planner = self._planners.pop(key)
             del self._holders[key]
         planner.close()

@@ -1,7 +1,7 @@
-"""A checkpoint in an object store: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
+"""A checkpoint in an object store: S3 and compatible services, Google Cloud Storage, Azure Blob Storage.
 
-Each entry is an object. What keeps two writers apart is the service's own conditional put (``If-None-Match: *``); a
-service that takes the header and does not mind it is refused at the first put.
+Each entry is an object. The service's own conditional put (``If-None-Match: *``) keeps two writers apart; a service
+that accepts the header and ignores it is refused at the first put.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LAST = "\U0010ffff"
 """No name begins with a later character."""
 
 _AT_ONCE = 1_000
-"""So many keys a service tells, or removes, by one request at most."""
+"""The largest number of keys that a service lists, or removes, by one request."""
 
 
 class ObjectStore(Store):
     """The objects below a prefix of a bucket.
 
-    :param bucket: where.
-    :param puts: of the whole checkpoint.
+    :param bucket: the bucket.
+    :param puts: the conditional puts of the whole checkpoint.
     :param folder: the prefix, without a slash at its end.
     """
 
@@ -42,20 +42,20 @@ class ObjectStore(Store):
 
     @classmethod
     def at(cls, location: str) -> Self:
-        """The store at ``s3://conn_id@bucket/prefix`` (``gs://``, ``abfs://``), or without ``conn_id@``, by the
-        environment's credentials. Connections and clients are looked for when the first request is made."""
+        """Return the store at ``s3://conn_id@bucket/prefix`` (``gs://``, ``abfs://``); without ``conn_id@`` it uses the
+        credentials of the environment. Connections and clients are looked up when the first request is made."""
         address = Address.parse(location)
         bucket = Bucket(address)
         return cls(bucket, ConditionalPuts(bucket, address.prefix), folder=address.prefix)
 
     @property
     def location(self) -> str:
-        """The address, with the connection's id: no secret."""
+        """The address, with the connection's id and without any secret."""
         return str(self._address) + self._folder.removeprefix(self._address.prefix)
 
     @property
     def for_spark(self) -> str | None:
-        """The folder as Hadoop's file systems name it. Spark has credentials of its own there."""
+        """The folder as Hadoop's file systems name it. Spark uses its own credentials there."""
         top = self._address.for_spark
         return None if top is None else top + self._folder.removeprefix(self._address.prefix)
 
@@ -93,17 +93,17 @@ class ObjectStore(Store):
         return self._puts.get(self._key(path))
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
-        """Replace that version; see :meth:`ConditionalPuts.replace`."""
+        """Replace the object of that version; see :meth:`ConditionalPuts.replace`."""
         return self._puts.replace(self._key(path), data, version=version)
 
     def list(self, folder: str) -> list[str]:
-        """Names directly in ``folder``: one request for each thousand."""
+        """Names directly in ``folder``: one request for each thousand names."""
         objects, folders = self._level(folder)
         return sorted({*objects, *folders})
 
     def list_after(self, folder: str, after: str = "", *, limit: int = PAGE) -> Sequence[str]:
-        """At most ``limit`` names that come after ``after``: by one request, where the folder's entries are objects as
-        those of a log are. What lies below a folder in it is listed with it, a thousand keys at most for each."""
+        """At most ``limit`` names that come after ``after``: by one request, where the folder's entries are objects, as
+        those of a log are. The objects below a subfolder are listed too, at most a thousand keys for each subfolder."""
         key = self._folder_key(folder)
         return self._bucket.ask(
             "list",
@@ -112,23 +112,24 @@ class ObjectStore(Store):
         )
 
     def present(self, folder: str, names: Collection[str]) -> set[str]:
-        """Those of ``names`` that are in ``folder``: numbers that follow each other are told by one request, or two."""
+        """Those of ``names`` that are in ``folder``: consecutive numbers take one request, or two."""
         return look_by_listing(self, folder, names, page=_AT_ONCE)
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Names directly in ``folder`` below which there is something."""
+        """Names of the folders directly in ``folder`` that have objects below them."""
         return self._level(folder)[1]
 
     def delete(self, path: str) -> bool:
-        """Remove the object at ``path``. A service does not say whether one was there: that is asked before."""
+        """Remove the object at ``path``. A service does not say whether it was there: a request before that asks."""
         if self.modified_ms(path) is None:
             return False
         self._delete([self._key(path)])
         return True
 
     def delete_if(self, path: str, data: bytes) -> bool:
-        """Remove the object at ``path`` if it is ``data``. It is looked at right before each request that removes it:
-        one that is sent again, as no answer came, would else remove what has come in its place since."""
+        """Remove the object at ``path`` if it is ``data``. The object is read right before each request that removes
+        it: a removal that is sent again, because no answer came, would otherwise remove an object that has replaced
+        it."""
         key, was_sent = self._key(path), False
 
         def call(client: Any) -> bool:
@@ -148,13 +149,13 @@ class ObjectStore(Store):
         return self._bucket.ask("delete", key, call)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove objects, by one request for each thousand where the service has such a one."""
+        """Remove objects, by one request for each thousand where the service has such a request."""
         keys = iter([self._key(path) for path in paths])
         while some := list(islice(keys, _AT_ONCE)):
             self._delete(some)
 
     def now_ms(self) -> int:
-        """The service's clock, in whole seconds as :meth:`modified_ms` is."""
+        """The service's clock, in whole seconds like :meth:`modified_ms`."""
         return service_ms(self._bucket)
 
     def modified_ms(self, path: str) -> int | None:
@@ -191,7 +192,7 @@ class ObjectStore(Store):
             except FileNotFoundError as error:
                 if Failure.of(error).is_no_bucket:
                     raise
-                # Google and Azure say so of one that is gone: others of these may be there.
+                # Google and Azure raise this when one object is gone: others of these keys may be there.
                 for key in keys:
                     try:
                         delete(client, key)
@@ -202,14 +203,14 @@ class ObjectStore(Store):
 
 
 def _names(keys: Iterable[str], folder: str) -> Sequence[str]:
-    """Names of what lies in ``folder``; hidden ones, and the mark that some programs leave of a folder, are none."""
+    """Names in ``folder``, without hidden names and without the mark object that some programs create for a folder."""
     names = (key.removeprefix(f"{folder}/").rstrip("/") for key in keys if key.rstrip("/") != folder)
     return [name for name in names if name and not name.startswith(".")]
 
 
 def _keys(client: Any, folder: str, after: str) -> Iterator[str]:
-    """Keys below ``folder`` that come after ``after``, ascending, relative to it. A folder in it with more than a page
-    of keys is passed over after the first page: a name is what is asked for."""
+    """Yield the keys below ``folder`` that come after ``after``, ascending and relative to ``folder``. A subfolder with
+    more than a page of keys is passed over after the first page: the caller needs only its name."""
     # No name has a slash, and the library takes no key with an empty part.
     after = after.partition("/")[0]
     begin: str | None = f"{folder}/{after}" if after else None

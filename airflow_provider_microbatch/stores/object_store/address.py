@@ -13,7 +13,7 @@ _URL = re.compile(r"(?P<scheme>[a-z0-9]+)://(?:(?P<conn_id>[^@/]*)@)?(?P<bucket>
 _CONN_ID = re.compile(r"[A-Za-z0-9_.#-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _UNORDERED = "--x-s3"
-"""Ends the name of a directory bucket of S3 Express."""
+"""The ending of the name of an S3 Express directory bucket."""
 
 S3, GCS, AZURE = "s3", "gs", "abfs"
 _SCHEMES = {"s3": S3, "s3a": S3, "gs": GCS, "abfs": AZURE}
@@ -23,11 +23,11 @@ _SCHEMES = {"s3": S3, "s3a": S3, "gs": GCS, "abfs": AZURE}
 class Address:
     """A folder of a bucket.
 
-    :param scheme: of the service: ``s3``, ``gs`` or ``abfs``.
-    :param conn_id: of the Airflow connection with the credentials; None for those of the environment.
-    :param bucket: its name; on Azure the container's.
-    :param prefix: of the keys, without a slash at its ends; never empty.
-    :param of: what lies there, for messages.
+    :param scheme: scheme of the service: ``s3``, ``gs`` or ``abfs``.
+    :param conn_id: id of the Airflow connection with the credentials; None for the credentials of the environment.
+    :param bucket: name of the bucket; on Azure the name of the container.
+    :param prefix: prefix of the keys, without a slash at either end; never empty.
+    :param of: the kind of data at the address, for messages.
     """
 
     scheme: str
@@ -38,11 +38,12 @@ class Address:
 
     @classmethod
     def parse(cls, location: str, *, of: str = "checkpoint") -> Self:
-        """The address in ``s3://conn_id@bucket/prefix``, or without ``conn_id@``. ``s3a``, Spark's word for S3, is
-        ``s3`` here.
+        """Parse ``s3://conn_id@bucket/prefix``, or the same without ``conn_id@``. ``s3a``, Spark's word for S3, becomes
+        ``s3``.
 
-        :param of: what is to lie there, for messages.
-        :raises CheckpointError: if it is none. What might be a password is not repeated.
+        :param of: the kind of data at the address, for messages.
+        :raises CheckpointError: if the text is not an address. The message does not repeat text that might be a
+            password.
         """
         found = _URL.fullmatch(location)
         scheme = _SCHEMES.get(found["scheme"]) if found else None
@@ -78,18 +79,18 @@ class Address:
 
     @property
     def place(self) -> str:
-        """The same without the connection: by whichever, it is one folder."""
+        """The address without the connection: the folder is the same whichever connection leads to it."""
         return f"{self.bucket}/{self.prefix}"
 
     @property
     def who(self) -> str:
-        """Whose credentials are used, for messages."""
+        """The credentials in use, for messages."""
         return "the environment's credentials" if self.conn_id is None else f"connection {self.conn_id!r}"
 
     @property
     def for_spark(self) -> str | None:
-        """The same folder as Hadoop's file systems call it, by Spark's own credentials. Azure's names the account, and
-        only the connection knows that."""
+        """The same folder as Hadoop's file systems name it, for Spark's own credentials. None on Azure, where the
+        address includes the account, which only the connection knows."""
         return {S3: f"s3a://{self.bucket}/{self.prefix}", GCS: f"gs://{self.bucket}/{self.prefix}"}.get(self.scheme)
 
 

@@ -1,4 +1,4 @@
-"""Requests of a bucket: asked again while it may help, and explained when not."""
+"""Requests to a bucket: repeated while that may help, and explained when it does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 PATIENCE_SECONDS = 60.0
-"""So long a request is asked again. A lease lasts as long by default, and is renewed at a third of it."""
+"""The time for which a request is repeated. A lease lasts as long by default, and is renewed after a third of it."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class Bucket:
-    """The client of a bucket, made when it is first needed, and anew when its credentials are refused.
+    """The client of a bucket, created when it is first needed, and again when its credentials are refused.
 
-    :param address: of a folder of it, for messages.
+    :param address: address of a folder of the bucket, for messages.
     """
 
     def __init__(self, address: Address) -> None:
@@ -41,16 +41,17 @@ class Bucket:
     def ask(
         self, doing: str, path: str, call: Callable[[Client], T], *, doubted: Callable[[], None] = lambda: None
     ) -> T:
-        """What ``call`` returns. It is called again, for :data:`PATIENCE_SECONDS` at most, as long as the service is
-        busy or gives no whole answer; and once more with newer credentials when those that there are are refused.
+        """Return the result of ``call``. ``call`` is repeated, for at most :data:`PATIENCE_SECONDS`, as long as the
+        service is busy or gives no complete answer; and once more with newer credentials when the present ones are
+        refused.
 
         :param doing: verb, for messages.
         :param path: key, for messages.
-        :param doubted: told before it is called again though it may have been done.
+        :param doubted: called before ``call`` is repeated although the request may have been done.
         :raises FileNotFoundError: if the service says that there is no such key.
         :raises obstore.exceptions.AlreadyExistsError: as the service refuses a put that creates.
         :raises obstore.exceptions.PreconditionError: as the service refuses a put that compares.
-        :raises CheckpointError: if it fails for good.
+        :raises CheckpointError: if ``call`` fails for good.
         """
         errors = library().exceptions
         deadline, pause, renewed = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE, False
@@ -77,16 +78,18 @@ class Bucket:
                 self._forget(opened)
                 continue
             if not failure.is_passing or time.monotonic() + pause > deadline:
-                raise self.explained(failure, doing, path) from None  # its words may hold secrets
+                raise self.explained(failure, doing, path) from None  # the text of the original error may hold secrets
             doubted()
-            time.sleep(pause * random.uniform(0.5, 1.0))  # here, where a signal of Python's is heard
+            time.sleep(pause * random.uniform(0.5, 1.0))  # here, where Python handles signals
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def objects(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[ObjectMeta]:
-        """Objects below a folder, ascending by key: a request for each ``page`` of them, as they are taken.
+        """Yield the objects below a folder, ascending by key; sends a request for each ``page`` of them, as the caller
+        takes them.
 
         :param folder: a key without a slash at its end.
-        :param after: a key: leave out those up to it.
+        :param after: a key: leave out the objects up to it.
+        :param page: number of objects for each request.
         :raises CheckpointError: as :meth:`ask`.
         """
         while True:
@@ -97,14 +100,14 @@ class Bucket:
             after = found[-1]["path"]
 
     def opened(self) -> Opened:
-        """The client of today. :raises CheckpointError: as :func:`open_client`."""
+        """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""
         opened = self._opened
         if opened is None or opened.process != os.getpid():
             opened = self._opened = open_client(self.address)
         return opened
 
     def explained(self, failure: Failure, doing: str, path: str) -> CheckpointError:
-        """The error for a person."""
+        """Return the error with an explanation for people."""
         secrets = () if self._opened is None else self._opened.secrets
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
@@ -118,5 +121,5 @@ class Bucket:
 
 
 def _page(client: Client, *, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
-    """A page of a listing, by one request: what fails is asked again from where the last page has ended."""
+    """Return a page of a listing, by one request: a request that fails is repeated from the end of the last page."""
     return next(iter(library().list(client, folder, offset=after, chunk_size=size)), ())

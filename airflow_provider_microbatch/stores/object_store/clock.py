@@ -1,4 +1,4 @@
-"""The clock of the service. A question costs one request, no write, and no right at all."""
+"""The clock of the service. Reading it takes one request, no write, and no permission at all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _GOOGLE = "https://storage.googleapis.com"
 
 
 def service_ms(bucket: Bucket) -> int:
-    """What the service's clock shows, whole seconds, as milliseconds since the epoch: the time at which it answered, as
-    it says in every answer (``Date``, RFC 9110 6.6.1), in a refusal too. The library does not show it.
+    """The time that the service's clock shows, in whole seconds, as milliseconds since the epoch: the time of its
+    answer, which every answer states (``Date``, RFC 9110 6.6.1), a refusal too. The library does not return this
+    header.
 
     :raises CheckpointError: if there is no answer.
     """
@@ -46,7 +47,7 @@ def _asked(bucket: Bucket) -> int:
 
 
 def _place(bucket: Bucket) -> str:
-    """An address at the service's endpoint, without anything secret."""
+    """Return an address at the service's endpoint that contains no secret."""
     if bucket.address.scheme == GCS:
         return f"{_GOOGLE}/{bucket.address.bucket}"
     signer: Any = bucket.opened().signer

@@ -1,12 +1,12 @@
-"""Puts that the service does on a condition, and what is known when its answer is lost.
+"""Conditional puts, and what is known when the service's answer to one is lost.
 
-A put is sent, it is done, and the answer does not come: who sends it again is refused by his own first one. So each
-carries a mark of its own, in the object's metadata, and whoever is refused looks whose object it is. Nothing is taken
-from the refusal alone: S3 says 409 too where two meet, and leaves nothing. Equal bytes prove nothing either: two
-writers may well write the same.
+A put is sent and done, and its answer is lost: when the writer sends the put again, its own first put refuses the
+second. So each put carries a mark of its own, in the object's metadata, and a refused writer reads the mark to learn
+whose object is there. The refusal alone proves nothing: S3 also answers 409 when two puts meet, and leaves no object.
+Equal bytes prove nothing either: two writers may well write the same.
 
-Where nobody can know any more (what was put may have been removed, or replaced, before we looked), that is an error: it
-counts as a crash at this place, for which everybody above is prepared.
+Where the outcome can no longer be known (the object may have been removed, or replaced, before the writer looked), an
+error is raised. It counts as a crash at this place, for which all callers are prepared.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _MARK = "microbatchput"
-"""Of the metadata. One word: Azure takes no hyphen, and some proxies no underscore."""
+"""Name of the mark in the metadata. One word: Azure allows no hyphen, and some proxies no underscore."""
 
 _TRIES = 20
 _PAUSE = 0.1
 
 RECORD = ".microbatch"
-"""Below the prefix: the object by which the service is tried. No entry has such a name."""
+"""Below the prefix: the object with which the service is tested. No entry has such a name."""
 
 _WHY = b"The service is tried by this object: a second put that creates it must be refused.\n"
 _NO_ETAG = '"microbatch-no-such-version"'
@@ -40,17 +40,17 @@ _NO_ETAG = '"microbatch-no-such-version"'
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What is there. :param mark: of the put that wrote it; None if another program did, or the service dropped it."""
+    """The object at a key. :param mark: mark of its put; None if another program put it, or the service dropped it."""
 
     mark: str | None
     entry: Versioned
 
 
 class ConditionalPuts:
-    """Puts below the prefix of a checkpoint or a table, once it is known that the service refuses them when it should.
+    """Puts below the prefix of a checkpoint or a table, after a check that the service refuses puts when it should.
 
-    :param bucket: where.
-    :param prefix: of the checkpoint's keys.
+    :param bucket: the bucket.
+    :param prefix: prefix of the checkpoint's keys.
     """
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
@@ -60,15 +60,16 @@ class ConditionalPuts:
         self._compares = False
 
     def create(self, key: str, data: bytes) -> bool:
-        """Put ``data`` unless something is there; False if something is, of whoever else.
+        """Put ``data`` unless an object is there; False if one is, whichever program wrote it.
 
-        :raises CheckpointError: if the service is not fit; if it does not answer; or if nobody can know who put.
+        :raises CheckpointError: if the service is not fit; if it does not answer; or if it cannot be known whose put it
+            was.
         """
         self._try_creating()
         return self._create(key, data)
 
     def replace(self, key: str, data: bytes, *, version: str) -> str | None:
-        """Put ``data`` in place of that version; the new version, or None if something else, or nothing, is there.
+        """Put ``data`` in place of that version; return the new version, or None if another object, or none, is there.
 
         :raises CheckpointError: as :meth:`create`.
         """
@@ -101,7 +102,7 @@ class ConditionalPuts:
                 return False
             if put.doubtful:
                 raise self._unknown(key, "something was there, and is gone")
-            time.sleep(_PAUSE)  # two have met (409), or it was removed since
+            time.sleep(_PAUSE)  # two puts have met (409), or the object was removed since
         raise self._unknown(key, "the service goes on refusing it, and nothing is there")
 
     def _replace(self, key: str, data: bytes, mode: UpdateVersion) -> str | None:
@@ -117,7 +118,7 @@ class ConditionalPuts:
                 if put.doubtful:
                     raise self._unknown(key, "another one is there, or none, and it may have come in its place")
                 return None
-            time.sleep(_PAUSE)  # two have met (409)
+            time.sleep(_PAUSE)  # two puts have met (409)
         raise self._unknown(key, "the service goes on refusing it, and nothing has changed")
 
     def _find(self, key: str) -> _Found | None:
@@ -127,8 +128,8 @@ class ConditionalPuts:
             return None
 
     def _try_creating(self) -> None:
-        """See once that a second put which creates is refused: one request, as the first one is of long ago but for a
-        new checkpoint. Of what was tried at other times nothing is believed: the service may be another one since."""
+        """Check once that a second put that creates is refused. Takes one request, except for a new checkpoint: the
+        first put was long ago. Results of earlier checks do not count: the service may be another one since."""
         refused = library().exceptions.AlreadyExistsError
         for _ in range(2 if not self._creates_once else 0):
             try:
@@ -171,7 +172,7 @@ class _Put:
     def __init__(self, bucket: Bucket, key: str, data: bytes) -> None:
         self.mark = uuid.uuid4().hex
         self.doubtful = False
-        """Whether it may have been done already, though no answer said so."""
+        """Whether the put may have been done already, although no answer said so."""
         self._bucket = bucket
         self._key = key
         self._data = data
@@ -195,12 +196,12 @@ def _read(client: Client, key: str) -> _Found:
 
 
 def _version(told: ObjectMeta | PutResult) -> str:
-    """ETag and generation, as one text: Google compares generations, the others ETags."""
+    """Join ETag and generation into one text: Google compares generations, the other services ETags."""
     return " ".join(one for one in (told["e_tag"], told["version"]) if one)
 
 
 def _mode(version: str) -> UpdateVersion | None:
-    """The condition that a text of :func:`_version` stands for; None for what none of our puts has told."""
+    """The condition that a text of :func:`_version` stands for; None for a text that no put here has returned."""
     e_tag, _, generation = version.partition(" ")
     if not e_tag:
         return None

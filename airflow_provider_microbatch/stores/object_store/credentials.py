@@ -1,4 +1,4 @@
-"""From an Airflow connection to the library's client of a bucket."""
+"""Creates the library's client of a bucket from an Airflow connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 TYPES = {S3: "aws", GCS: "google_cloud_platform", AZURE: "wasb"}
-"""Of the connections, by scheme."""
+"""Types of Airflow connections, by scheme."""
 
 REQUEST_SECONDS = 30.0
-"""So long one request may take; a dead connection is noticed by then."""
+"""The time limit of one request; a dead connection is noticed by then."""
 
 CONNECT_SECONDS = 5.0
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
-"""Where the library finds an endpoint in the environment. Who writes ``http:`` there means it."""
+"""The environment variables where the library finds an endpoint. A value with ``http:`` is intended by the user."""
 
 _MADE_UP_KEY = "AA=="
 
@@ -36,11 +36,11 @@ _MADE_UP_KEY = "AA=="
 class Opened:
     """A client of a bucket.
 
-    :param signer: one that says by which URL the service is asked for an object. Of Azure with a made-up key: with a
-        SAS token the library signs nothing, and for an application it would ask for a key first.
-    :param secrets: what must stand in no message.
-    :param tls: how the service is known, for requests of our own; None: as the system does.
-    :param process: it is of use in this one alone.
+    :param signer: a client that returns the URL of a request for an object. On Azure it has a made-up key: with a SAS
+        token the library signs nothing, and for an application it would request a key first.
+    :param secrets: texts that must appear in no message.
+    :param tls: TLS settings for this package's own requests to the service; None: the settings of the system.
+    :param process: the only process in which the client can be used.
     """
 
     client: Client
@@ -51,9 +51,9 @@ class Opened:
 
 
 def open_client(address: Address) -> Opened:
-    """A client with the credentials of today. Asks the service nothing.
+    """Create a client with the current credentials. Sends no request to the service.
 
-    :raises CheckpointError: if there is no such connection, or it is of no use here; if the library is not installed.
+    :raises CheckpointError: if there is no such connection, or it cannot be used here; if the library is not installed.
     """
     if address.conn_id is None:
         plain = any((os.environ.get(name) or "").startswith("http://") for name in ENDPOINTS)
@@ -83,7 +83,7 @@ def _opened(
 
 
 _Options = tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]
-"""Of the store, of its HTTP client, and what is secret."""
+"""Options of the store, options of its HTTP client, and secrets."""
 
 
 def _client(address: Address, options: Mapping[str, Any], transport: Mapping[str, Any]) -> Client:
@@ -97,13 +97,14 @@ def _client(address: Address, options: Mapping[str, Any], transport: Mapping[str
                 "timeout": timedelta(seconds=REQUEST_SECONDS),
                 **transport,
             },
-            # Asked again by who knows what was asked: a put that is sent twice without his knowing takes its own first
-            # one for another's. And the library waits where no signal of Python's is heard.
+            # The caller repeats requests, since it knows what they do: a put that the library sends twice on its own
+            # would take its own first put for that of another writer. Also, the library waits where Python handles no
+            # signals.
             retry_config={"max_retries": 0},
             **options,
         )
     except Exception as error:
-        # Its words may hold what it was given.
+        # The text of the error may contain the options.
         raise CheckpointError(
             f"{address.of} {address}: {address.who} makes no client ({type(error).__name__}): look at its fields, in "
             "docs/object-stores.md."
@@ -141,7 +142,7 @@ def _aws(address: Address, connection: Connection) -> _Options:
     secret = connection.password or extra.get("aws_secret_access_key")
     token = extra.get("aws_session_token") or extra.get("session_token")
     if key and secret:
-        # By a provider, since a token that stands in the environment would else be sent with these.
+        # By a provider, since otherwise a token from the environment would be sent with these keys.
         given = {"access_key_id": str(key), "secret_access_key": str(secret), "token": token, "expires_at": None}
         options["credential_provider"] = lambda: given
     return options, transport, tuple(str(one) for one in (key, secret, token) if one)
@@ -171,7 +172,7 @@ def _azure(address: Address, connection: Connection) -> _Options:
         )
     sas, tenant = extra.get("sas_token"), extra.get("tenant_id")
     if tenant:
-        # As Airflow's hook has it: login and password are the application's then, and the host names the account.
+        # As in Airflow's hook: login and password belong to the application then, and the host names the account.
         options = {
             "account_name": host.partition(".")[0] or account,
             "client_id": connection.login,

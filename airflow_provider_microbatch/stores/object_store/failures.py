@@ -1,7 +1,7 @@
-"""What a service, or the way to it, said instead of an answer: whether to ask again, and what a person can do.
+"""Failures of requests: whether to repeat the request, and what a person can do.
 
-The library tells it in words, with the service's XML in them. These may hold a token, and an address may hold a
-signature, so that of them nothing goes on but a code, a status and one masked sentence.
+The library describes a failure in a text that includes the service's XML. The text may hold a token, and an address may
+hold a signature, so only a code, a status and one masked sentence are passed on.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _REDIRECT = "redirect without LOCATION"
-"""So the library tells a 301 of S3, which says of another region and not where."""
+"""The library's text for a 301 of S3, which says that the bucket is in another region and not in which."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _KIND = re.compile(r"kind: (\w{1,40})")
 _KEY = re.compile(r'Path "(.{1,1024}?)"(?: contained |: Encountered )', re.DOTALL)
 _NOBODY = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
-"""Where a machine in a cloud is told who it is: asked only if nothing else names credentials."""
+"""Addresses from which a machine in a cloud gets its identity: requested only if nothing else names credentials."""
 
 _PASSING_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 _PASSING_CODES = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "ServerBusy"})
@@ -31,19 +31,20 @@ _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 
 
 def refused_key(error: BaseException) -> str | None:
-    """The key that the library's error is about, where it knows no such path: one of an object that it came upon in a
-    listing, too. None if it is about something else."""
+    """The key that the library's error is about, if the library does not accept it as a path; it may be the key of an
+    object in a listing. None if the error is about something else."""
     found = _KEY.search(str(error))
     return found[1] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """:param status: of HTTP; None if there was no answer, or only a part of it.
-    :param code: the service's word; empty if it said none, as to a HEAD request.
+    """:param status: HTTP status; None if there was no answer, or only a part of one.
+    :param code: the service's error code; empty if the answer had none, such as the answer to a HEAD request.
     :param message: the service's sentence, for people.
-    :param nobody: it was asked who this machine is, since nothing else names credentials; nobody said.
-    :param malformed: no request could be made.
+    :param nobody: whether the machine's identity was requested, since nothing else names credentials, without an
+        answer.
+    :param malformed: whether the request could not be built.
     """
 
     status: int | None
@@ -54,7 +55,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """By the words of the library's error."""
+        """Parse the text of the library's error."""
         text = str(error)
         status, code, message, kind = (found.search(text) for found in (_STATUS, _CODE, _MESSAGE, _KIND))
         return cls(
@@ -67,30 +68,30 @@ class Failure:
 
     @property
     def is_passing(self) -> bool:
-        """Whether to ask again. What was asked may have been done all the same."""
+        """Whether to repeat the request. The request may have been done nevertheless."""
         if self.nobody or self.malformed:
             return False
         return self.status is None or self.status in _PASSING_STATUS or self.code in _PASSING_CODES
 
     @property
     def is_of_credentials(self) -> bool:
-        """Whether newer credentials may help. What was asked was not done."""
+        """Whether newer credentials may help. The request was not done."""
         return (
             self.code in _EXPIRED | _WRONG_KEYS or self.status in (401, 403) or (self.status == 400 and not self.code)
         )
 
     @property
     def is_beyond_the_end(self) -> bool:
-        """Whether a part was asked for that begins where the object has ended."""
+        """Whether the requested part begins at or after the end of the object."""
         return self.status == 416 or self.code == "InvalidRange"
 
     @property
     def is_no_bucket(self) -> bool:
-        """Whether it is the bucket that is missing."""
+        """Whether the bucket is missing."""
         return self.code in _NO_BUCKET
 
     def words(self, *, secrets: Iterable[str] = ()) -> str:
-        """What was said, in short."""
+        """Return the failure in short."""
         said = self.message
         for secret in secrets:
             said = said.replace(secret, "***") if secret else said
@@ -99,7 +100,7 @@ class Failure:
         return f"{self.code or 'refused'} (HTTP {self.status}){f': {said}' if said else ''}".rstrip(".")
 
     def remedy(self, *, bucket: str, who: str) -> str:
-        """What to do."""
+        """Return advice for the user."""
         if self.nobody:
             return (
                 f"Nothing names credentials for bucket {bucket!r}: write the address with a connection "

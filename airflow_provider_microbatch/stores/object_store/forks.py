@@ -1,11 +1,11 @@
-"""The library in a process that was forked from one which has used it.
+"""Makes the library usable in a process that was forked from one that has used it.
 
-Its requests are made by threads of its own. A fork takes no threads along, and the library does not notice: whatever
-is asked in the child waits for ever. Airflow forks: a scheduler writes a mark into a checkpoint, and its executor's
-workers are forked from it later. So a forked process loads the library a second time, from a copy in memory: the loader
-knows libraries by their files, and gives another one threads and memory of its own.
+The library sends its requests in threads of its own. A fork takes no threads along, and the library does not notice:
+every request in the child waits for ever. Airflow forks: a scheduler writes a mark into a checkpoint, and its
+executor's workers are forked from it later. So a forked process loads the library a second time, from a copy in memory:
+the loader identifies libraries by their files, and gives the copy its own threads and memory.
 
-Nothing of the library is kept anywhere, or imported by name: each use asks :func:`library` for it.
+No object of the library is stored, and the library is never imported by name: each use calls :func:`library`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _EXTENSION = "obstore._obstore"
 
 
 class _State:
-    """Of this process."""
+    """State of this process."""
 
     is_used = False
     is_stale = False
-    """Whether the library that is loaded has left its threads in the process this one was forked from."""
+    """Whether the loaded library has left its threads in the parent process."""
     lock = threading.Lock()
     file = ""
 
 
 def library() -> Any:
-    """``obstore``, with its threads in this process.
+    """Return ``obstore``, with its threads in this process.
 
-    :raises CheckpointError: if it is not installed.
+    :raises CheckpointError: if the package is not installed.
     """
     try:
         _import()
@@ -82,7 +82,7 @@ def _import() -> None:
 
 
 def _forked() -> None:
-    _State.lock = threading.Lock()  # another thread may have held it
+    _State.lock = threading.Lock()  # another thread may have held the lock
     _State.is_stale = _State.is_stale or _State.is_used
     _State.is_used = False
 

@@ -1,7 +1,7 @@
-"""From keys, as a listing tells them, to the names of one folder in their own order.
+"""Derives the names in one folder, in their own order, from the keys of a listing.
 
-A service orders whole keys by their UTF-8 bytes, which is the order of code points. Names are not ordered as their
-keys are where one is a folder: ``10/x`` comes after ``10-2``, though ``10`` is the lower name (``-`` is before ``/``).
+A service orders whole keys by their UTF-8 bytes, which is the order of code points. Names are not ordered like their
+keys where a name is a folder: ``10/x`` comes after ``10-2``, though ``10`` is the lower name (``-`` is before ``/``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 
 def first_names(keys: Iterable[str], *, after: str, limit: int) -> list[str]:
-    """The lowest names after ``after``, at most ``limit`` of them. Takes no more keys than it needs to be sure of them.
+    """Return the lowest names after ``after``, at most ``limit`` of them. Takes no more keys than needed to be certain.
 
-    :param keys: relative to the folder, ascending, beginning with the first one behind ``after`` at the latest.
+    :param keys: relative to the folder, ascending, beginning at the latest with the first key behind ``after``.
     """
     found: list[str] = []
     known: set[str] = set()
@@ -27,10 +27,10 @@ def first_names(keys: Iterable[str], *, after: str, limit: int) -> list[str]:
             del found[limit:]
             awaited = max(awaited, _last_before(name))
         if len(found) >= limit and key > awaited:
-            break  # now, as the next key may be on the next page
+            break  # stop now, since the next key may be on the next page
     return found
 
 
 def _last_before(name: str) -> str:
-    """Where the keys of all folders have begun that come before ``name`` by name and after it by key."""
+    """The key by which the keys of all folders have begun that come before ``name`` by name and after it by key."""
     return max((f"{name[:at]}/" for at in range(1, len(name)) if name[at] < "/"), default="")

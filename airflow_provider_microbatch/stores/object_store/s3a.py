@@ -1,4 +1,4 @@
-"""What Spark needs to reach a bucket: Hadoop's connector, ``s3a``, and a connection in its words."""
+"""Settings by which Spark reaches a bucket: Hadoop's connector, ``s3a``, and a connection as its settings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
 def connector(packages: Sequence[str] | None) -> Requirements:
-    """Hadoop's connector, of the version of Spark's own Hadoop.
+    """Return Hadoop's connector in the version of Spark's own Hadoop.
 
-    :param packages: Maven coordinates in its place; empty: Spark has it.
-    :raises DefinitionError: if it is not known which version.
+    :param packages: Maven coordinates to use instead; empty: Spark has the connector.
+    :raises DefinitionError: if the version is not known.
     """
     if packages is not None:
         return Requirements(packages=tuple(packages))
@@ -35,7 +35,7 @@ def connector(packages: Sequence[str] | None) -> Requirements:
 
 
 def settings_of(conn_id: str | None, bucket: str, connect: Connect) -> dict[str, str]:
-    """A connection as settings of ``s3a``, for one bucket alone; none for the environment's credentials.
+    """Return a connection as settings of ``s3a``, for one bucket alone; empty for the environment's credentials.
 
     :raises DefinitionError: if there is no such connection, or it is of another type.
     """
@@ -50,7 +50,7 @@ def settings_of(conn_id: str | None, bucket: str, connect: Connect) -> dict[str,
 
 
 def hadoop_version() -> str | None:
-    """Of the Hadoop that the installed PySpark brings; None if it brings none."""
+    """Version of the Hadoop that the installed PySpark contains; None if it contains none."""
     found = importlib.util.find_spec("pyspark")
     folders = () if found is None else found.submodule_search_locations or ()
     names = [match for folder in folders for jar in Path(folder, "jars").glob("hadoop-client-api-*.jar")
@@ -59,7 +59,8 @@ def hadoop_version() -> str | None:
 
 
 def s3a_settings(connection: Connection) -> dict[str, str]:
-    """A connection of type ``aws`` as Hadoop's ``s3a`` is told of it, by the names below ``fs.s3a.bucket.<bucket>``."""
+    """Return a connection of type ``aws`` as settings of Hadoop's ``s3a``, named as below
+    ``fs.s3a.bucket.<bucket>``."""
     extra = connection.extra
     service = _mapping(_mapping(extra.get("service_config")).get("s3"))
     endpoint = service.get("endpoint_url") or extra.get("endpoint_url")

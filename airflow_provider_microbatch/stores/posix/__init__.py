@@ -22,20 +22,20 @@ _FOLDER_TRIES = 10
 
 
 class PosixStore(Store):
-    """A folder. An entry is linked into place when its bytes are on disk, so nobody ever sees half of one.
+    """A folder. An entry is linked into place when its bytes are on disk, so no reader ever sees half of an entry.
 
     A link, unlike a rename, fails when the name is taken: that is the put-if-absent. File systems without hard links
     are refused, because every other way to write is either not atomic or overwrites.
 
-    Whoever can write the checkpoint can put a link into it. Followed, a purge of old entries would empty the folder
-    that it leads to. None is followed, whenever it comes: see :class:`Folder`.
+    A user who can write to the checkpoint can put a link into it. If the link were followed, a purge of old entries
+    would empty the folder that it leads to. No link is followed, whenever it appears: see :class:`Folder`.
 
-    Files and folders are this user's alone, or the group's too as ``[microbatch] group_access`` says; those that are
-    there already stay as they are.
+    Files and folders are private to this user, or open to the group too as ``[microbatch] group_access`` says; existing
+    ones keep their rights.
 
-    :param top: absolute path of the folder where the checkpoint begins; it is made by the first write. What is missing
-        above is made as the umask says: it is shared with others, such as a table's readers.
-    :param above: names of the folders below it down to where this store begins.
+    :param top: absolute path of the folder where the checkpoint begins; the first write creates it. Missing folders
+        above it are created with the umask's rights: they are shared with others, such as a table's readers.
+    :param above: names of the folders below ``top`` that lead to the place where this store begins.
     """
 
     def __init__(self, top: str | Path, *, above: Sequence[str] = ()) -> None:
@@ -50,7 +50,7 @@ class PosixStore(Store):
 
     @classmethod
     def at(cls, location: str) -> Self:
-        """The folder at an absolute path, or a ``file:`` URL (percent signs are taken as they are, as Spark does)."""
+        """Return the store for an absolute path or a ``file:`` URL (percent signs are literal, as in Spark)."""
         path = location.removeprefix("file:")
         if path != location and path.startswith("//"):
             host, _, rest = path[2:].partition("/")
@@ -74,7 +74,7 @@ class PosixStore(Store):
 
     @property
     def for_spark(self) -> str:
-        """The folder as a ``file:`` URL. Spark takes percent signs as they are."""
+        """The folder as a ``file:`` URL. Spark takes percent signs literally."""
         return f"file://{self._root}"
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -82,8 +82,9 @@ class PosixStore(Store):
         above, name = _split(path)
         try:
             for _ in range(_FOLDER_TRIES):
-                # An empty folder may go while it is open: its other maker puts his own in its place, or retention
-                # removes it. Nothing can be written in it then, and the one that is there now is taken.
+                # An empty folder may go while it is open: another process that creates it puts its own in its place, or
+                # retention removes it. Nothing can be written in the old folder then; the next try opens the folder
+                # that is there now.
                 with contextlib.suppress(FileNotFoundError), self._open(above, make=True) as folder:
                     return self._put(folder, name, data)
             with self._open(above, make=True) as folder:
@@ -107,8 +108,8 @@ class PosixStore(Store):
     def get(self, path: str) -> bytes | None:
         """The bytes at ``path``, or None.
 
-        :raises CheckpointError: if it is a link, or a folder on the way is: it may lead to anybody's secrets. Or if it
-            is no file: a FIFO keeps its reader waiting for ever.
+        :raises CheckpointError: if the entry, or a folder on the way to it, is a link, since a link may lead to another
+            user's secrets; or if the entry is not a regular file, since a FIFO keeps its reader waiting for ever.
         """
         above, name = _split(path)
         try:
@@ -137,11 +138,13 @@ class PosixStore(Store):
         return None if data is None else Versioned.of(data)
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
-        """Swap a new file with the one at ``path`` if that has the version. It is locked meanwhile, for others who
-        replace it. Who removes it waits for nobody: one that is stopped with the lock would hold up everybody else, and
-        what has no name any more cannot be swapped, so that it does not come back.
+        """Swap a new file with the one at ``path`` if that has the version. The old file is locked meanwhile, against
+        other processes that replace it. A process that removes the file does not wait for the lock: otherwise a process
+        that is stopped while it holds the lock would hold up all others. A file that has lost its name cannot be
+        swapped, so a removed file does not come back.
 
-        :raises CheckpointError: if it is a link or no file; or if the file system has no locks, or swaps no files.
+        :raises CheckpointError: if the entry is a link or not a regular file; or if the file system has no locks, or
+            cannot swap files.
         """
         above, name = _split(path)
         temporary = f".{name}.{uuid.uuid4().hex}.tmp"
@@ -151,11 +154,13 @@ class PosixStore(Store):
                     return None
                 try:
                     folder.write(temporary, data)
-                    # Locked, so that nobody puts in its place what the swap back would take away.
+                    # The new file is locked, so that no other process replaces it before the swap back would take it
+                    # away.
                     with folder.locked(temporary):
                         folder.exchange(temporary, name)
                         if not folder.is_file(temporary, file):
-                            # Removed and put again since it was read: nobody has compared that one.
+                            # The entry was removed and put again since it was read: no process has compared the new
+                            # one.
                             folder.exchange(temporary, name)
                             return None
                     folder.remove(_checksum(name))
@@ -170,14 +175,15 @@ class PosixStore(Store):
         return Versioned.of(data).version
 
     def list(self, folder: str) -> list[str]:
-        """Names directly in ``folder``. Hidden ones (unfinished writes, Hadoop's checksums) are left out.
+        """Names directly in ``folder``. Hidden names (unfinished writes, Hadoop's checksums) are left out.
 
-        :raises CheckpointError: if a folder of the checkpoint is a link: what is listed is deleted at times.
+        :raises CheckpointError: if a folder of the checkpoint is a link: listed entries are deleted at times.
         """
         return [*self._names(folder, Folder.names)]
 
     def present(self, folder: str, names: Collection[str]) -> set[str]:
-        """Those of ``names`` that are in ``folder``. Each is looked for: a folder with a million files is not listed.
+        """Those of ``names`` that are in ``folder``. Each name is looked up: a folder with a million files is not
+        listed.
 
         :raises CheckpointError: if a folder of the checkpoint, or an entry, is a link.
         """
@@ -190,8 +196,8 @@ class PosixStore(Store):
             raise self._explained(error, "look for entries in", folder) from error
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Names directly in ``folder``, without plain files and hidden ones. A link is among them: whoever lists it is
-        told, where it would be missed if it were passed over."""
+        """Names directly in ``folder``, without plain files and hidden names. A link is among them: listing it raises
+        an error, whereas a link that was left out here would go unnoticed."""
         return self._names(folder, Folder.names_of_no_files)
 
     def _names(self, folder: str, names_of: Callable[[Folder], Sequence[str]]) -> Sequence[str]:
@@ -205,8 +211,8 @@ class PosixStore(Store):
             raise self._explained(error, "list", folder) from error
 
     def delete(self, path: str) -> bool:
-        """Remove the file, or the empty folder, at ``path``. A folder that is not empty stays: False. Of a link the
-        link goes, never what it leads to.
+        """Remove the file, or the empty folder, at ``path``. A folder that is not empty stays, and the result is False.
+        If ``path`` is a link, the link is removed, never its target.
 
         :raises CheckpointError: if a folder on the way is a link.
         """
@@ -231,10 +237,10 @@ class PosixStore(Store):
         return True
 
     def delete_if(self, path: str, data: bytes) -> bool:
-        """Remove the file at ``path`` if it holds ``data``. By its name alone nobody could say which file goes: it is
-        moved to a hidden name first, looked at there, and linked back if another one had come.
+        """Remove the file at ``path`` if it holds ``data``. A removal by name alone could hit another file, so the file
+        is first moved to a hidden name, compared there, and linked back if another one had come.
 
-        :raises CheckpointError: if it is a link or no file, or a folder on the way is a link.
+        :raises CheckpointError: if the entry is a link or not a regular file, or if a folder on the way is a link.
         """
         above, name = _split(path)
         aside = f".{name}.{uuid.uuid4().hex}.tmp"
@@ -248,7 +254,8 @@ class PosixStore(Store):
                     folder.remove(_checksum(name))
                     folder.sync()
                     return True
-                # Of two that others have put here at this moment the later one stays; the other keeps its hidden name.
+                # If another process has put yet another entry under the name, that entry stays; this one keeps its
+                # hidden name.
                 with contextlib.suppress(FileExistsError):
                     folder.link(aside, name)
                     folder.remove(aside)
@@ -260,7 +267,7 @@ class PosixStore(Store):
             raise self._explained(error, "delete", path) from error
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove entries of one folder, which is synced once, after the last."""
+        """Remove entries of one folder, which is synced once, after the last removal."""
         targets = [_split(path) for path in paths]
         if not targets:
             return
@@ -277,7 +284,7 @@ class PosixStore(Store):
             raise self._explained(error, "delete", "/".join([*above, f"{targets[0][1]} and more"])) from error
 
     def now_ms(self) -> int:
-        """The file system's clock: of a file server that of the server, not of this machine."""
+        """The file system's clock: on a file server the clock of the server, not of this machine."""
         try:
             with self._nearest() as folder:
                 return folder.clock_ns() // 1_000_000
@@ -297,7 +304,8 @@ class PosixStore(Store):
         return None if found is None else found.st_mtime_ns // 1_000_000
 
     def unfit(self) -> str | None:
-        """Why no checkpoint should lie here: the file system is one that caches what other hosts have changed."""
+        """The reason if the file system caches what other hosts change, so that no checkpoint should lie here; else
+        None."""
         return unfit(self._root)
 
     def scoped(self, folder: str) -> PosixStore:
@@ -316,8 +324,8 @@ class PosixStore(Store):
             raise self._explained(error, "look at", path) from error
 
     def cut_off(self, path: str) -> Sequence[bytes]:
-        """Hidden files of that name: one of them may be what :meth:`delete_if` has moved, to look at it, and was killed
-        before it linked it back."""
+        """Return the contents of the hidden files that belong to that name: one of them may be a file that
+        :meth:`delete_if` moved to compare it, in a process that was killed before it linked the file back."""
         above, name = _split(path)
         found = []
         try:
@@ -333,7 +341,7 @@ class PosixStore(Store):
         return found
 
     def litter(self) -> Sequence[Litter]:
-        """Hidden files that are no use; see :func:`find_litter`."""
+        """Return the hidden files that are of no use; see :func:`find_litter`."""
         return find_litter(self._root, now_ms=self.now_ms())
 
     def is_litter(self, name: str) -> bool:
@@ -348,7 +356,7 @@ class PosixStore(Store):
         return Folder.open(self._top, (*self._above, *names), make=make)
 
     def _nearest(self) -> Folder:
-        """This folder, or the one above it that is there."""
+        """Return this folder, or the nearest existing folder above it."""
         for count in range(len(self._above), -1, -1):
             with contextlib.suppress(FileNotFoundError):
                 return Folder.open(self._top, self._above[:count])
@@ -380,11 +388,11 @@ def _holds(folder: Folder, name: str, data: bytes) -> bool:
 
 
 def _split(path: str) -> tuple[Sequence[str], str]:
-    """Names of the folders on the way, and the entry's."""
+    """Split a path into the names of the folders on the way and the name of the entry."""
     *above, name = check_path(path).split("/")
     return above, name
 
 
 def _checksum(name: str) -> str:
-    """Where Hadoop keeps the checksum of an entry."""
+    """Name of the file in which Hadoop keeps the checksum of an entry."""
     return f".{name}.crc"

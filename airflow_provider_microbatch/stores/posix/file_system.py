@@ -1,4 +1,4 @@
-"""Which file systems a checkpoint must not lie on, and how to see that one does."""
+"""Detects file systems on which a checkpoint must not lie."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mountinfo")
 
 _CACHING = re.compile(r"(nfs\d*|cifs|smb\d*|smbfs|afs|9p|fuse\.(sshfs|s3fs|gcsfuse|rclone|goofys|mount-s3|blobfuse2?))")
-"""Types that answer from a cache of the client's: an entry that another host has written may be absent for seconds, and
+"""Types that answer from a cache of the client: an entry that another host has written may be absent for seconds, and
 so may the renewal of a lease."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def type_of(path: Path, *, mounts: Iterable[str] | None = None) -> str | None:
-    """Type of the file system that ``path`` lies on, or will when it is made; None where nobody can tell.
+    """Type of the file system on which ``path`` lies, or will lie once it is created; None where the type is not known.
 
     :param path: absolute.
     :param mounts: lines as of ``/proc/self/mountinfo``, which is read by default.
@@ -31,14 +31,14 @@ def type_of(path: Path, *, mounts: Iterable[str] | None = None) -> str | None:
     for line in mounts:
         fields, _, rest = line.partition(" - ")
         point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4]))
-        # Of two mounts at one place the later one is seen.
+        # Of two mounts at one place, the later one hides the earlier.
         if resolved.is_relative_to(point) and len(point.parts) >= depth:
             found, depth = rest.split(" ")[0], len(point.parts)
     return found
 
 
 def unfit(path: Path) -> str | None:
-    """Why a checkpoint must not lie at ``path``; None if nothing is known against it."""
+    """The reason why a checkpoint must not lie at ``path``; None if none is known."""
     kind = type_of(path)
     if kind is None or not _CACHING.fullmatch(kind):
         return None

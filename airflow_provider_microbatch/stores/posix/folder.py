@@ -1,6 +1,9 @@
-"""An open folder of a checkpoint. Others may write there: between a look at a name and what is done by that name, a
-link may have come in its place. So nothing is done by a path; each folder is opened from the one above it, no link is
-followed, and what is done is done in the folder that was opened, wherever its name leads by then."""
+"""An open folder of a checkpoint.
+
+Other users may write there: between a look at a name and an action by that name, a link may have taken its place. So no
+action uses a path: each folder is opened from the one above it, no link is followed, and every action happens in the
+folder that was opened, wherever its name leads by then.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from airflow_provider_microbatch.settings import make_private_folder, open_priva
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Who opens a FIFO without the last one waits for a writer."""
+"""Without O_NONBLOCK, opening a FIFO would wait for a writer."""
 
 _LOCK_SECONDS = 5.0
-"""So long somebody waits for a file that another process replaces, which takes that one milliseconds unless it is
-stopped. Waiting for ever, who renews a lease would stand still with it."""
+"""The time to wait for a file that another process replaces, which takes that process milliseconds unless it is
+stopped. A process that waited for ever could not renew its lease meanwhile."""
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 
@@ -33,10 +36,10 @@ _UNNAMED: int | None = getattr(os, "O_TMPFILE", None)
 
 
 class Folder:
-    """An open folder; a context manager that closes it. Names are of what is directly in it.
+    """An open folder; a context manager that closes it. Names are those of entries directly in the folder.
 
-    :param path: what it was called when it was opened, for messages.
-    :param descriptor: of the folder.
+    :param path: the folder's path when it was opened, for messages.
+    :param descriptor: file descriptor of the folder.
     """
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -45,10 +48,10 @@ class Folder:
 
     @classmethod
     def open(cls, top: Path, names: Iterable[str] = (), *, make: bool = False) -> Folder:
-        """The folder ``names`` below ``top``, which the user names, and which may be a link.
+        """Open the folder ``names`` below ``top``, which the user names, and which may be a link.
 
-        :param make: make what is missing, each durable. From ``top`` on it is this user's, and the group's as the
-            settings say; above, it is shared with others, and made as the umask says.
+        :param make: create missing folders, each durably. From ``top`` on, folders are private to this user, or open to
+            the group as the settings say; folders above it are shared with others, and get the rights of the umask.
         :raises CheckpointError: if one of ``names`` is a link.
         :raises OSError: if the folder is not there, or cannot be opened or made.
         """
@@ -65,7 +68,7 @@ class Folder:
         os.close(self._descriptor)
 
     def enter(self, name: str, *, make: bool = False) -> Folder:
-        """The folder ``name`` in this one; see :meth:`open`."""
+        """Open the folder ``name`` in this one; see :meth:`open`."""
         try:
             return Folder(self.where(name), os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor))
         except FileNotFoundError:
@@ -74,7 +77,7 @@ class Folder:
         except OSError as error:
             self._refuse(name, error)
         make_private_folder(name, dir_fd=self._descriptor)
-        # A folder that a crash takes away would take the entries in it along.
+        # If a crash lost the folder, the entries in it would be lost too.
         self.sync()
         return self.enter(name)
 
@@ -83,31 +86,31 @@ class Folder:
         return f"{self.path}/{name}"
 
     def names(self) -> list[str]:
-        """All names in it, unsorted."""
+        """All names in the folder, unsorted."""
         with os.scandir(self._descriptor) as entries:
             return [entry.name for entry in entries]
 
     def names_of_no_files(self) -> list[str]:
-        """All names in it but those of plain files, unsorted. One listing, which tells the kinds too."""
+        """All names in the folder but those of plain files, unsorted. Takes one listing, which also tells the types."""
         with os.scandir(self._descriptor) as entries:
             return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
 
     def look(self, name: str) -> os.stat_result | None:
-        """What there is of that name, a link itself and not what it leads to; None if nothing is."""
+        """The status of the entry of that name, for a link that of the link itself; None if there is none."""
         try:
             return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def look_at_no_link(self, name: str) -> os.stat_result | None:
-        """What there is of that name. :raises CheckpointError: if it is a link."""
+        """The status of the entry of that name; None if there is none. :raises CheckpointError: if it is a link."""
         found = self.look(name)
         if found is not None and stat.S_ISLNK(found.st_mode):
             self._refuse_link(name)
         return found
 
     def check_file(self, name: str, found: os.stat_result) -> None:
-        """:raises CheckpointError: if ``found``, which was seen at ``name``, is no regular file."""
+        """:raises CheckpointError: if ``found``, the status of ``name``, is not that of a regular file."""
         if stat.S_ISREG(found.st_mode):
             return
         if stat.S_ISLNK(found.st_mode):
@@ -120,9 +123,9 @@ class Folder:
         )
 
     def file(self, name: str) -> BinaryIO:
-        """The file of that name, to read it.
+        """Open the file of that name for reading.
 
-        :raises CheckpointError: if it is a link, or no regular file.
+        :raises CheckpointError: if it is a link, or not a regular file.
         :raises OSError: if it is not there, or cannot be opened.
         """
         try:
@@ -138,11 +141,11 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[BinaryIO]:
-        """The file of that name, which nobody who asks for this replaces until it is closed. The lock is on the file
-        itself and goes with its holder: nothing is left of one that was killed.
+        """Open the file of that name and lock it: until it is closed, no other process that takes this lock replaces
+        the file. The lock is on the file itself and ends with its holder: a process that was killed leaves no lock.
 
         :raises CheckpointError: as :meth:`file`; or if the file system has no locks.
-        :raises TimeoutError: if another process does not let it go.
+        :raises TimeoutError: if another process does not release the lock.
         """
         until = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -151,7 +154,7 @@ class Folder:
                 if self.is_file(name, file):
                     yield file
                     return
-            # It was replaced while this waited: the lock is on a file that has no name any more.
+            # The file was replaced during the wait: the lock is on a file that has no name any more.
 
     def _lock(self, name: str, file: BinaryIO, until: float) -> None:
         while True:
@@ -179,7 +182,7 @@ class Folder:
         """Swap two files in one step.
 
         :raises FileNotFoundError: if one of them is not there; nothing is changed then.
-        :raises CheckpointError: if the file system cannot.
+        :raises CheckpointError: if the file system cannot swap files.
         """
         try:
             rename_with(EXCHANGE, one, other, folder=self._descriptor)
@@ -192,7 +195,7 @@ class Folder:
             raise
 
     def write(self, name: str, data: bytes) -> None:
-        """A new file, its bytes on disk. :raises FileExistsError: if something is there."""
+        """Write a new file; its bytes are on disk on return. :raises FileExistsError: if the name is taken."""
         with os.fdopen(open_private_file(name, dir_fd=self._descriptor), "wb") as file:
             file.write(data)
             file.flush()
@@ -204,11 +207,11 @@ class Folder:
         os.link(source, target, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
 
     def move(self, name: str, to: Folder, target: str) -> None:
-        """Move a file, over what is there."""
+        """Move a file, and replace what is at the target."""
         os.rename(name, target, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a link and not what it leads to, if it is there."""
+        """Remove a file if it is there. A link is removed, not its target."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
@@ -217,12 +220,12 @@ class Folder:
         os.rmdir(name, dir_fd=self._descriptor)
 
     def sync(self) -> None:
-        """fsync: the names in it are on disk."""
+        """Sync the folder: its names are on disk on return."""
         os.fsync(self._descriptor)
 
     def clock_ns(self) -> int:
-        """Modification time of a file made now, nanoseconds. It gets no name where the file system can do that (Linux),
-        so that asking leaves no trace, not even in the folder's own time."""
+        """Modification time of a file created now, nanoseconds. The file gets no name where the file system supports
+        that (Linux), so that the call leaves no trace, not even in the folder's own modification time."""
         if _UNNAMED is not None:
             with contextlib.suppress(OSError):
                 return _made_ns(os.open(".", _UNNAMED | os.O_RDWR, 0o600, dir_fd=self._descriptor))
@@ -233,7 +236,7 @@ class Folder:
             self.remove(name)
 
     def _refuse(self, name: str, error: OSError) -> NoReturn:
-        """Raise ``error``, which was met at ``name``, or what it stands for."""
+        """Raise ``error``, which occurred at ``name``, or a CheckpointError that explains it."""
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
             found = self.look(name)
             if error.errno == errno.ELOOP or (found is not None and stat.S_ISLNK(found.st_mode)):
@@ -254,9 +257,9 @@ class Folder:
 
 
 def explained(error: OSError, doing: str) -> CheckpointError:
-    """``error`` in words that say what to do.
+    """Return ``error`` as a CheckpointError that says what to do.
 
-    :param doing: what was done to what.
+    :param doing: the failed action and its object, for the message.
     """
     if isinstance(error, PermissionError):
         advice = f"user id {os.geteuid()} has no permission. Give it the folder, or run as its owner."

@@ -1,5 +1,7 @@
-"""Hidden files that a store does not list and that somebody may stumble over: what killed writers left, and Hadoop's
-checksums of files that are gone or were changed by hand."""
+"""Finds hidden files that are of no use and may get in a reader's way, and that a store does not list.
+
+They are files that killed writers left, and Hadoop's checksums of files that are gone or were changed by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from airflow_provider_microbatch.stores.posix.folder import Folder, explained
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f-]{32,36}\.tmp")
 _CHECKSUM = re.compile(r"\.(?P<name>.+)\.crc")
 _TEMPORARY_MS = 60 * 60 * 1000
-"""A writer needs milliseconds. After an hour nobody is going to link the file to its name."""
+"""A writer needs milliseconds. After an hour no writer is going to link the file to its name."""
 
 
 def find_litter(root: Path, *, now_ms: int) -> list[Litter]:
-    """All of it below ``root``, in order. Reads only.
+    """Return all litter below ``root``, in order. Only reads.
 
     :param now_ms: the file system's clock, milliseconds since the epoch.
-    :raises CheckpointError: if a hidden file, or the one that it is of, is a link or no file.
+    :raises CheckpointError: if a hidden file, or the file that it belongs to, is a link or not a regular file.
     """
     try:
         with Folder.open(root) as folder:
@@ -43,15 +45,15 @@ def is_litter(name: str) -> bool:
 
 
 def is_cut_off(hidden: str, name: str) -> bool:
-    """Whether a file is of a write, or a removal, of the entry ``name``."""
+    """Whether a hidden file belongs to a write, or a removal, of the entry ``name``."""
     found = _TEMPORARY.fullmatch(hidden)
     return found is not None and found["name"] == name
 
 
 def move_litter(root: Path, path: str, target: str) -> None:
-    """Move a hidden file to where it is in nobody's way; done already if it is not there.
+    """Move a hidden file to a place where it disturbs no reader; does nothing if the file is gone already.
 
-    :raises CheckpointError: if it is a link or no file, or a folder on the way is a link.
+    :raises CheckpointError: if it is a link or not a regular file, or if a folder on the way is a link.
     """
     (*above, name), (*aside, moved) = path.split("/"), target.split("/")
     try:
@@ -69,7 +71,7 @@ def move_litter(root: Path, path: str, target: str) -> None:
 
 
 def _find(folder: Folder, path: str, now_ms: int) -> Iterator[Litter]:
-    """:param path: of the folder, with a slash at its end, or empty."""
+    """:param path: path of the folder, with a slash at its end, or empty."""
     for name in folder.names():
         with contextlib.suppress(FileNotFoundError):
             found = folder.look(name)
@@ -98,7 +100,8 @@ def _why(folder: Folder, name: str, found: os.stat_result, now_ms: int) -> str |
 
 
 def _fits(checksum: bytes, data: bytes) -> bool:
-    """Hadoop's ``ChecksumFileSystem``: ``crc`` and a NUL, the size of a chunk, a CRC-32 for each chunk, big-endian."""
+    """Whether a checksum file fits the data. Format of Hadoop's ``ChecksumFileSystem``: ``crc`` and a NUL, the size of
+    a chunk, a CRC-32 for each chunk, big-endian."""
     if checksum[:4] != b"crc\0" or len(checksum) < 8:
         return False
     (size,) = struct.unpack(">i", checksum[4:8])

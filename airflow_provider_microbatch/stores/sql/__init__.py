@@ -21,7 +21,7 @@ from airflow_provider_microbatch.stores.sql.database import Database, Done, data
 from airflow_provider_microbatch.stores.sql.keys import end_of, folder_of, key_of, names_of, past
 
 _AT_ONCE = 5_000
-"""So many keys go into one statement."""
+"""The largest number of keys in one statement."""
 
 _ENTRIES = "{schema}.microbatch_entries"
 _GET = f"SELECT data, token, modified_ms FROM {_ENTRIES} WHERE key = :key"
@@ -46,8 +46,8 @@ _LIST = (
     " SELECT " + _FROM.replace("{low}", "{past}") + " FROM found WHERE name IS NOT NULL)"
     " SELECT name FROM found WHERE name IS NOT NULL"
 )
-"""Each name by one look into the index, that skips all that lies below it: as many as there are names, however many
-entries."""
+"""Finds each name by one look into the index, which skips everything below the name: as many looks as there are names,
+however many entries there are."""
 _LIMITED = " LIMIT :limit"
 _FOLDERS = f" AND EXISTS (SELECT 1 FROM {_ENTRIES} WHERE key >= {{below}} AND key < {{past}})"
 
@@ -55,8 +55,8 @@ _FOLDERS = f" AND EXISTS (SELECT 1 FROM {_ENTRIES} WHERE key >= {{below}} AND ke
 class SqlStore(Store):
     """The entries of one folder of a table.
 
-    Each put has a token of its own. By it the next put knows what it replaces; and whoever got no answer to a put knows
-    whether what is there now is his, or another's with equal bytes.
+    Each put has a token of its own. The next put uses the token to state which entry it replaces; and a writer that got
+    no answer to its put learns from the token whether the entry is its own, or another writer's with equal bytes.
 
     :param address: the database, and the folder.
     """
@@ -67,12 +67,12 @@ class SqlStore(Store):
 
     @classmethod
     def at(cls, location: str) -> Self:
-        """The store at ``sql://conn_id/schema[/prefix]``. The connection is looked up by the first use."""
+        """Return the store at ``sql://conn_id/schema[/prefix]``. The connection is looked up at the first use."""
         return cls(Address.parse(location))
 
     @property
     def location(self) -> str:
-        """The address, with the connection's id in place of what it leads to."""
+        """The address, with the connection's id in place of host and credentials."""
         return str(self._address)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -85,7 +85,7 @@ class SqlStore(Store):
         return None if found is None else bytes(found[0])
 
     def get_range(self, path: str, start: int, size: int) -> bytes | None:
-        """``size`` bytes at ``path`` from ``start`` on, or None; the others are not read."""
+        """``size`` bytes at ``path`` from ``start`` on, or None; the other bytes are not read."""
         found = self._one(_PART, path, start=start + 1, size=size)
         return None if found is None else bytes(found[0])
 
@@ -95,7 +95,7 @@ class SqlStore(Store):
         return None if found is None else Versioned(data=bytes(found[0]), version=found[1])
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
-        """Update the entry of that token; see :meth:`Store.compare_and_put`."""
+        """Update the entry that has that token; see :meth:`Store.compare_and_put`."""
         return self._put(_REPLACE, path, {"data": data, "version": version})
 
     def list(self, folder: str) -> list[str]:
@@ -103,29 +103,29 @@ class SqlStore(Store):
         return [*self._names(_LIST, folder)]
 
     def list_after(self, folder: str, after: str = "", *, limit: int = PAGE) -> Sequence[str]:
-        """A page of names, by one statement that reads no others."""
+        """A page of names, by one statement that reads no other names."""
         return self._names(_LIST + _LIMITED, folder, after=after, limit=limit)
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Names directly in ``folder`` below which there is something."""
+        """Names of the folders directly in ``folder`` that have entries below them."""
         return self._names(_LIST + _FOLDERS, folder)
 
     def present(self, folder: str, names: Collection[str]) -> set[str]:
-        """Those of ``names`` that are entries in ``folder``, by one statement for some thousand of them."""
+        """Those of ``names`` that are entries in ``folder``, by one statement for some thousand names."""
         keys = {self._key(f"{folder}/{name}" if folder else name): name for name in names}
         found = (self._rows(_PRESENT, f"look for entries in {folder}", keys=some) for some in _in_pieces([*keys]))
         return {keys[bytes(key)] for rows in found for (key,) in rows}
 
     def delete(self, path: str) -> bool:
-        """Remove the entry at ``path``; a folder is no entry."""
+        """Remove the entry at ``path``; a folder is not an entry."""
         return self._delete(_DELETE, path)
 
     def delete_if(self, path: str, data: bytes) -> bool:
-        """Remove the entry at ``path`` if it is ``data``, at once."""
+        """Remove the entry at ``path`` if it is ``data``, in one step."""
         return self._delete(_DELETE_IF, path, data=data)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove entries, some thousand by one statement: of these all are gone, or none."""
+        """Remove entries, some thousand by one statement, which removes all of them or none."""
         for some in _in_pieces([self._key(path) for path in paths]):
             self._change(_DELETE_MANY, f"delete {len(some)} entries", keys=some)
 
@@ -134,7 +134,7 @@ class SqlStore(Store):
         return self._database.clock_ms(self._address, doing="ask the clock")
 
     def modified_ms(self, path: str) -> int | None:
-        """When the entry was put, by the database's clock at its statement; None if nothing is there."""
+        """When the entry was put, by the database's clock at the time of the statement; None if nothing is there."""
         found = self._one(_MODIFIED, path)
         return None if found is None else int(found[0])
 
@@ -152,19 +152,19 @@ class SqlStore(Store):
         return self._folder + key_of(path)
 
     def _put(self, statement: str, path: str, values: dict[str, Any]) -> str | None:
-        """The token of what is there now, if it was put here; None if something else is, or nothing."""
+        """The token of the new entry; None if the put was refused, since another entry, or none, is there."""
         token, key = uuid.uuid4().hex, self._key(path)
         done = self._change(statement, f"write {path}", makes=statement is _PUT, key=key, token=token, **values)
         if done.rows == 1:
             return token
-        # Refused, maybe by ourselves: what was said before may have been done, and only its answer be lost.
+        # Refused, maybe by this process itself: an earlier statement may have been done, and only its answer lost.
         if done.was_lost and (found := self._one(_TOKEN, path)) is not None and found[0] == token:
             return token
         return None
 
     def _delete(self, statement: str, path: str, **values: Any) -> bool:
-        """Whether it was there and is gone. Where the answer was lost it was most likely this process that removed it;
-        and it is gone, whoever did."""
+        """Whether the entry was there and is gone. Where an answer was lost, most likely this process removed the
+        entry; in any case it is gone."""
         done = self._change(statement, f"delete {path}", key=self._key(path), **values)
         return done.rows == 1 or (done.was_lost and self._one(_TOKEN, path) is None)
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies in a database, as a user writes it: ``sql://conn_id/schema[/prefix]``."""
+"""The address of a checkpoint in a database, as a user writes it: ``sql://conn_id/schema[/prefix]``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Address:
     """An address in parts.
 
     :param conn_id: id of the Airflow connection that leads to the database.
-    :param schema: where the tables are; ``main`` of a SQLite file.
-    :param prefix: which of the checkpoints in these tables; empty for all that is in them.
+    :param schema: schema of the tables; ``main`` for a SQLite file.
+    :param prefix: prefix of one checkpoint in these tables; empty for all entries in them.
     """
 
     conn_id: str
@@ -28,7 +28,7 @@ class Address:
 
     @classmethod
     def parse(cls, location: str) -> Self:
-        """:raises CheckpointError: if it is none."""
+        """:raises CheckpointError: if the text is not an address."""
         conn_id, _, rest = location.removeprefix(_SCHEME).partition("/")
         schema, _, prefix = rest.removesuffix("/").partition("/")
         if not location.startswith(_SCHEME) or not _CONN_ID.fullmatch(conn_id) or not schema or "\0" in schema:

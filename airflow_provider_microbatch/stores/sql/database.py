@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
 _FIRST_SECONDS = 5.0
-"""So long a database is looked for that this process has never reached: its address may be wrong."""
+"""The time for which this process tries to reach a database for the first time: the address may be wrong."""
 _PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 Values = Mapping[str, Any]
 
 _databases: dict[tuple[int, str], Database] = {}
-"""By process: a child of a fork (Airflow forks its tasks) must neither use nor close a connection of its parent. What
-it has inherited stays here, untouched."""
+"""By process: a child of a fork (Airflow forks its tasks) must neither use nor close a connection of its parent. The
+entries that a child inherits stay here, untouched."""
 
 
 class Done(NamedTuple):
-    """What came of a statement that changes something.
+    """The outcome of a statement that changes entries.
 
-    :param rows: so many were changed.
-    :param was_lost: it was sent before, and that got no answer: what there is now may be its doing.
+    :param rows: number of changed rows.
+    :param was_lost: whether the statement was sent before without an answer: the present rows may be its doing.
     """
 
     rows: int
@@ -48,20 +48,21 @@ class _Opened(NamedTuple):
     kind: Kind
     engine: Engine
     ready: set[str]
-    """Schemas whose tables are of today's version."""
+    """Schemas whose tables have the current version."""
 
 
 def database_of(conn_id: str) -> Database:
-    """The one of this process. Touches nothing."""
-    # Made by two threads at once, one stays. A lock might be held by a thread that a fork has left behind.
+    """Return this process's database of a connection. Touches nothing."""
+    # If two threads create one at once, one of them stays. A lock might be held by a thread that a fork has left
+    # behind.
     return _databases.setdefault((os.getpid(), conn_id), Database(conn_id))
 
 
 class Database:
-    """What a connection of Airflow leads to. It is looked up when it is needed, and the sessions are closed when the
-    task, look or command ends: the next one looks it up again, as secrets change.
+    """The database that an Airflow connection leads to. The connection is looked up when it is needed, and the sessions
+    are closed when the task, look or command ends: the next one looks the connection up again, since secrets change.
 
-    :param conn_id: of the connection.
+    :param conn_id: id of the connection.
     """
 
     def __init__(self, conn_id: str) -> None:
@@ -71,21 +72,22 @@ class Database:
 
     @property
     def kind(self) -> Kind:
-        """What kind of database it is. Asks Airflow, not the database. :raises CheckpointError: if there is none."""
+        """The kind of the database. Asks Airflow, not the database. :raises CheckpointError: if there is none."""
         return self._open().kind
 
     def close(self) -> None:
-        """Close what is open. A statement that another thread is at comes to its end; the next one opens anew."""
+        """Close all sessions. A statement of another thread runs to its end; the next statement opens a new session."""
         with self._opening:
             opened, self._opened = self._opened, None
         if opened is not None:
             opened.engine.dispose()
 
     def rows(self, address: Address, statement: str, values: Values, *, doing: str) -> list[Any]:
-        """What a statement that changes nothing finds. Nothing where nothing was ever written, and nothing is made.
+        """Return the rows of a statement that changes nothing. Empty where no entry was ever written; creates no
+        tables.
 
-        :param statement: ``{schema}`` is that of the address.
-        :param doing: in words, for messages.
+        :param statement: its ``{schema}`` is replaced by the schema of the address.
+        :param doing: the action in words, for messages.
         :raises CheckpointError: if the database cannot be asked.
         """
 
@@ -99,10 +101,11 @@ class Database:
         return self._answered(address, ask, doing=doing)[0]
 
     def change(self, address: Address, statement: str, values: Values, *, doing: str, makes: bool) -> Done:
-        """Do a statement; what it did is durable then. One without an answer is repeated: done twice it has to be as
-        if it was done once.
+        """Run a statement; its changes are durable on return. A statement without an answer is repeated, so running it
+        twice must have the same effect as running it once.
 
-        :param makes: make the tables, if they are not there; else there is nothing to change then.
+        :param makes: create the tables if they are missing; otherwise missing tables mean that there is nothing to
+            change.
         :raises CheckpointError: if the database cannot be reached, or refuses.
         """
 
@@ -120,7 +123,7 @@ class Database:
         """The database's clock, milliseconds since the epoch. :raises CheckpointError: if it cannot be asked."""
         kind = self.kind
         if not kind.exists():
-            return time.time_ns() // 1_000_000  # a file's clock is this machine's
+            return time.time_ns() // 1_000_000  # the clock of a file is that of this machine
         asked = f"SELECT {kind.clock_ms}"
         return self._answered(
             address,
@@ -129,7 +132,7 @@ class Database:
         )[0]
 
     def _answered(self, address: Address, ask: Callable[[_Opened, Session], T], *, doing: str) -> tuple[T, bool]:
-        """What the database answers; and whether it was asked before, and that got no answer."""
+        """Return the database's answer, and whether the question was asked before without an answer."""
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         self.kind.check(address)
@@ -144,7 +147,8 @@ class Database:
                         answer = ask(opened, session)
                         session.commit()
                     except BaseException:
-                        # Whatever is open in it ends with it: no transaction of ours waits in the pool.
+                        # Everything that is open in the session ends with it: no transaction of this process waits in
+                        # the pool.
                         session.invalidate()
                         raise
                 return answer, was_lost
@@ -182,7 +186,7 @@ class Database:
 
 
 def _is_ready(opened: _Opened, session: Session, address: Address, *, make: bool = False) -> bool:
-    """Whether the tables are there, which is looked at once."""
+    """Whether the tables are there; looked up once for each schema."""
     if address.schema not in opened.ready:
         if make:
             migrate(session, opened.kind, address)

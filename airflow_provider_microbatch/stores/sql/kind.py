@@ -1,4 +1,4 @@
-"""What differs from one kind of database to another."""
+"""The differences between kinds of databases."""
 
 from __future__ import annotations
 
@@ -17,73 +17,74 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.connections import Connection
 
 PATIENCE_SECONDS = 30.0
-"""So long one statement may wait, and so long a database that is away is looked for: a failover takes that long. The
-third of a lease that nobody is to sleep through is twenty seconds, and two renewals may fail."""
+"""The time limit of one statement, and the time for which an unreachable database is tried again: a failover takes that
+long. A third of a lease, the time after which its holder must renew it, is twenty seconds, and two renewals may
+fail."""
 
 
 class Kind(Protocol):
-    """A kind of database, for one Airflow connection. Making one touches nothing."""
+    """A kind of database, for one Airflow connection. Creating an instance touches nothing."""
 
     name: ClassVar[str]
-    """For people."""
+    """The kind's name, for people."""
 
     clock_ms: ClassVar[str]
-    """Expression of SQL: the database's clock at this moment, milliseconds since the epoch."""
+    """SQL expression: the database's clock at this moment, milliseconds since the epoch."""
 
     name_in_key: ClassVar[str]
-    """Expression of SQL: of ``key``, the name that follows ``:folder``, which is ``:length`` bytes long."""
+    """SQL expression: the name in ``key`` that follows ``:folder``, which is ``:length`` bytes long."""
 
     past_name: ClassVar[str]
-    """Expression of SQL: of ``name``, the least key in ``:folder`` that comes after it; see
+    """SQL expression: the least key in ``:folder`` that comes after ``name``; see
     :func:`~airflow_provider_microbatch.stores.sql.keys.past`."""
 
     below_name: ClassVar[str]
-    """The same: the least key of what is below it as a folder."""
+    """SQL expression: the least key below ``name`` as a folder."""
 
     migrations: ClassVar[Sequence[Sequence[str]]]
     """Statements that bring the tables from each version to the next, the first from none; ``{schema}`` is quoted."""
 
     def __init__(self, connection: Connection) -> None:
-        """:raises CheckpointError: if the connection lacks what is needed."""
+        """:raises CheckpointError: if the connection lacks a field that the kind needs."""
 
     @property
     def place(self) -> str:
-        """Where the database is, for messages: no secret."""
+        """The place of the database, for messages; contains no secret."""
 
     @property
     def secrets(self) -> Sequence[str]:
-        """Texts that are in no message."""
+        """Texts that must appear in no message."""
 
     def engine(self) -> Engine:
-        """Opens no connection. :raises CheckpointError: if the driver is not installed."""
+        """Create an engine. Opens no connection. :raises CheckpointError: if the driver is not installed."""
 
     def check(self, address: Address) -> None:
-        """:raises CheckpointError: if there can be no such schema."""
+        """:raises CheckpointError: if the database can have no such schema."""
 
     def exists(self) -> bool:
-        """Whether there may be a database: else nothing is in it, and nothing is made by a look."""
+        """Whether the database may exist: if not, it holds no entries, and a read does not create it."""
 
     def before(self, session: Session) -> None:
-        """What is said to the database before each statement, in the statement's transaction."""
+        """Send the settings that precede each statement, in the statement's transaction."""
 
     def migrating(self, session: Session, address: Address) -> AbstractContextManager[None]:
-        """A transaction in which no other process migrates the same tables. What raises in it leaves it open."""
+        """A transaction in which no other process migrates the same tables. An exception leaves it open."""
 
     def version(self, session: Session, address: Address) -> int:
         """The version of the tables; 0 if there are none."""
 
     def make_schema(self, session: Session, address: Address) -> None:
-        """Make the schema unless it is there, within that transaction."""
+        """Create the schema unless it is there, within the transaction of :meth:`migrating`."""
 
     def remedy(self, error: BaseException) -> str:
-        """What to do about an error of the driver, in words; empty if nobody knows."""
+        """Advice on an error of the driver; empty if there is none."""
 
     def is_lost(self, error: sqlalchemy.exc.DBAPIError) -> bool:
-        """Whether the statement's answer is not known, or the database has taken it back for another: look again."""
+        """Whether the answer is unknown, or the database has rolled the statement back for another: try again."""
 
 
 def kind_of(connection: Connection) -> Kind:
-    """The kind of database that a connection leads to.
+    """Return the kind of database that a connection leads to.
 
     :raises CheckpointError: if no checkpoint can be kept there.
     """

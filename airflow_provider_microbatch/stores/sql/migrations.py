@@ -1,4 +1,4 @@
-"""The tables of a schema: made by the first write, and brought to today's version by whoever comes first.
+"""The tables of a schema: created by the first write, and migrated to the current version by the first process to come.
 
 =====================  ================================================================================================
 microbatch_entries     ``key`` (see :mod:`.keys`), ``data``, ``token`` (another one for each put), ``modified_ms``
@@ -25,9 +25,9 @@ _APPLIED = "INSERT INTO {schema}.microbatch_version VALUES (:version, {clock})"
 
 
 def are_there(session: Session, kind: Kind, address: Address) -> bool:
-    """Whether there are tables, which are of today's version then.
+    """Whether there are tables; tables of an older version are migrated to the current one.
 
-    :raises CheckpointError: if a newer version of this package has made them.
+    :raises CheckpointError: if a newer version of this package has migrated them.
     """
     version = _version(session, kind, address)
     if 0 < version < len(kind.migrations):
@@ -36,13 +36,13 @@ def are_there(session: Session, kind: Kind, address: Address) -> bool:
 
 
 def migrate(session: Session, kind: Kind, address: Address) -> None:
-    """Bring the tables to today's version. Of many processes that come at once one does it, and the others find it
-    done. Killed in between, nothing was done.
+    """Bring the tables to the current version. Of many processes that start at once one migrates, and the others find
+    the migration done. If the process is killed in between, nothing is changed.
 
-    :raises CheckpointError: if a newer version of this package has made them.
+    :raises CheckpointError: if a newer version of this package has migrated them.
     """
     today = len(kind.migrations)
-    # Whoever only uses the tables needs no right to make them.
+    # A user that only uses the tables needs no right to create them.
     if _version(session, kind, address) == today:
         return
     with kind.migrating(session, address):
@@ -58,7 +58,7 @@ def migrate(session: Session, kind: Kind, address: Address) -> None:
 
 
 def in_schema(session: Session, statement: str, address: Address) -> sqlalchemy.TextClause:
-    """A statement whose ``{schema}`` is that of the address."""
+    """Return a statement in which ``{schema}`` is replaced by the schema of the address."""
     import sqlalchemy
 
     quoted = session.dialect.identifier_preparer.quote_identifier(address.schema)

@@ -1,22 +1,22 @@
-"""PostgreSQL, and what speaks its protocol and SQL.
+"""PostgreSQL, and databases that speak its protocol and SQL.
 
-Every statement is a transaction of its own, sent with the one round trip that it takes. Why each is right under READ
-COMMITTED, PostgreSQL's default, and any stricter level that a server or role is set to:
+Every statement is a transaction of its own, sent in a single round trip. Each is correct under READ COMMITTED,
+PostgreSQL's default, and under any stricter level that a server or role is set to:
 
-- A put is ``INSERT … ON CONFLICT DO NOTHING``. The unique index decides, not a snapshot: whoever meets an entry that
-  another transaction has just inserted waits for its end, so that ``False`` is only said of what is committed. What the
-  caller reads after that is read by a new snapshot, which has it.
+- A put is ``INSERT … ON CONFLICT DO NOTHING``. The unique index decides, not a snapshot: a writer that meets an entry
+  that another transaction has just inserted waits for the end of that transaction, so that ``False`` is only returned
+  for a committed entry. The caller's next read has a new snapshot, which includes the entry.
 - Compare-and-put is ``UPDATE … WHERE key = … AND token = …``. Under READ COMMITTED the second of two writers waits for
   the first, and its condition is evaluated again on the row as it is then: the token is another one, and no row is
-  changed. Under REPEATABLE READ and SERIALIZABLE the second one gets error 40001 instead, and says it again.
-- A removal is ``DELETE … WHERE key = … [AND data = …]``: the same.
-- What is read is read by one statement, so by one snapshot. Nothing is decided by two of them: what the checkpoint's
-  protocol decides it decides by puts.
+  changed. Under REPEATABLE READ and SERIALIZABLE the second writer gets error 40001 instead, and repeats the statement.
+- A removal is ``DELETE … WHERE key = … [AND data = …]``: the same holds.
+- Each read is one statement, so it has one snapshot. No decision depends on two reads: the checkpoint's protocol makes
+  its decisions by puts.
 
 Transaction poolers (pgbouncer) give each transaction another session. So no statement is prepared on the server, no
-advisory lock outlives its transaction, and nothing is ``SET`` for a session: what is said about time limits goes with
-the start of the connection, or, where the connection has ``options`` of its own (a pooler refuses ours: give it
-``"options": ""``), into the transaction of each statement.
+advisory lock outlives its transaction, and nothing is ``SET`` for a session. Time limits are sent at the start of the
+connection, or, where the connection has ``options`` of its own (a pooler refuses those of this package: give it
+``"options": ""``), in the transaction of each statement.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SETTINGS = {
     "statement_timeout": str(_MS),
     "lock_timeout": str(_MS // 2),
     "idle_in_transaction_session_timeout": str(_MS),
-    # Else what was put could be gone after a crash of the server, although the put had said that it is durable. Where
-    # the server has synchronous standbys, it waits for one: after a failover it is there too.
+    # Otherwise an entry could be gone after a crash of the server, although the put had reported that it is durable.
+    # Where the server has synchronous standbys, the put waits for one: the entry survives a failover too.
     "synchronous_commit": "on",
 }
 _TO_LIBPQ = {
     "connect_timeout": 10,
     "application_name": "microbatch",
-    # A server that is gone without a word is found gone within the patience for one statement.
+    # A server that disappears silently is detected within the time limit of one statement.
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -62,10 +62,10 @@ _OF_LIBPQ = frozenset(
      "ssl_min_protocol_version", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
      "sslrootcert", "sslsni", "target_session_attrs"}
 )  # fmt: skip
-"""Of a connection's extra, what is libpq's; the rest is for Airflow's hooks."""
+"""The keys of a connection's extra that are libpq's; the others are for Airflow's hooks."""
 
 _LOST_STATES = ("08", "57P0", "40001", "40P01", "25006", "53300")
-"""The connection, or the server, goes; another transaction came first; this one was the standby after all."""
+"""The connection or the server is lost; another transaction came first; or this server was a standby after all."""
 _REMEDIES = (
     ("42501", "Grant the role the rights to the schema and its tables; to make them, GRANT CREATE ON SCHEMA."),
     ("25006", "The database is read-only: let the connection lead to the primary, or let it be written to."),
@@ -77,7 +77,7 @@ _REMEDIES = (
 )
 _LENGTH = "CAST(:length AS integer)"
 _ZERO = "decode('00', 'hex')"
-# By the catalog's rows, not by to_regclass: that may answer from what the session knew before it waited for the lock.
+# Read the catalog's rows, not to_regclass, which may answer with what the session knew before it waited for the lock.
 _SCHEMA = "SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema"
 _TABLE = (
     "SELECT oid FROM pg_catalog.pg_class WHERE relname = 'microbatch_version' AND relnamespace ="
@@ -88,7 +88,7 @@ _MIGRATE_LOCK = "SELECT pg_advisory_xact_lock(hashtext(CAST(:name AS text)))"
 
 
 class Postgres(Kind):
-    """See the module."""
+    """PostgreSQL as a kind of database; see the module."""
 
     name: ClassVar[str] = "PostgreSQL"
     clock_ms: ClassVar[str] = "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS bigint)"
@@ -102,7 +102,7 @@ class Postgres(Kind):
         (
             "CREATE TABLE {schema}.microbatch_entries (key bytea PRIMARY KEY, data bytea NOT NULL,"
             " token text NOT NULL, modified_ms bigint NOT NULL)",
-            # A part of an entry is read without the rest, which a compressed one does not allow.
+            # Uncompressed, so that a part of an entry can be read without the rest.
             "ALTER TABLE {schema}.microbatch_entries ALTER COLUMN data SET STORAGE EXTERNAL",
         ),
     )
@@ -147,7 +147,7 @@ class Postgres(Kind):
                 f"connection {self._connection.conn_id!r} leads to PostgreSQL, whose driver is not installed. Run: "
                 "pip install 'airflow-provider-microbatch[postgres]'"
             )
-        # psycopg prepares on the server what it has sent five times, where a pooler's next session does not know it.
+        # psycopg prepares a statement on the server after five uses; a pooler's next session would not know it.
         own: dict[str, Any] = {"prepare_threshold": None} if driver == "psycopg" else {}
         engine = sqlalchemy.create_engine(
             f"postgresql+{driver}://",
@@ -180,7 +180,8 @@ class Postgres(Kind):
     def migrating(self, session: Session, address: Address) -> Iterator[None]:
         import sqlalchemy
 
-        # What a stricter level sees is of before the lock: whoever waited for it would make the same tables again.
+        # The snapshot of a stricter level is older than the lock: a process that waited for it would create the tables
+        # again.
         if self._says_settings:
             session.commit()
             session.execute(sqlalchemy.text(f"SET TRANSACTION {_LEVEL}"))
@@ -190,7 +191,7 @@ class Postgres(Kind):
         session.execute(sqlalchemy.text(_MIGRATE_LOCK), {"name": f"microbatch {address.schema}"})
         yield
         session.execute(sqlalchemy.text("COMMIT"))
-        self.before(session)  # the settings were the transaction's, and the statement it was made for follows
+        self.before(session)  # the settings ended with the transaction, and the caller's statement follows
 
     def version(self, session: Session, address: Address) -> int:
         import sqlalchemy
@@ -204,7 +205,7 @@ class Postgres(Kind):
     def make_schema(self, session: Session, address: Address) -> None:
         import sqlalchemy
 
-        # IF NOT EXISTS asks for the right to make one although it is there.
+        # IF NOT EXISTS requires the right to create the schema even if it is there.
         if session.execute(sqlalchemy.text(_SCHEMA), {"schema": address.schema}).scalar() is None:
             quoted = session.dialect.identifier_preparer.quote_identifier(address.schema)
             session.execute(sqlalchemy.text(f"CREATE SCHEMA {quoted}".replace(":", r"\:")))
@@ -223,7 +224,7 @@ class Postgres(Kind):
         return error.connection_invalidated or _state(error.orig).startswith(_LOST_STATES)
 
     def _check_writable(self, opened: Any, _: Any) -> None:
-        """At each new connection: after a failover the same address may lead to what was the primary."""
+        """Refuse a read replica at each new connection: after a failover the address may lead to the former primary."""
         with opened.cursor() as cursor:
             cursor.execute("SELECT pg_is_in_recovery()")
             in_recovery = cursor.fetchone()[0]
@@ -238,5 +239,5 @@ class Postgres(Kind):
 
 
 def _state(error: BaseException | None) -> str:
-    """SQLSTATE as psycopg, or psycopg2, tells it."""
+    """SQLSTATE of an error of psycopg or psycopg2."""
     return str(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or "")

@@ -1,7 +1,7 @@
 """A SQLite file: for one machine, and for tests. Its hosts share a disk, and so a clock.
 
-SQLite has one writer: statements of writers follow each other, and each is a transaction of its own. A reader rolls
-back what a writer that was killed has left.
+SQLite has one writer: the statements of writers follow each other, and each is a transaction of its own. A reader rolls
+back changes that a killed writer has left.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MAIN = "main"
 
 
 class Sqlite(Kind):
-    """See the module."""
+    """SQLite as a kind of database; see the module."""
 
     name: ClassVar[str] = "SQLite"
-    # It tells the day as a number, whose digits reach to a twentieth of a millisecond.
+    # julianday returns the day as a number whose precision is a twentieth of a millisecond.
     clock_ms: ClassVar[str] = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
     name_in_key: ClassVar[str] = (
         "substr(key, :length + 1, CASE instr(substr(key, :length + 1), x'00')"
@@ -51,7 +51,7 @@ class Sqlite(Kind):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Of sqlite:////path/to/file.db Airflow makes a schema, of the form's field a host.
+        # Airflow parses the path of sqlite:////path/to/file.db as the schema, and the form's field as the host.
         path = connection.host or connection.schema or ""
         if not path.startswith("/"):
             raise CheckpointError(
@@ -71,7 +71,7 @@ class Sqlite(Kind):
     def engine(self) -> Engine:
         import sqlalchemy
 
-        # A connection for each statement: one that a fork takes along could not even be closed in the child.
+        # One connection for each statement: a connection that a fork takes along could not even be closed in the child.
         return sqlalchemy.create_engine(
             "sqlite://",
             creator=self._open,
@@ -125,7 +125,8 @@ class Sqlite(Kind):
 
     def _open(self) -> Any:
         if not self._file.exists() and self._file.parent.is_dir():
-            # This user's alone, and the group's as the settings say; the journal beside it is as the file is.
+            # Private to this user, or open to the group as the settings say; the journal beside it gets the same
+            # rights.
             with contextlib.suppress(FileExistsError):
                 os.close(open_private_file(self._file))
         address = f"file:{quote(str(self._file))}?mode=rw"
