@@ -2,7 +2,7 @@
 
 An attempt does not run in the task's own process: PySpark's client takes two seconds to import, keeps the modules of
 the user's code, and its threads outlive a cancel. A resident runner on this machine forks a process for the attempt, in
-milliseconds; without a runner, a new process is started for the attempt. Either ends with the task, and can be killed alone.
+milliseconds; without a runner, the task starts a process. Either ends with the task, and can be killed alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SparkConnectEngine:
 
     @classmethod
     def of_connection(cls, wanted: Wanted) -> SparkConnectEngine:
-        """The engine for a connection. Its server runs already, so arguments that say how Spark is started are ignored."""
+        """The engine for a connection. Its server runs already, so arguments on how to start Spark are ignored."""
         ignored = sorted(name for name, value in wanted.arguments.items() if value)
         if ignored:
             log.warning(

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.exceptions import EngineError, SparkKilledError
 
 _OUTPUT = "Last spark-submit output:\n"
 _CODES = re.compile(r"(?:Error code|Kubernetes spark exit code) is: (-?\d+)")
-"""Exit codes in the hook's message. On Kubernetes the driver's own code follows that of spark-submit, which may be 0."""
+"""Exit codes in the hook's message. On Kubernetes the driver's code follows that of spark-submit, which may be 0."""
 _EXCEPTION = re.compile(
     r'^\s*(?:Caused by: |Exception in thread "[^"]*" )?((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)\b.*)$', re.MULTILINE
 )
