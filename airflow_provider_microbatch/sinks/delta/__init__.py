@@ -100,7 +100,7 @@ class DeltaSink(Sink):
         return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)
 
     def would_show(self, location: str) -> bool:
-        """Whether the address lies in the table: readers would see no file there, but a VACUUM would remove the file."""
+        """Whether the address lies in the table: readers would see no file there, but a VACUUM would remove it."""
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:

@@ -132,7 +132,7 @@ class IcebergSink(Sink):
         )
 
     def would_show(self, location: str) -> bool:
-        """Whether the address lies in the table: readers would see no file there, but removing orphan files would remove it."""
+        """Whether the address lies in the table: readers would see no file there, but a clean-up would remove it."""
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
