@@ -19,8 +19,8 @@ _TAG = re.compile(r"microbatch-(?P<engine>engine-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-
 
 
 _CLOCK_SECONDS = 2.0
-"""Allowed difference between two readings of one process's start time, since the boot time
-that it is counted from is adjusted."""
+"""Allowed difference between two readings of one process's start time, in seconds: the start is counted from the
+boot time, which is adjusted."""
 
 STOP_SECONDS = 1.5
 """``grace_seconds`` of a task's own engine. Airflow kills a task five seconds after telling it to stop: by then the

@@ -255,7 +255,7 @@ class OpenSink(ABC):
 
     @abstractmethod
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        """Replay: put the stage in place of the batch's output in one step; readers see all of it or none.
+        """Replay: put the stage in place of the batch's output in one step; readers never see half of it.
 
         :raises PublishConflictError: if a later attempt has replaced the output already.
         :raises ForeignBatchError: if the output to replace is not the batch's.
@@ -282,7 +282,7 @@ class OpenSink(ABC):
         return []
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        """Take a batch out of the table in one step; readers see all of it or none. The output is kept as replaced
+        """Take a batch out of the table in one step; readers never see half of it. The output is kept as replaced
         output is. Only ``microbatch rewind`` calls it.
 
         :param epoch: the attempt whose output is to be taken out.

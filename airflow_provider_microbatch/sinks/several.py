@@ -185,7 +185,7 @@ class OpenSinks(OpenSink):
         return self._published(batch)
 
     def _follow(self, batch: ExpectedBatch, epoch: int) -> bool:
-        """Publish the attempt that the first sink holds in the other sinks.
+        """Publish, in the other sinks, the attempt that the first sink holds.
 
         :return: False if one of the other sinks has no stage of it any more.
         :raises PublishConflictError: if a later attempt has gone on meanwhile: that attempt finishes its own publish.

@@ -36,8 +36,7 @@ class SparkConnectEngine:
 
     :param conn_id: Airflow connection of type ``spark_connect``.
     :param conf: Spark settings of the session.
-    :param grace_seconds: how long a cancelled attempt's process may take to end by itself before it is killed, in
-        seconds.
+    :param grace_seconds: seconds that a cancelled attempt's process may take to end by itself before it is killed.
     """
 
     name = NAME

@@ -156,8 +156,7 @@ def _import_from(spark: Any, files: list[Path]) -> None:
 
 
 def _end_with(wire: Wire, session: AttemptSession, tag: str, over: threading.Event) -> None:
-    """End this process when the task has gone, as after ``kill -9``: nothing that the attempt writes from then on is
-    used."""
+    """End this process when the task has gone, as after ``kill -9``: nothing that the attempt writes later is used."""
     wire.receive()
     if over.is_set():
         return

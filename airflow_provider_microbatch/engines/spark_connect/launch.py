@@ -96,8 +96,7 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is on this host, where a port without a listener means that none of its operations
-        runs."""
+        """Whether the server is on this host, where a port without a listener means that nothing runs."""
         return self.host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
     def check(self) -> None:
@@ -120,10 +119,9 @@ class Server:
 class Launch:
     """A process for one attempt, and the conversation with the process.
 
-    ``answered`` is true when the process has said how the attempt ended; before that it has dropped the frames it
-    cached.
+    ``answered`` is true when the process has said how the attempt ended; before, it has dropped what it cached.
 
-    :raises EngineError: if the process cannot be started.
+    :raises EngineError: if the process ends at once.
     """
 
     def __init__(self, server: Server, tag: str) -> None:

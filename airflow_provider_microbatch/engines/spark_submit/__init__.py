@@ -46,7 +46,7 @@ class SparkSubmitEngine:
     :param env_vars: environment variables of the driver.
     :param files: further files for ``--files``, comma-separated.
     :param spark_binary: name of the spark-submit program; overrides the connection's.
-    :param grace_seconds: how long a cancelled application may take to end by itself before it is killed, in seconds.
+    :param grace_seconds: seconds that a cancelled application may take to end by itself before it is killed.
     :param hook_arguments: further arguments of
         :class:`~airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook`, such as ``jars``, ``packages``,
         ``executor_memory``.

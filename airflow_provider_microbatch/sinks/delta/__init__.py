@@ -3,7 +3,7 @@ which the orchestrator makes with delta-rs; Spark writes plain Parquet and needs
 
 ::
 
-    <path>/_delta_log/…                                     the table: what readers look at
+    <path>/_delta_log/…                                     the table's log, which readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/microbatch/rest/…                                rows of others out of files that a replay took apart
 

@@ -2,9 +2,9 @@
 
 ::
 
-    <path>/lane=live/batch_id=7/…                            published: what readers list
-    <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
-    <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  put out by a replay; kept for its readers
+    <path>/lane=live/batch_id=7/…                            published: readers list it
+    <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden from readers
+    <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  replaced by a replay; kept for its readers
     <path>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1      a file: tells the Spark of attempt 1 to end
     <path>/_table_id/<id>                                    a file: by it the table is known again
 
@@ -268,7 +268,7 @@ class FileSink(SelfContained):
         found = self.contains(batch)
         if found is None:
             raise SinkError(f"batch {batch.key} is not in {self.location()}.")
-        # A batch without rows has no file from which Spark could infer a format, so the format is given.
+        # The files, not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
         folder = f"file://{self._target_path(batch.key)}"
         return PublishedRows(
             format=self.format,

@@ -35,7 +35,7 @@ def _of_lane(lane: Path) -> Iterator[str]:
 
 
 def _shown(folder: Path) -> Iterator[Path]:
-    """The entries that readers see: names with another beginning are hidden from them."""
+    """The entries that readers see: names that begin with an underscore or a dot are hidden from them."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):

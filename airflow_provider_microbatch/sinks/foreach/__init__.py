@@ -3,7 +3,7 @@ attempt's rows into a folder; when the stage is whole, the task calls the functi
 
 ::
 
-    <stages>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <stages>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden from readers
     <stages>/lane=live/batch_id=7/_manifest                           the function has returned for batch 7
     <stages>/_locks/…                                                 one process at a time calls it for a batch
 """

@@ -4,7 +4,7 @@ catalog nor its credentials.
 
 ::
 
-    <path>/metadata/…                                       the table: what readers look at
+    <path>/metadata/…                                       the table's metadata, which readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the snapshot that put it in
     <path>/_microbatch/ledger/<digest>.json                 which batches are in: pages that the table's properties name
     <path>/_microbatch/table_uuid                           the table that was made, or found, here

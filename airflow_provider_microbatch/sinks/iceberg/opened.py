@@ -216,7 +216,8 @@ class OpenIceberg(OpenPlaced):
         self, look: Look, batch: ExpectedBatch, number: int | None, info: Mapping[str, str], removal: Removal
     ) -> bool:
         try:
-            # Files rewritten for a failed commit are left to a removal of orphan files; it may have succeeded yet.
+            # Files rewritten for a failed commit are left to a removal of orphan files: the commit may have succeeded
+            # after all.
             return self._log.commit(
                 look, key=batch.key, number=number, info=info, added=removal.added, removed=removal.removed
             )

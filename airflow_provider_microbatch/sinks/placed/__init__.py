@@ -5,11 +5,11 @@ table's folder before the log names them, so that publishing is one commit that 
 
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/_table_id/<id>                                   a file: by it the table is known again
-    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden
     <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
     <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
     <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
-    <path>/_microbatch/_locks/…                             who publishes an attempt, and who removes it, are never two
+    <path>/_microbatch/_locks/…                             one process at a time publishes or removes an attempt
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class OpenPlaced(OpenSink):
                 return dropped
             with self._places.locked(batch, epoch):
                 number = self._number_for_good(batch.key)
-                # Only after the look: a replay removes the mark of the attempt it replaces, whose files are still read.
+                # After the number: a replay first removes the mark of the attempt it replaces, which has readers.
                 for place in self._places.marked(batch, epoch):
                     if place.number == number:
                         self._forget(place)

@@ -26,7 +26,7 @@ PIECE = 1 << 20
 """How many bytes are in memory at once."""
 _SAY_SECONDS = 10.0
 _JSON_NUL = re.compile(rb"(?<!\\)(?:\\\\\\\\)*\\\\u0000")
-"""A backslash of JSON is two in COPY's text; an even number of JSON backslashes before it is text of its own."""
+"""A backslash of JSON is two in COPY's text; an even number before the escape is text of its own."""
 
 
 def load(
@@ -90,7 +90,7 @@ def _pieces(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a stage's file. A link may have taken its place since it was checked, and readers see what it has."""
+    """Open a stage's file. A link may have taken its place since the check, and readers would see its rows."""
     try:
         return open_regular(path)
     except OSError as error:

@@ -208,7 +208,8 @@ class OpenPostgres(OpenSink):
             f"drop a stage of batch {batch.key}", lambda connection: self._mark_dropped(connection, batch, epoch)
         )
         for stage in marked:
-            # A process that still loads it holds it. It is never published; after the error, the next call drops it.
+            # A process that still loads the table holds it. The table is never published; after the error the next call
+            # drops it.
             self._database.run(
                 f"drop the stage table {stage.table} of batch {batch.key} attempt {epoch}, which is being loaded",
                 lambda connection, stage=stage: self._records(connection).drop_stage(stage),  # type: ignore[misc]

@@ -1,5 +1,5 @@
 """A schema's own records of its tables. If two transactions would both publish a batch, the primary key of
-``microbatch_batches`` decides: the second waits for the first, and learns that it won.
+``microbatch_batches`` decides: the second waits for the first, and learns which one won.
 
 A stage that was dropped is never published, however late its loader wakes up: dropping marks its row in
 ``microbatch_stages``, and a publish locks that row, and checks that it is not marked, before it takes the stage's rows.
@@ -69,7 +69,7 @@ class Records:
         return bool(found.fetchone() == (True,))
 
     def make(self) -> None:
-        """Make the missing tables of records. No other transaction makes a table meanwhile."""
+        """Make the missing tables of records. Until the transaction ends, no other makes tables of this package."""
         execute(self._connection, "SELECT pg_advisory_xact_lock(%s)", _LOCK)
         if not self.are_there():
             for statement in _MADE:

@@ -170,7 +170,7 @@ class WholeTable:
         return statement.admits(self.table, batch, exists=exists, owner=self._owner(info))
 
     def prepare(self, stage: StageTable) -> None:
-        """Check again: the table itself appears on success. :raises SinkError: if the statement is refused by now."""
+        """Check again; the table appears only on success. :raises SinkError: if the statement is refused by now."""
         if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 

@@ -43,9 +43,9 @@ def admits(table: Table, batch: BatchIdentity, *, exists: bool, owner: Owner | N
 
 
 def find(table: Table, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
-    """The table as the batch's output. None if it is other output, and the statement replaces any table.
+    """The table as the batch's output. None if it is another output, and the statement replaces any table.
 
-    :raises ForeignBatchError: if it is other output, and the statement replaces none.
+    :raises ForeignBatchError: if the table is another output, and the statement replaces none.
     """
     if table.mode in (REPLACE, CREATE_OR_REPLACE):
         return batch.find(found)

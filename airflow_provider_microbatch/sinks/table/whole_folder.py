@@ -1,11 +1,11 @@
-"""A table of folders that a batch makes or replaces as a whole: ``CREATE TABLE AS`` and its sisters.
+"""A table of folders that a batch makes or replaces as a whole: ``CREATE TABLE AS`` and its variants.
 
 ::
 
-    <namespace>/orders/…                                                   the table: what readers list
+    <namespace>/orders/…                                                   the table, which readers list
     <namespace>/_tables/orders/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   the stage table
-    <namespace>/_tables/orders/_replaced/…                                 the table before; kept for its readers
-    <namespace>/_tables/orders/_kept/…                                     what was there and no catalog had made
+    <namespace>/_tables/orders/_replaced/…                                 the previous table; kept for its readers
+    <namespace>/_tables/orders/_kept/…                                     a replaced folder that no catalog had made
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WholeFolder:
         return statement.admits(self.table, batch, exists=os.path.lexists(self.target), owner=self._owner())
 
     def prepare(self, stage: StageTable) -> None:
-        """Check again: the table itself appears on success. :raises SinkError: if the statement is refused by now."""
+        """Check again; the table appears only on success. :raises SinkError: if the statement is refused by now."""
         if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 

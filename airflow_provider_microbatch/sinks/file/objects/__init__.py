@@ -2,11 +2,11 @@
 
 ::
 
-    <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  what readers look at: where the files of batch 7 are
-    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          what attempt 2 has written, and where it stays
+    <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  for readers: the places of the files of batch 7
+    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          written by attempt 2, never moved
     <table>/_index/lane=live/00000000000000000007                   batch 7 was about to be published, at least
     <table>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2    a mark: attempt 2 is written, and not published yet
-    <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: that attempt was, or is about to be, put out
+    <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: the attempt was replaced, or is about to be
     <table>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1     a mark: tells the Spark of attempt 1 to end
     <table>/_nothing/<number>.json                                  a file of no rows, of a batch that was taken out
 
@@ -95,7 +95,7 @@ class OpenObjectTable(OpenSink):
         try:
             requires = connector(self._sink.packages)
         except DefinitionError:
-            requires = NO_REQUIREMENTS  # without pyspark nothing is written from here; `check` has told
+            requires = NO_REQUIREMENTS  # a host without pyspark writes nothing; `check` reports that pyspark is missing
         return Stage(
             writer="airflow_provider_microbatch.runtime.write:write",
             arguments={

@@ -65,7 +65,7 @@ class Written:
 
     @property
     def stage_mark(self) -> str:
-        """Key of the mark that it is written, or about to be, and is not known to be published."""
+        """Key of the mark of output that is written, or about to be, and is not known to be published."""
         return f"{marks_of(STAGING, self.checkpoint)}/{folder_of(self.key)}/attempt={self.epoch}"
 
     @property
@@ -74,7 +74,7 @@ class Written:
         return f"{marks_of(FENCED, self.checkpoint)}/{folder_of(self.key)}.attempt={self.epoch}"
 
     def replaced_mark(self, by: str) -> str:
-        """Key of the mark that it was, or is about to be, replaced or withdrawn by that checkpoint."""
+        """Key of the mark of output that was, or is about to be, replaced or withdrawn by that checkpoint."""
         return f"{marks_of(REPLACED, by)}/{self.name}"
 
 
