@@ -1,1 +1,1 @@
-"""Engines that need Airflow's hooks, behind the Protocol of ``execution``."""
+"""Engines that need Airflow's hooks; each implements the Protocol of ``execution``."""

@@ -1,9 +1,9 @@
 """A class archive: a file from which spark-submit's Java maps Spark's classes instead of reading, checking and linking
-them one by one, which is two fifths of what the driver of a small batch does.
+them one by one, which is two fifths of the time that the driver of a small batch takes.
 
-The format is Java's own, a dynamic archive of class data sharing (JEP 350, Java 13 and newer). Java takes one only if
-it fits: the same Java, the same jars at the same places first on the class path. If it does not, Java says so in a line
-and starts as without it.
+The format is Java's own, a dynamic archive of class data sharing (JEP 350, Java 13 and newer). Java uses an archive
+only if the archive fits: the same Java, and the same jars at the same places first on the class path. Otherwise Java
+prints a line that says so, and starts without the archive.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from airflow_provider_microbatch.sinks.file.posix import sync
 log = logging.getLogger(__name__)
 
 EXTRA = "class-archive"
-"""In the extra of a connection: the folder of the archive."""
+"""Key in the extra of a connection: the folder of the archive."""
 
 FACTS = "archive.json"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # Spark's launcher gives these to the Java of spark-submit, the driver in client mode.
 _CONF = "conf"
 _CARRIED = {"spark-defaults.conf"}
-_QUIET = ("-Xlog:cds=error", "-Xlog:cds+dynamic=error")  # else a line for each of hundreds of classes it cannot keep
+_QUIET = ("-Xlog:cds=error", "-Xlog:cds+dynamic=error")  # else Java logs each of hundreds of classes it cannot keep
 _TIMEOUT = 900.0
 _ROWS = 2_000
 _TAIL = 20
@@ -54,10 +54,10 @@ _TAIL = 20
 
 @dataclass(frozen=True, kw_only=True)
 class ClassArchive:
-    """What ``archive.json`` says.
+    """The content of ``archive.json``.
 
     :param file: name of the archive in its folder.
-    :param bytes: its size. Java would map a file that was cut off, and die when it reads beyond the end.
+    :param bytes: size of the archive. Java would map a truncated file, and crash when it reads beyond the end.
     :param spark: version of Spark.
     """
 
@@ -67,14 +67,14 @@ class ClassArchive:
 
 
 def with_archive(folder: Any, environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT) -> dict[str, str]:
-    """The environment for a spark-submit that uses an archive. An archive only saves time: where it cannot be used, the
-    log says why, and the environment is as it was.
+    """The environment for a spark-submit that uses an archive. An archive only saves time: if it cannot be used, the
+    reason is logged and the environment is returned unchanged.
 
-    Spark's defaults must be in a properties file: their folder is not on the class path any more.
+    Spark's defaults must be in a properties file, because their folder is not on the class path any more.
 
-    :param folder: of the archive, as the connection's extra has it.
-    :param environment: the one spark-submit would be started in.
-    :param binary: what the connection calls spark-submit.
+    :param folder: folder of the archive, as the connection's extra names it.
+    :param environment: the environment in which spark-submit would be started.
+    :param binary: name of the spark-submit program, as the connection has it.
     """
     try:
         if not isinstance(folder, str) or not Path(folder).is_absolute():
@@ -90,7 +90,7 @@ def with_archive(folder: Any, environment: Mapping[str, str], *, binary: str = S
 def read(folder: Path) -> ClassArchive:
     """The archive of a folder.
 
-    :raises EngineError: if there is none, or it is not whole.
+    :raises EngineError: if the folder has no archive, or the archive is not whole.
     """
     again = f"Make it again: microbatch class-archive {folder}"
     try:
@@ -106,13 +106,15 @@ def read(folder: Path) -> ClassArchive:
 
 
 def make(folder: Path, *, conf: Mapping[str, str], binary: str = SPARK_SUBMIT) -> ClassArchive:
-    """Make or replace the archive of a folder: a small batch runs by spark-submit on this machine, and its Java writes
-    down the classes that it has loaded.
+    """Make or replace the archive of a folder: run a small batch by spark-submit on this machine, and have its Java
+    write down the classes that it has loaded.
 
-    :param folder: where spark-submit will find it; Java wants it there, and the jars where they are now.
-    :param conf: Spark settings of the batch; those that change the class path belong here.
+    :param folder: the folder in which spark-submit will find the archive. Java needs the archive to stay there, and the
+        jars to stay where they are now.
+    :param conf: Spark settings of the batch; settings that change the class path belong here.
     :param binary: name of the spark-submit program.
-    :raises EngineError: if Java cannot make one here, or the batch fails; the archive that was in the folder stays.
+    :raises EngineError: if Java cannot make an archive here, or the batch fails; the folder then keeps its earlier
+        archive.
     """
     check_versions()
     environment = launch_environment(os.environ, extra={}, binary=binary, is_local=True)
@@ -136,7 +138,8 @@ def make(folder: Path, *, conf: Mapping[str, str], binary: str = SPARK_SUBMIT) -
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One archive of a folder is made at a time: what else lies there was left by one that was killed."""
+    """Hold the folder's lock: one process at a time makes an archive in it, so other files there are left over from a
+    process that was killed."""
     with ExitStack() as held:
         try:
             (folder / _CONF).mkdir(parents=True, exist_ok=True)
@@ -147,7 +150,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove all but the archive that is in use. A driver that has mapped an older one keeps it."""
+    """Remove all archives but the one in use. A driver that has mapped an older archive keeps it."""
     try:
         current = read(folder).file
     except EngineError:
@@ -166,7 +169,7 @@ def _write(
     base: Path | None,
     scratch: Path,
 ) -> str:
-    """Returns the version of Spark."""
+    """Write the archive; return the version of Spark."""
     tag, key, sink = processes.new_tag(), BatchKey("live", 0), FileSink(str(scratch / "lake"))
     shipment = packaging.pack(tag=tag, job=_job(scratch, sink, key), code_files=(), conf=settings, base=base)
     try:
@@ -179,7 +182,7 @@ def _write(
         manifest = sink.manifest(BatchIdentity.at(key), 1)
         if manifest is None or not made.is_file():
             raise EngineError(f"{binary} ended well, but there is no {made}: Java cannot write it.")
-        # With -Xshare:on Java ends instead of starting without the archive: so it is known to fit.
+        # With -Xshare:on Java ends instead of starting without the archive, so success proves that the archive fits.
         _submit(
             [*command, "--version"], _sharing(environment, made.parent, f"-XX:SharedArchiveFile={made}", "-Xshare:on")
         )
@@ -215,8 +218,8 @@ def _sharing(environment: Mapping[str, str], folder: Path, *options: str) -> dic
 
 
 def _check_folders(environment: Mapping[str, str], binary: str) -> None:
-    """Java shares no classes while a folder with files is on its class path; spark-submit puts these there. Of Spark's
-    own folder, the defaults travel in the properties file, and templates say nothing.
+    """Check the folders that spark-submit puts on the class path: Java shares no classes while one of them has files.
+    Of Spark's configuration folder, the defaults travel in the properties file, and template files do not count.
 
     :raises EngineError: naming the folder and the files.
     """

@@ -1,6 +1,7 @@
 """Finding and ending the applications of an attempt on YARN and Kubernetes, by tag and label.
 
-Neither was tried on a real cluster: the command lines and calls are those of Hadoop's and Kubernetes' documentation.
+The code for either cluster was not tried on a real one: the command lines and calls are those of Hadoop's and
+Kubernetes' documentation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 _APPLICATION = re.compile(r"^\s*(application_\d+_\d+)\b", re.MULTILINE)
 
 LABEL = "microbatch-tag"
-"""Label of a driver's pod."""
+"""Label of a driver's pod: its value is the attempt's tag."""
 
 
 def yarn_applications(tag: str) -> list[str]:

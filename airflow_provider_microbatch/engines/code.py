@@ -1,4 +1,4 @@
-"""The user's code: found and checked before a batch is planned, without running it."""
+"""Finds the user's code and checks it before a batch is planned, without running it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def resolve_code(
     bundle_name: str | None = None,
     bundle_version: str | None = None,
 ) -> tuple[Code, Transform | Flow | None]:
-    """Find the files of a transform, or of those of a flow, and check them without importing anything.
+    """Find the files of a transform, or of the functions of a flow, and check them without importing anything.
 
     :param transform: ``path/to/file.py:function``, relative to ``base``; None for a pipeline without one.
-    :param base: the folder that relative paths begin at: the DAG bundle's.
+    :param base: the folder that relative paths start from: the DAG bundle's.
     :param py_files: further files that travel, relative to ``base``: ``.py``, ``.zip`` or ``.egg``.
     :param bundle_name: recorded in the attempt.
     :param bundle_version: recorded in the attempt.
-    :raises DefinitionError: if a file is missing, is no Python, or cannot travel under its name; or if the function is
-        not in it.
+    :raises DefinitionError: if a file is missing, is no Python file, or cannot travel under its name; or if the file
+        does not define the function.
     """
     flow = transform if isinstance(transform, PipelineFlow) else None
     functions = flow.functions if flow else (transform,) if isinstance(transform, str) else ()
@@ -79,7 +79,7 @@ def _flow(flow: PipelineFlow, called: Mapping[str, Transform]) -> Flow:
 
 
 def _locate(transform: str, base: str | Path) -> tuple[Path, Transform]:
-    """The file, and how the runtime calls the function in it."""
+    """The file of the function, and how the runtime calls the function."""
     name, _, function = transform.rpartition(":")
     path = _find(name, base, what=f"transform {transform!r}")
     if path.suffix != ".py":
@@ -143,7 +143,7 @@ def _check_names(paths: Iterable[Path]) -> None:
 def _hash(paths: Iterable[Path], *, flow: PipelineFlow | None) -> str:
     digest = hashlib.sha256()
     if flow is not None:
-        # How the functions hang together decides about rows as they do; how the rows are divided a batch's plan says.
+        # How the functions are connected affects the rows too. How rows are divided is part of a batch's plan instead.
         steps = [dataclasses.replace(step, partitions=None) for step in flow.steps]
         undivided = dataclasses.replace(flow, steps=steps, partitions={})
         digest.update(json.dumps(undivided.to_dict(), sort_keys=True).encode())

@@ -1,4 +1,4 @@
-"""What must be true of this machine before spark-submit is called; found without importing PySpark."""
+"""Checks of this machine before spark-submit is called, without importing PySpark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from airflow_provider_microbatch.exceptions import EngineError, EnvironmentMisma
 SPARK_SUBMIT = "spark-submit"
 
 OLDEST, NEWEST = "4.0.0", "4.1.3"
-"""The versions of pyspark and pyspark-client that the package may lie beside, as its requirements say."""
+"""Oldest and newest version of pyspark and pyspark-client that this package's requirements allow."""
 
 
 def check_versions() -> None:
-    """``pyspark`` and ``pyspark-client`` install into the same folder; no installer warns when they differ.
+    """Check that ``pyspark`` and ``pyspark-client`` have the same version: they install into the same folder, and no
+    installer warns when their versions differ.
 
-    :raises EnvironmentMismatchError: if they do; the message has the command that mends it.
+    :raises EnvironmentMismatchError: if the versions differ; the message has the command that mends the environment.
     """
     full, client = _version("pyspark"), _version("pyspark-client")
     if full is None or client is None or full == client:
@@ -34,7 +35,7 @@ def check_versions() -> None:
 
 
 def _common_version(client: str) -> str:
-    """A version that both packages have: each of the client's exists as pyspark too, but not the other way round
+    """A version that both packages have: each version of the client exists as pyspark too, but not the other way round
     (4.0.5, 4.1.4, 4.2.1 and 4.3.0 have no client)."""
     return client if _numbers(OLDEST) <= _numbers(client) <= _numbers(NEWEST) else NEWEST
 
@@ -44,8 +45,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def _reinstall(version: str) -> str:
-    """The command for this very environment. Without ``--no-deps`` an installer would bring each dependency's newest
-    version as well, past the limits of whatever else is installed: pandas 3, say."""
+    """The command that reinstalls both packages in this very environment. Without ``--no-deps`` an installer would also
+    bring the newest version of each dependency, beyond the limits of other installed packages, such as pandas 3."""
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "install", "--force-reinstall"]
     else:  # as uv makes its environments
@@ -77,17 +78,17 @@ def check_java(environment: Mapping[str, str]) -> None:
 def launch_environment(
     inherited: Mapping[str, str], *, extra: Mapping[str, str], binary: str, is_local: bool
 ) -> dict[str, str]:
-    """The environment spark-submit is started in.
+    """The environment in which spark-submit is started.
 
-    :param inherited: of this process.
+    :param inherited: the environment of this process.
     :param extra: the operator's ``env_vars``.
-    :param binary: what the connection calls spark-submit.
-    :param is_local: the executors run on this host, so they get this very Python.
-    :raises EngineError: if there is no such binary, or no Java.
+    :param binary: name of the spark-submit program, as the connection has it.
+    :param is_local: whether the executors run on this host; they then use this very Python.
+    :raises EngineError: if the program is not found, or Java is not.
     """
     environment = {**inherited, **extra}
     if "/" not in binary and shutil.which(binary, path=environment.get("PATH")) is None:
-        # spark-submit of the PyPI package lies beside this Python, and finds its home only by way of PATH.
+        # spark-submit of the PyPI package lies beside this Python, and finds its Spark home only through PATH.
         homes = [Path(environment["SPARK_HOME"], "bin")] if environment.get("SPARK_HOME") else []
         homes.append(Path(sys.executable).parent)
         folder = next((folder for folder in homes if os.access(folder / binary, os.X_OK)), None)
@@ -98,7 +99,7 @@ def launch_environment(
             )
         environment["PATH"] = os.pathsep.join(part for part in (str(folder), environment.get("PATH", "")) if part)
     check_java(environment)
-    # Java that only puts spark-submit's command line together, and ends.
+    # For the Java that only puts spark-submit's command line together and ends.
     environment.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     if is_local:
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -106,11 +107,11 @@ def launch_environment(
 
 
 def configuration_folder(environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT) -> Path | None:
-    """The folder of Spark's configuration, by the rules of spark-submit's own scripts; it need not be there. None if no
-    Spark is found.
+    """The folder of Spark's configuration, by the rules of spark-submit's own scripts; the folder need not exist. None
+    if no Spark is found.
 
-    :param environment: the one that spark-submit is started in.
-    :param binary: what the connection calls spark-submit.
+    :param environment: the environment in which spark-submit is started.
+    :param binary: name of the spark-submit program, as the connection has it.
     """
     if environment.get("SPARK_CONF_DIR"):
         return Path(environment["SPARK_CONF_DIR"])
@@ -128,7 +129,7 @@ def spark_defaults(environment: Mapping[str, str], *, binary: str = SPARK_SUBMIT
     """The ``spark-defaults.conf`` that spark-submit would read if it were given no properties file.
 
     :param environment: as for :func:`configuration_folder`.
-    :param binary: likewise.
+    :param binary: as for :func:`configuration_folder`.
     """
     folder = configuration_folder(environment, binary=binary)
     path = None if folder is None else folder / "spark-defaults.conf"

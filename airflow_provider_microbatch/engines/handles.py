@@ -1,8 +1,8 @@
-"""Handles as values that were checked: a handle comes out of a checkpoint, where user code can write.
+"""Handles as checked values: a handle is read from a checkpoint, where user code can write.
 
-A handle names processes, folders and servers that whoever cancels it acts on. So every field must have the very form
-that its engine gives it; the tag, which leads to processes and folders, is a UUID that nobody guesses. What does not
-pass is refused as a whole, before anything is looked at.
+A handle names processes, folders and servers that a cancel acts on. So every field must have exactly the form that its
+engine gives it; the tag, by which processes and folders are found, is a UUID that cannot be guessed. A handle with one
+wrong field is refused as a whole, before any of its processes, folders or servers is looked at.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _USER = re.compile(r"[^\s;/?&=\x00-\x1f]{1,256}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LENGTH = 4096
 _MAX_PID = 2**22
-"""Linux gives no higher one."""
+"""The highest process id that Linux assigns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitHandle:
     """An application of spark-submit.
 
-    :param host: whose spark-submit it is.
-    :param tag: carried by its processes, its YARN application, its driver's pod.
-    :param application: for people.
-    :param target: where it was submitted to.
+    :param host: the host on which spark-submit was called.
+    :param tag: the tag that the application's processes, its YARN application and its driver's pod carry.
+    :param application: a name for people.
+    :param target: the master to which the application was submitted.
     """
 
     host: str
@@ -48,7 +48,7 @@ class SubmitHandle:
 
     @classmethod
     def of(cls, handle: Mapping[str, Any], *, engine: str) -> Self:
-        """:raises HandleError: if it is no handle of that engine."""
+        """:raises HandleError: if ``handle`` is no handle of that engine."""
         fields = _Fields(handle, engine=engine)
         deploy_mode = fields.text("deploy_mode", re.compile("client|cluster"))
         namespace = None if fields.get("namespace") is None else fields.text("namespace", _NAMESPACE)
@@ -65,15 +65,15 @@ class SubmitHandle:
 class ConnectHandle:
     """An attempt on a Spark Connect server.
 
-    :param host: where its process is.
-    :param url: the server, without parameters.
-    :param conn_id: the connection that named it.
-    :param user: whose session it is.
-    :param session: its id.
-    :param tag: carried by its operations.
-    :param pid: its process.
-    :param started: when that process started, seconds since the epoch.
-    :param application: for people.
+    :param host: the host of the attempt's process.
+    :param url: URL of the server, without parameters.
+    :param conn_id: the connection that named the server.
+    :param user: the user who owns the session.
+    :param session: id of the session.
+    :param tag: the tag that the attempt's operations carry.
+    :param pid: id of the attempt's process.
+    :param started: start time of that process, seconds since the epoch.
+    :param application: a name for people.
     :param session_is_own: no other attempt uses the session; an earlier version shared it within a DAG run.
     """
 
@@ -90,7 +90,7 @@ class ConnectHandle:
 
     @classmethod
     def of(cls, handle: Mapping[str, Any], *, engine: str) -> Self:
-        """:raises HandleError: if it is no handle of that engine."""
+        """:raises HandleError: if ``handle`` is no handle of that engine."""
         fields = _Fields(handle, engine=engine)
         pid, started = fields.get("pid"), fields.get("started")
         if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _MAX_PID:
@@ -112,7 +112,7 @@ class ConnectHandle:
 
 
 class _Fields:
-    """The fields of a handle; one that is not as it must be refuses the handle.
+    """Reads the fields of a handle; a field of the wrong form refuses the whole handle.
 
     :raises HandleError: if the handle is of another engine.
     """
@@ -133,7 +133,7 @@ class _Fields:
         return value
 
     def line(self, name: str) -> str:
-        """A text that may stand in a log: one line, and not long."""
+        """A text that may be written to a log: one line, and not long."""
         value = self.get(name)
         if not isinstance(value, str) or len(value) > _LENGTH or not value.isprintable():
             self.refuse(name)

@@ -10,17 +10,18 @@ from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.registry import CONNECTIONS, ENGINES
 
 _ELSE = "spark"
-"""A connection of any other type, or none at all: spark-submit takes it, or says what is missing."""
+"""The engine for a connection of any other type, or for no connection: spark-submit accepts it, or says what is
+missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an operator says of the engine that it wants.
+    """What an operator asks of its engine.
 
-    :param conn_id: the connection, whose type decides.
+    :param conn_id: the connection, whose type chooses the engine.
     :param conf: Spark settings.
-    :param arguments: the operator's other arguments, by name; an engine takes those that it knows, and names the others
-        that have a value.
+    :param arguments: the operator's other arguments, by name; an engine takes the arguments that it knows, and reports
+        any other that has a value.
     """
 
     conn_id: str
@@ -32,13 +33,13 @@ class EngineOfConnection(Protocol):
     """The class of an engine, named in the registry by the type of connections that it takes."""
 
     def of_connection(self, wanted: Wanted) -> Engine:
-        """The engine that an operator wants. Touches nothing yet."""
+        """The engine that an operator asks for. Touches nothing yet."""
 
 
 def find_engine(name: str) -> Engine | None:
-    """The engine, to poll and cancel with what the handle alone says; None for a name that is not known here.
+    """The engine of that name, to poll and cancel from the handle alone; None for an unknown name.
 
-    :raises DefinitionError: if it is known and cannot be imported.
+    :raises DefinitionError: if the engine is known and cannot be imported.
     """
     if name not in ENGINES:
         return None
@@ -49,7 +50,7 @@ def find_engine(name: str) -> Engine | None:
 def engine_for(wanted: Wanted) -> Engine:
     """The engine for a connection.
 
-    :raises DefinitionError: if its module cannot be imported.
+    :raises DefinitionError: if the engine's module cannot be imported.
     """
     conn_type = _type_of(wanted.conn_id)
     found: Any = CONNECTIONS.load(conn_type if conn_type in CONNECTIONS else _ELSE)

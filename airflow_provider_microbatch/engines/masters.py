@@ -1,4 +1,4 @@
-"""Which Spark master a connection names, and what Spark refuses there."""
+"""Determines the Spark master that a connection names, and what Spark refuses there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from airflow_provider_microbatch.exceptions import EngineError
 
 _TYPES = ("spark", "yarn", "k8s", "local")
-"""Of connections: Airflow's ``spark``, and what an address such as ``k8s://https://host`` makes of one that is given as
-a URI."""
+"""Types of connections: Airflow's ``spark``, and the types that Airflow derives from a connection given as a URI, such
+as ``k8s://https://host``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a job is submitted to.
+    """The cluster to which a job is submitted.
 
     :param master: Spark's master URL.
     :param deploy_mode: ``client`` or ``cluster``.
@@ -27,21 +27,21 @@ class Target:
 
     @property
     def is_local(self) -> bool:
-        """Driver and executors are one process on this host."""
+        """Whether driver and executors are one process on this host."""
         return self.master.startswith("local")
 
     @property
     def is_yarn(self) -> bool:
-        """Hadoop YARN."""
+        """Whether the master is Hadoop YARN."""
         return self.master.startswith("yarn")
 
     @property
     def is_kubernetes(self) -> bool:
-        """Kubernetes."""
+        """Whether the master is Kubernetes."""
         return self.master.startswith("k8s")
 
     def check(self) -> None:
-        """:raises EngineError: if Spark would refuse a Python application there."""
+        """:raises EngineError: if Spark would refuse a Python application on this target."""
         if self.deploy_mode not in ("client", "cluster"):
             raise EngineError(f"deploy mode {self.deploy_mode!r} is neither 'client' nor 'cluster'.")
         if self.deploy_mode == "client":
@@ -59,7 +59,7 @@ class Target:
 
 
 def target_of(connection: Any, *, deploy_mode: str | None = None) -> Target:
-    """The target that the Spark provider's hook makes of a connection, by the hook's own rules.
+    """The target that the Spark provider's hook derives from a connection, by the hook's own rules.
 
     :param connection: an Airflow connection of type ``spark``.
     :param deploy_mode: overrides the connection's ``deploy-mode`` extra.

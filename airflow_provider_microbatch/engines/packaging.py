@@ -1,7 +1,7 @@
 """The files that travel with a job: the runtime, the user's code, the plan, and the settings.
 
-They lie in a folder of mode 0700 that is named after the attempt's tag, so that whoever cancels the attempt later finds
-and removes it too. Settings may hold secrets: they are in a file of mode 0600 and never among a process's arguments.
+The files lie in a folder of mode 0700 that is named after the attempt's tag, so that a later cancel of the attempt
+finds and removes the folder too. Settings may hold secrets: they are in a file of mode 0600, never in an argument list.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _PROCESS = "process.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Shipment:
-    """Paths of what spark-submit is given.
+    """Paths of the files that spark-submit is given.
 
-    :param folder: holds all the others.
+    :param folder: the folder that holds all the others.
     :param application: the application file.
-    :param job: the plan, the application's argument; in cluster mode for ``--files`` too.
-    :param py_files: for ``--py-files``.
-    :param properties: for ``--properties-file``.
+    :param job: the plan, the application's argument; in cluster mode also passed to ``--files``.
+    :param py_files: the files for ``--py-files``.
+    :param properties: the file for ``--properties-file``.
     """
 
     folder: Path
@@ -50,15 +50,15 @@ class Shipment:
 
 
 def folder_of(tag: str) -> Path:
-    """Where the shipment of the attempt with this tag lies on the host that launched it.
+    """The folder of the shipment of the attempt with this tag, on the host that launched the attempt.
 
-    :raises HandleError: if it is no tag of an attempt, which could lead to any folder.
+    :raises HandleError: if ``tag`` is no tag of an attempt: such a text could lead to any folder.
     """
     return Path(tempfile.gettempdir(), check_tag(tag))
 
 
 def record_process(tag: str, *, pid: int, started: float) -> None:
-    """Write down which process runs the attempt, in its folder: its command line does not carry the tag.
+    """Record in the attempt's folder which process runs the attempt: the process's command line does not carry the tag.
 
     :raises OSError: if the folder cannot be written.
     """
@@ -66,8 +66,8 @@ def record_process(tag: str, *, pid: int, started: float) -> None:
 
 
 def is_recorded(tag: str, *, pid: int, started: float) -> bool:
-    """Whether that process runs the attempt, by the word of whoever launched it: a file in a folder that is this user's
-    alone. A checkpoint can name any process; a folder of this user it cannot make."""
+    """Whether that process runs the attempt, according to the file that the launching process has put in a folder of
+    this user alone. A checkpoint can name any process; it cannot make a folder of this user."""
     folder = folder_of(tag)
     if not is_private(folder):
         return False
@@ -79,10 +79,10 @@ def is_recorded(tag: str, *, pid: int, started: float) -> bool:
 
 
 def module_files(modules: Iterable[str], folder: Path) -> list[Path]:
-    """Python modules as files that can travel: of a package a zip, which is made in the folder.
+    """Python modules as files that can travel; a package becomes a zip, which is made in the folder.
 
-    :param modules: names of top level.
-    :raises EngineError: if one is not installed here, or has no files.
+    :param modules: top-level names.
+    :raises EngineError: if a module is not installed here, or has no files.
     """
     found = []
     for name in modules:
@@ -112,9 +112,9 @@ def pack(
     :param tag: the attempt's tag; unique.
     :param job: the plan.
     :param code_files: absolute paths of the user's Python files and zips.
-    :param conf: settings; they win over ``base``.
-    :param secrets: what readers need beside the job, by name. The driver removes them once it has them.
-    :param base: a properties file whose lines go first, since spark-submit reads one such file only.
+    :param conf: Spark settings; they win over ``base``.
+    :param secrets: secrets that readers need beside the job, by name. The driver removes their file after reading it.
+    :param base: a properties file whose lines go first, since spark-submit reads only one properties file.
     :raises EngineError: if a file cannot be read.
     """
     folder = folder_of(tag)
@@ -139,9 +139,9 @@ def pack(
 
 
 def unpack(tag: str) -> None:
-    """Remove the shipment with this tag, if it is here. A link in its place is not followed.
+    """Remove the shipment with this tag, if it is on this host. A link in its place is not followed.
 
-    :raises HandleError: if it is no tag of an attempt.
+    :raises HandleError: if ``tag`` is no tag of an attempt.
     """
     shutil.rmtree(folder_of(tag), ignore_errors=True)
 
@@ -152,11 +152,11 @@ def render_properties(conf: Mapping[str, str]) -> str:
 
 
 def property_of(path: Path | None, name: str) -> str | None:
-    """A setting of a properties file, the last one of that name; None if the file, or the setting, is not there,
-    or has no value."""
+    """The value of a setting in a properties file, from its last line of that name; None if the file or the setting is
+    missing, or the setting has no value."""
     if path is None or not path.is_file():
         return None
-    # Line by line: of a setting without a value the next line is none.
+    # Line by line: the line after a setting without a value is not its value.
     setting = re.compile(rf"\s*{re.escape(name)}(?:\s*[=:]\s*|\s+|$)(.*)")
     found = filter(None, map(setting.fullmatch, path.read_text(encoding="utf-8").splitlines()))
     values = [one[1].strip() for one in found]
@@ -184,7 +184,7 @@ def _zip_runtime(path: Path) -> Path:
 
 
 def zip_runtime(folder: Path) -> Path:
-    """The runtime as a file in the folder that modules which stand on it find it in."""
+    """Write the runtime into the folder as a zip, for modules that import the runtime."""
     return _zip_runtime(folder / "airflow_provider_microbatch_runtime.zip")
 
 
@@ -195,18 +195,18 @@ def _is_module(name: str, file: Path) -> bool:
 
 
 def _found(name: str) -> ModuleSpec | None:
-    """Found, not imported: its module may need what only Spark's host has."""
+    """The module's spec, found without importing the module: it may need packages that only Spark's host has."""
     try:
-        # What is `__main__` here depends on who was started, and Spark's host has another.
+        # `__main__` is the program that was started here; on Spark's host it is another program.
         return importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
-    except ValueError:  # one that was made, not imported
+    except ValueError:  # a module that was made by code, not imported
         return None
 
 
 def _module_file(name: str, folder: Path) -> Path:
     spec = _found(name)
     if spec is not None and spec.origin is None and len(locations := list(spec.submodule_search_locations or ())) == 1:
-        # A folder without an `__init__.py`, such as `jobs` beside DAG files: what Python imports of it, and no more.
+        # A folder without an `__init__.py`, such as `jobs` beside DAG files: only the files that Python imports.
         return _zip(folder / f"{name}.zip", Path(locations[0]), _files(Path(locations[0]), "*.py"))
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise EngineError(
@@ -225,13 +225,13 @@ def _files(package: Path, pattern: str) -> list[Path]:
 
 
 def _zip(path: Path, package: Path, sources: Iterable[Path]) -> Path:
-    """Modules of a package as an archive that Python imports them from; the same bytes for the same sources."""
+    """Write modules of a package into an archive that Python can import; the same bytes for the same sources."""
     names = {source: Path(package.name, source.relative_to(package)) for source in sources}
     folders = {folder for name in names.values() for folder in name.parents} - {Path()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in sorted(folders):
             if folder / "__init__.py" not in names.values():
-                # Without an entry of its own it is no folder that Python imports from.
+                # Python imports nothing from a folder that has no entry of its own.
                 archive.writestr(zipfile.ZipInfo(f"{folder.as_posix()}/", _EPOCH), b"")
         for source, name in names.items():
             archive.writestr(zipfile.ZipInfo(name.as_posix(), _EPOCH), source.read_bytes(), zipfile.ZIP_DEFLATED)

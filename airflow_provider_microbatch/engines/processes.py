@@ -19,22 +19,23 @@ _TAG = re.compile(r"microbatch-(?P<engine>engine-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-
 
 
 _CLOCK_SECONDS = 2.0
-"""By how much two looks at one process's start time may differ: it is counted from the boot, whose time is adjusted."""
+"""Allowed difference between two readings of one process's start time, in seconds: the start is counted from the
+boot time, which is adjusted."""
 
 STOP_SECONDS = 1.5
-"""``grace_seconds`` of a task's own engine. Airflow kills a task five seconds after it told it to stop: until then its
-Spark is gone, its stage dropped and its end on record, so that nothing is left to the janitor."""
+"""``grace_seconds`` of a task's own engine. Airflow kills a task five seconds after telling it to stop: by then the
+task's Spark must be gone, its stage dropped and its end on record, so that nothing is left to the janitor."""
 
 
 def new_tag() -> str:
-    """A tag for one attempt: a UUID, so that whoever has not read it cannot name its processes."""
+    """A tag for one attempt: a UUID, so that only a reader of the tag can name the attempt's processes."""
     return f"microbatch-{uuid.uuid4()}"
 
 
 def check_tag(tag: object) -> str:
-    """``tag`` if it can be an attempt's.
+    """Return ``tag`` if it has the form of an attempt's tag.
 
-    :raises HandleError: for any other text, which might be a part of every command line, or lead to any folder.
+    :raises HandleError: for any other text, which might occur in every command line, or lead to any folder.
     """
     found = _TAG.fullmatch(tag) if isinstance(tag, str) else None
     if found is None or found["engine"]:
@@ -43,16 +44,16 @@ def check_tag(tag: object) -> str:
 
 
 def is_engine_tag(tag: object) -> TypeGuard[str]:
-    """Whether ``tag`` can be a warm server's."""
+    """Whether ``tag`` has the form of a warm server's tag."""
     found = _TAG.fullmatch(tag) if isinstance(tag, str) else None
     return found is not None and found["engine"] is not None
 
 
 def find(tag: str) -> list[psutil.Process]:
-    """Processes that carry ``tag``, and all their descendants. Never this process nor one that it descends from: the
-    tag may be an argument of the command that asks.
+    """Processes that carry ``tag``, and all their descendants. Never this process or one of its ancestors: the tag may
+    be an argument of the command that asks.
 
-    :raises HandleError: if it is no tag of an attempt nor of a warm server.
+    :raises HandleError: if ``tag`` is neither a tag of an attempt nor of a warm server.
     """
     if not isinstance(tag, str) or not _TAG.fullmatch(tag):
         check_tag(tag)
@@ -60,8 +61,8 @@ def find(tag: str) -> list[psutil.Process]:
 
 
 def carrying(text: str) -> list[psutil.Process]:
-    """Processes that have ``text`` in their command line, and all their descendants; see :func:`find`. Not for a text
-    out of a checkpoint."""
+    """Processes that have ``text`` in their command line, and all their descendants; see :func:`find`. Never call it
+    with a text from a checkpoint."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
@@ -73,13 +74,13 @@ def carrying(text: str) -> list[psutil.Process]:
             found[process.pid] = process
             found.update((child.pid, child) for child in process.children(recursive=True) if _alive(child))
         except psutil.Error:
-            continue  # gone in the meantime, or another user's
+            continue  # gone in the meantime, or a process of another user
     return list(found.values())
 
 
 def running(*, pid: int, started: float) -> psutil.Process | None:
-    """The process of that id, if it runs and has started at that time (seconds since the epoch): ids are used again.
-    Never this process."""
+    """The process of that id, if it runs and started at that time (seconds since the epoch): ids are used again. Never
+    this process."""
     try:
         process = psutil.Process(pid)
         is_it = pid != os.getpid() and abs(process.create_time() - started) < _CLOCK_SECONDS and _alive(process)
@@ -99,7 +100,7 @@ def carries(process: psutil.Process, tag: str) -> bool:
 
 
 def end(processes: Iterable[psutil.Process], *, grace: float) -> bool:
-    """SIGTERM, then SIGKILL to what is left after ``grace`` seconds; returns when all of them are gone.
+    """Send SIGTERM, then SIGKILL to processes that are left after ``grace`` seconds, and wait as long again at most.
 
     :return: True if all are gone.
     """
@@ -113,9 +114,9 @@ def end(processes: Iterable[psutil.Process], *, grace: float) -> bool:
 
 
 def _wait(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
-    """Wait until all are gone; what is left after ``seconds``.
+    """Wait until all processes are gone; return those that are left after ``seconds``.
 
-    Not psutil's own wait: that reaps a child of this process, and whoever launched it is then told exit status 0.
+    Not psutil's own wait: it reaps a child of this process, and the code that launched the child then gets status 0.
     """
     deadline = time.monotonic() + seconds
     while (alive := [process for process in processes if _alive(process)]) and time.monotonic() < deadline:
@@ -133,13 +134,13 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def _has_threads(pid: int) -> bool:
-    """Whether threads of a process whose first one has ended are still at their end: a JVM that was killed holds its
-    ports, and a write that was in the kernel goes on, until the last of them is through."""
+    """Whether a process whose first thread has ended still has threads that are ending: a JVM that was killed holds its
+    ports, and a write in the kernel goes on, until the last thread has ended."""
     return len(_threads(pid)) > 1
 
 
 def _shown_by_threads(pid: int) -> Iterator[str]:
-    """The command line as each thread shows it: the one that has ended, the first one too, shows none any more."""
+    """The command line as each thread shows it: a thread that has ended shows none, not even the first thread."""
     for thread in _threads(pid):
         with contextlib.suppress(OSError):
             yield (thread / "cmdline").read_text(errors="replace")
@@ -149,15 +150,15 @@ def _threads(pid: int) -> list[Path]:
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return []  # gone; or no Linux, which does not tell
+        return []  # gone; or not Linux, which has no such list
 
 
 def end_all(tag: str, *, grace: float, until: float = 60.0) -> bool:
-    """End all processes with ``tag``, those that appear meanwhile too.
+    """End all processes with ``tag``, including those that appear meanwhile.
 
     :param until: seconds after which to give up.
     :return: True if there were any; False if there was nothing to end.
-    :raises TimeoutError: if some would not go.
+    :raises TimeoutError: if some did not end.
     """
     deadline = time.monotonic() + until
     some = False

@@ -1,10 +1,10 @@
 """A warm engine on this machine: a local Spark Connect server and a resident runner, started and stopped as one.
 
-Its folder is this user's alone (mode 0700) and holds ``engine.json`` (what runs), ``connection.json`` (for Airflow; it
-has the server's port and token, and both stay when the engine is started again, unless somebody else has the port), the
-logs of both processes and the runner's socket. Both have the engine's tag among their arguments: what carries it is the
-engine, whatever a file says.
-The tag is on record before anything is started, so that what a start leaves that was killed is ended by the next one.
+The engine's folder is this user's alone (mode 0700). It holds ``engine.json`` (what runs), ``connection.json`` (for
+Airflow; it has the server's port and token, and both stay when the engine is started again, unless another process has
+taken the port), the logs of both processes and the runner's socket. Both processes have the engine's tag among their
+arguments: a process that carries the tag belongs to the engine, whatever a file says.
+The tag is on record before any process is started, so that the next start ends what a killed start has left.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _ALONE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.authenticate": "true",
 }
-"""With a local master nobody but the server itself talks to its driver and block manager. Executors elsewhere have to,
-and with them it is for ``--conf`` to say how."""
+"""With a local master only the server itself talks to its driver and block manager. Executors on other hosts have to
+reach them too; for such a master ``--conf`` must say how."""
 _SOCKET_PATH_BYTES = 100
 _LOWEST_PORT = 15000
-"""Below it are those that services are known by, Spark's own among them."""
+"""Ports below are those of well-known services, Spark's own among them."""
 _TRIES = 100
 
 
@@ -63,13 +63,13 @@ _TRIES = 100
 class Running:
     """A warm engine.
 
-    :param tag: in the arguments of both processes.
-    :param url: where clients connect; without the token.
-    :param master: Spark's.
-    :param spark: its version.
-    :param server_pid: the JVM.
-    :param runner_pid: the resident runner.
-    :param started: seconds since the epoch.
+    :param tag: the tag in the arguments of both processes.
+    :param url: the URL to which clients connect; without the token.
+    :param master: Spark's master URL.
+    :param spark: version of Spark.
+    :param server_pid: process id of the server's JVM.
+    :param runner_pid: process id of the resident runner.
+    :param started: start time, seconds since the epoch.
     """
 
     tag: str
@@ -83,10 +83,10 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What :func:`status` found.
+    """The result of :func:`status`.
 
     :param running: the engine; None if none runs.
-    :param attempts: that run now; each has a session of its own.
+    :param attempts: number of attempts that run now; each has a session of its own.
     """
 
     running: Running | None
@@ -94,7 +94,7 @@ class Status:
 
 
 def status(folder: Path) -> Status:
-    """What runs there. An engine of which a part has died is none."""
+    """The state of the engine in ``folder``. An engine of which one process has died counts as none."""
     found = _recorded(folder)
     if found is None or not all(_carries(pid, found.tag) for pid in (found.server_pid, found.runner_pid)):
         return Status(running=None)
@@ -114,11 +114,11 @@ def status(folder: Path) -> Status:
 def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> tuple[Running, bool]:
     """Start an engine, and wait until it answers.
 
-    :param folder: its folder; made if it is not there.
-    :param master: Spark's master.
+    :param folder: the engine's folder; made if it does not exist.
+    :param master: Spark's master URL.
     :param conf: Spark settings of the server; they travel in a private file.
-    :return: the engine, and whether it was started now; False means that it ran already.
-    :raises EngineError: if it does not start; nothing of it runs then.
+    :return: the engine, and whether this call started it; False means that the engine was running already.
+    :raises EngineError: if the engine does not start; none of its processes runs then.
     """
     check_versions()
     with _locked(folder):
@@ -147,7 +147,7 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
         command += ["--properties-file", str(folder / "server.properties")]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         try:
-            # The port of a loopback address is everybody's on this machine, so the server asks for a token.
+            # Every user of this machine can reach a port of a loopback address, so the server asks for a token.
             environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
             server = _spawn(command, folder / "server.log", environment, folder)
             runner = _spawn(
@@ -163,23 +163,23 @@ def start(folder: Path, *, master: str = "local[*]", conf: Mapping[str, str] | N
             _write(folder / CONNECTION, json.dumps({CONN_ID: connection}, indent=1) + "\n")
             _write(folder / _STATE, json.dumps(asdict(running), indent=1) + "\n")
         except BaseException:
-            # The record stays: a process that is just being started may be found by the next one only.
+            # The record stays: a process that is just being started may only be found by the next start.
             processes.end_all(tag, grace=5)
             raise
         return running, True
 
 
 def address(folder: Path) -> tuple[int, str] | None:
-    """Port and token of the engine that is there, or was; None if there was none."""
+    """Port and token of the engine that is or was in ``folder``; None if there was none."""
     found = _read(folder / CONNECTION).get(CONN_ID)
     port, token = (found.get("port"), found.get("password")) if isinstance(found, dict) else (None, None)
     return (port, token) if isinstance(port, int) and isinstance(token, str) and token else None
 
 
 def stop(folder: Path) -> bool:
-    """End the engine in ``folder``; nothing of it runs when this returns. Attempts that run on it fail.
+    """End the engine in ``folder``; none of its processes runs when this returns. Attempts that run on the engine fail.
 
-    :return: whether anything ran.
+    :return: whether any process was running.
     """
     if not folder.exists():
         return False
@@ -190,7 +190,7 @@ def stop(folder: Path) -> bool:
 def _end(folder: Path) -> bool:
     tag = _read(folder / _STATE).get("tag")
     try:
-        # Anything else in its place might be in other processes' arguments too.
+        # Any other text in place of the tag might be in the arguments of other processes too.
         ended = processes.is_engine_tag(tag) and processes.end_all(tag, grace=10)
     except TimeoutError as error:
         raise EngineError(f"the engine in {folder} could not be stopped: {error}.") from error
@@ -203,7 +203,7 @@ def _recorded(folder: Path) -> Running | None:
     try:
         return Running(**_read(folder / _STATE))
     except TypeError:
-        return None  # a start that was cut off had got no further than the tag
+        return None  # a start that was interrupted after it had recorded the tag
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -215,12 +215,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _address(folder: Path) -> tuple[int, str]:
-    """Port and token of the engine that was here before, so that Airflow's connection to it stays right; both new if
-    somebody else has taken that port: who listened there may have heard the token."""
+    """Port and token of the engine that was here before, so that Airflow's connection to it stays right. Both are new
+    if another process has taken that port: the process may have heard the token."""
     before = address(folder)
     if before is not None and _is_free(before[0]):
         return before
-    # A start that comes after one that failed does not take them up again, though the port may be free by then.
+    # A start that follows a failed one must not use the old port and token again, even if the port is free by then.
     (folder / CONNECTION).unlink(missing_ok=True)
     return _free_port(), secrets.token_urlsafe(32)
 
@@ -256,7 +256,7 @@ def _wait(folder: Path, server: subprocess.Popen[bytes], runner: subprocess.Pope
         raise EngineError(f"the engine does not answer: {error}; see the logs in {folder}.") from error
     finally:
         wire.close()
-    # What has answered here would be counted as an attempt until it has ended.
+    # The fork that answered here would be counted as an attempt until it has ended.
     while isinstance(own.get("pid"), int) and psutil.pid_exists(own["pid"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     if "ready" not in answer:
@@ -284,19 +284,19 @@ def _listens(port: int) -> bool:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As the server does: connections of the engine before may still wait for their end.
+        # The server sets the same option: connections of the earlier engine may still be closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
             return False
-    # Another user's at ::1 does not keep the server from 127.0.0.1, but clients look for localhost at both.
+    # A listener of another user at ::1 does not keep the server from 127.0.0.1, but clients look up localhost at both.
     return stranger_at(port) is None
 
 
 def _free_port() -> int:
-    """A port that the kernel gives to nobody by itself: of those that it does, any connection that somebody opens while
-    the engine is stopped may take this one, and Airflow's connection to the engine would be wrong."""
+    """A port that the kernel does not assign by itself: an assigned port could be taken by any connection that is
+    opened while the engine is stopped, and Airflow's connection to the engine would then be wrong."""
     below, above = _given_ports()
     ports = [*range(_LOWEST_PORT, below), *range(above + 1, 65536)]
     for _ in range(_TRIES if ports else 0):
@@ -309,16 +309,16 @@ def _free_port() -> int:
 
 
 def _given_ports() -> tuple[int, int]:
-    """First and last of the ports that the kernel gives to those who name none."""
+    """First and last of the ports that the kernel assigns to a socket that names no port."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
     except OSError:
-        return 32768, 65535  # IANA's, and what Linux's would begin with
+        return 32768, 65535  # 65535 ends IANA's dynamic range, 32768 begins Linux's
     return int(first), int(last)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a private file, as a whole or not at all."""
+    """Write a private file; the file is replaced as a whole or not at all."""
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
     with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -328,7 +328,7 @@ def _write(path: Path, text: str) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One start or stop at a time."""
+    """Hold the folder's lock: one start or stop at a time."""
     if len(os.fsencode(folder)) > _SOCKET_PATH_BYTES - len("/runner.sock"):
         raise EngineError(f"the path {folder} is too long for a socket in it. Name a shorter one: --dir")
     try:

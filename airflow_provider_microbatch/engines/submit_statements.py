@@ -1,4 +1,4 @@
-"""What was here is no more: code that imports it is told what to use."""
+"""The names of this module were removed: importing one raises an error that says what to use instead."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sinks: where batches are published. One module per system, loaded when used.
 
-An attempt writes into a stage of its own; :meth:`Sink.publish` makes it visible in one atomic step and may be called
-twice. Readers of the sink never see a stage. Batches are asked for by their identity, never by their number alone: what
-another checkpoint, another pipeline or another plan put at a batch's place is an error.
+An attempt writes into a stage of its own; :meth:`Sink.publish` makes the stage visible in one atomic step and may be
+called twice. Readers of the sink never see a stage. A sink is asked for a batch by the batch's identity, never by its
+number alone: output of another checkpoint, another pipeline or another plan at a batch's place is an error.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class SinkContext:
-    """What a sink may use of its surroundings.
+    """The surroundings that a sink may use.
 
     :param clock_ms: the time, milliseconds since the epoch.
-    :param connect: finds a connection by its id, when it is needed.
-    :param at_end: takes what is to be called when the task, look or command is over that the sink was opened for: what
-        closes what it holds.
+    :param connect: finds a connection by its id, when the sink needs the connection.
+    :param at_end: takes a function to be called at the end of the task, look or command that the sink was opened for:
+        the function closes what the sink holds.
     """
 
     clock_ms: Callable[[], int] = now_ms
@@ -54,13 +54,13 @@ class SinkContext:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRows:
-    """Files that hold the rows of a batch, which has the columns ``lane`` and ``batch_id``; rows of others may be there
-    too.
+    """Files that hold the rows of a batch, which has the columns ``lane`` and ``batch_id``; the files may also hold
+    rows of other batches.
 
-    :param format: of the files.
-    :param base: the table's folder, in Spark's form: folders below it have values of columns.
+    :param format: format of the files.
+    :param base: the table's folder, in Spark's form: names of folders below it have values of columns.
     :param paths: files or folders, in Spark's form.
-    :param options: of Spark's reader.
+    :param options: options of Spark's reader.
     """
 
     format: str
@@ -70,13 +70,13 @@ class PublishedRows:
 
 
 class Sink(Definition, ABC):
-    """Definition of a sink: what can be said of it without its table. Nothing is touched by the constructor."""
+    """Definition of a sink: its properties that are known without its table. The constructor touches nothing."""
 
     @abstractmethod
     def open(self, context: SinkContext) -> OpenSink:
-        """The sink in its surroundings. Nothing is touched, and no connection is asked for, before it is used.
+        """Open the sink in its surroundings. Nothing is touched, and no connection looked up, before it is used.
 
-        :raises DefinitionError: if it cannot be used with what is installed here.
+        :raises DefinitionError: if the sink cannot be used with what is installed here.
         """
 
     @abstractmethod
@@ -84,79 +84,79 @@ class Sink(Definition, ABC):
         """The table's address, in Spark's form, for messages and tables."""
 
     def of_pipeline(self, pipeline: str) -> Self:
-        """The sink as that pipeline's; a sink whose marks name their owner keeps the name."""
+        """The sink as the given pipeline's; a sink whose marks name their owner keeps the pipeline's name."""
         return self
 
     def hooks(self) -> Sequence[Definition]:
-        """Job status hooks that the sink needs; the pipeline tells them before its own."""
+        """Job status hooks that the sink needs; the pipeline calls them before its own."""
         return ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names under which a transform returns what is written, in the order in which it is published; empty for a
-        sink that takes the one frame that there is."""
+        """Names under which a transform returns the frames to write, in the order in which they are published; empty
+        for a sink that takes a single frame."""
         return ()
 
     @property
     def dead_letters(self) -> Sink | None:
-        """The one of its tables that has the rows which the others do not get; None if none does."""
+        """The sink of the table that has the rows which the other tables do not get; None if there is none."""
         return None
 
     @property
     def tables(self) -> Sequence[Sink]:
-        """The sinks of one table each that it consists of, in the order in which they are published."""
+        """The sinks of one table each that this sink consists of, in the order in which they are published."""
         return (self,)
 
     @property
     def keeps_batches(self) -> bool:
-        """Whether a batch stays in the table when the next one is published; False for a table that each replaces."""
+        """Whether a batch stays in the table when the next one is published; False if each batch replaces the table."""
         return True
 
     @property
     def can_withdraw(self) -> bool:
-        """Whether :meth:`OpenSink.withdraw` can take a batch out. Only then is a command begun that has to."""
+        """Whether :meth:`OpenSink.withdraw` can take a batch out. Only then does a command that withdraws begin."""
         return False
 
     @property
     def remembers_batches(self) -> bool:
-        """Whether the table itself tells for ever which batches were published, also of rows that somebody has deleted
-        since. Only then has a table that does not know one lost it."""
+        """Whether the table itself records for ever which batches were published, even after their rows were deleted.
+        Only then does a missing record mean that the table has lost the batch."""
         return False
 
     @property
     def is_cheap_to_ask(self) -> bool:
-        """Whether :meth:`OpenSink.contains` needs no Spark, and no server."""
+        """Whether :meth:`OpenSink.contains` needs neither Spark nor a server."""
         return True
 
     @property
     def only_folder(self) -> Path | None:
-        """The local folder that is the table, if :meth:`is_same_place` and :meth:`would_show` go by this folder alone;
-        None if they have to be asked of every other sink."""
+        """The local folder that is the table, if :meth:`is_same_place` and :meth:`would_show` depend on this folder
+        alone; None if these methods have to be called for every other sink."""
         return None
 
     def is_same_place(self, other: Sink) -> bool:
-        """Whether both write to one table, as it is now: the address of one may only be another spelling of the
-        other's, by a link."""
+        """Whether both sinks write to one table, as the file system is now: through a link, one address may be another
+        spelling of the other."""
         return self.location() == other.location()
 
     def would_show(self, location: str) -> bool:
-        """Whether readers of the table would come upon what is written at an address, and take it for rows, or not be
-        able to read the table at all."""
+        """Whether files written at an address would disturb readers of the table: the readers would take the files for
+        rows, or fail to read the table at all."""
         return False
 
     def unlike(self, before: Sink) -> str | None:
-        """Why readers could not read what this sink writes together with what ``before`` has written into the same
-        table, in words; None if they can."""
+        """Why readers could not read batches that this sink writes together with batches that ``before`` has written
+        into the same table, in words; None if they can."""
         return None
 
 
 class OpenSink(ABC):
-    """A sink in its surroundings, and what the orchestrator does with it."""
+    """A sink in its surroundings, with the operations that the orchestrator calls."""
 
     @property
     @abstractmethod
     def definition(self) -> Sink:
-        """What was opened."""
+        """The definition that was opened."""
 
     def location(self) -> str:
         """The table's address; see :meth:`Sink.location`."""
@@ -164,7 +164,7 @@ class OpenSink(ABC):
 
     @property
     def tables(self) -> Sequence[OpenSink]:
-        """Those of :attr:`Sink.tables`, opened."""
+        """The sinks of :attr:`Sink.tables`, opened."""
         return (self,)
 
     @abstractmethod
@@ -172,72 +172,72 @@ class OpenSink(ABC):
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
 
     def admits(self, batch: BatchIdentity) -> bool:
-        """Whether the batch may be planned, or run, as the sink is now; asked before anything is written.
+        """Whether the batch may be planned, or run, given the sink's present state; asked before anything is written.
 
-        :return: False if the sink has all it will take: nothing is done then, and nothing has failed.
+        :return: False if the sink accepts no more batches: nothing is done then, and nothing has failed.
         :raises SinkError: if the batch could only fail.
         """
         return True
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:  # noqa: B027
-        """Make what must be there before Spark writes a stage, so that nobody else sees it. Idempotent; called before
-        each attempt. A sink whose stages nobody could see anyway has nothing to do.
+        """Make what must exist before Spark writes a stage, so that no other user sees the stage. Idempotent; called
+        before each attempt. A sink whose stages are hidden anyway has nothing to do.
 
-        A table that can be away (its file system is not mounted) without anybody seeing it gets an id, and the
-        checkpoint has it on record from then on, so that each method that is given ``tables`` can look for it.
+        A table that can be away unnoticed (its file system is not mounted) gets an id. The checkpoint has this id on
+        record from then on, and each method that is given ``tables`` can look for the table by its id.
 
-        :param tables: what the checkpoint knows of its tables.
-        :param is_there: whether it is certain that the table is there; asked where it is not known by an id yet.
-        :raises SinkError: if it cannot be made, or if the table is away, or not certain to be there.
+        :param tables: the checkpoint's knowledge of its tables.
+        :param is_there: whether it is certain that the table is there; called if the table has no id on record yet.
+        :raises SinkError: if the table cannot be prepared, if it is away, or if it is not certain to be there.
         """
 
     @abstractmethod
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         """Where and how the runtime writes this attempt. A pure function. Attempts of two checkpoints never share a
-        stage, whatever their batches are called."""
+        stage, even if lane and id of their batches are equal."""
 
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
-        """All that the runtime writes for this attempt, by :attr:`Sink.names`; the only one by the empty name."""
+        """The stages that the runtime writes for an attempt, by :attr:`Sink.names`; a single one by the empty name."""
         return {"": self.stage(batch, epoch)}
 
     @property
     def subtasks(self) -> SubtaskStages | None:
-        """How finished output passes from a failed attempt to the next one; None if it cannot. A batch is then run as
-        one, whatever its pipeline says."""
+        """How finished output passes from a failed attempt to the next one; None if the sink does not support it. A
+        batch is then run as a whole, whether or not its pipeline has subtasks."""
         return None
 
     def secrets(self) -> dict[str, str]:
-        """What writers need that must be in no job, argument list or log, by a name that no other sink's has; see
-        :attr:`~airflow_provider_microbatch.execution.engine.Code.secrets`.
+        """Secrets that writers need and that must be in no job, argument list or log, by names that no other sink uses;
+        see :attr:`~airflow_provider_microbatch.execution.engine.Code.secrets`.
 
-        :raises SinkError: if there is no such connection, or none that can be used.
+        :raises SinkError: if the connection does not exist, or cannot be used.
         """
         return {}
 
     def begin(self, batch: BatchIdentity, epoch: int) -> None:  # noqa: B027
-        """Spark is about to write the stage of an attempt. Idempotent. For a sink that could not find one again which
-        Spark has left half written."""
+        """Record that Spark is about to write the stage of an attempt. Idempotent. For a sink that could not find a
+        half-written stage again without the record."""
 
     @abstractmethod
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
-        """The manifest of a stage that was written to its end; None if it was not."""
+        """The manifest of a stage that was completely written; None if the stage is missing or incomplete."""
 
     @abstractmethod
     def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        """What the runtime wrote about its failure (``{"error", "traceback", "origin"}``); None if it wrote nothing."""
+        """The runtime's record of its failure (``{"error", "traceback", "origin"}``); None if it wrote none."""
 
     @abstractmethod
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        """Is the batch in? The manifest of what is published, or None.
+        """Return the manifest of the batch's published output, or None if the batch is not in the sink.
 
-        :raises ForeignBatchError: if something else is at its place.
-        :raises SinkError: if the table is away: nobody knows then. So do :meth:`publish`, :meth:`replace` and
-            :meth:`withdraw`.
+        :raises ForeignBatchError: if other output is at the batch's place.
+        :raises SinkError: if the table is away: it is then unknown whether the batch is in. :meth:`publish`,
+            :meth:`replace` and :meth:`withdraw` raise it too.
         """
 
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
-        """Is the batch in, once what was cut off between two tables has been brought to its end as far as stages are
-        still there? Asked by who may run the batch, when nobody else is at it. Idempotent.
+        """Like :meth:`contains`, after completing a publish that was interrupted between two tables, as far as stages
+        are still there. Called by a process that may run the batch, when no other process runs it. Idempotent.
 
         :return: as :meth:`contains` does.
         """
@@ -247,56 +247,57 @@ class OpenSink(ABC):
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         """Append-once: make the stage the batch's output, or find that some attempt's output is in already.
 
-        :return: the manifest that is in the sink now. Its epoch is another's if another attempt won; the own stage
-            is then left for :meth:`drop_stage`.
+        :return: the manifest that is in the sink now. Its epoch is another attempt's if another attempt won; the
+            caller's stage is then left for :meth:`drop_stage`.
         :raises SinkError: if there is no complete stage and the batch is not in.
-        :raises ForeignBatchError: if something else is at its place.
+        :raises ForeignBatchError: if other output is at the batch's place.
         """
 
     @abstractmethod
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        """Replay: put the stage in place of the batch's output in one step that readers cannot see half of.
+        """Replay: put the stage in place of the batch's output in one step; readers never see half of it.
 
-        :raises PublishConflictError: if a later attempt has replaced it already.
-        :raises ForeignBatchError: if what would be replaced is not the batch's.
+        :raises PublishConflictError: if a later attempt has replaced the output already.
+        :raises ForeignBatchError: if the output to replace is not the batch's.
         """
 
     @abstractmethod
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        """Remove the attempt's stage, whatever is left of it. False if there was none. Never touches published data."""
+        """Remove the attempt's stage, or the rest of it. False if there was none. Never touches published data."""
 
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:  # noqa: B027
-        """Leave word beside the stage that the attempt is fenced, for its Spark, which sees no checkpoint. It only
-        spares work: :meth:`publish` decides without it. Idempotent.
+        """Write a fence mark beside the stage: the attempt's Spark sees no checkpoint, and learns from the mark that
+        the attempt is fenced. The mark only saves work: :meth:`publish` decides without it. Idempotent.
 
-        :param by: what fenced it, in words.
+        :param by: the reason for the fence, in words.
         """
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        """Remove what :meth:`fence` left at least ``older_seconds`` ago.
+        """Remove fence marks that :meth:`fence` wrote at least ``older_seconds`` ago.
 
-        :param checkpoint: whose; what is another's stays.
-        :param dry_run: only say what would be removed.
-        :return: addresses of what was removed.
+        :param checkpoint: id of the checkpoint whose marks are removed; marks of other checkpoints stay.
+        :param dry_run: only return what would be removed.
+        :return: addresses of the removed marks.
         """
         return []
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        """Take a batch out of the table in one step that readers cannot see half of; what is taken out is kept as
-        replaced output is. Only ``microbatch rewind`` asks for it.
+        """Take a batch out of the table in one step; readers never see half of it. The output is kept as replaced
+        output is. Only ``microbatch rewind`` calls it.
 
-        :param epoch: the attempt whose output is to go; False if the batch is not in, so that it may be called again.
-        :raises SinkError: if another attempt's output is in, or if the sink cannot do it.
+        :param epoch: the attempt whose output is to be taken out.
+        :return: False if the batch is not in, so that a call may be repeated.
+        :raises SinkError: if another attempt's output is in, or if the sink cannot withdraw.
         """
         raise SinkError(f"{type(self).__name__} cannot take batch {batch.key} out of {self.location()}; do it there.")
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        """Remove output that a replay put out at least ``older_seconds`` ago. A sink that keeps none has nothing to do.
+        """Remove output that a replay replaced at least ``older_seconds`` ago. A sink that keeps none does nothing.
 
-        :param checkpoint: whose; what is another's stays.
-        :param dry_run: only say what would be removed.
-        :return: addresses of what was removed.
-        :raises PartlyRemovedError: naming what was, if the rest could not be.
+        :param checkpoint: id of the checkpoint whose output is removed; output of other checkpoints stays.
+        :param dry_run: only return what would be removed.
+        :return: addresses of the removed output.
+        :raises PartlyRemovedError: naming what was removed, if the rest could not be.
         """
         return []
 
@@ -304,29 +305,29 @@ class OpenSink(ABC):
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         """All stages of a checkpoint that exist, for the janitor.
 
-        :param checkpoint: its id; empty for those of attempts of before identities.
+        :param checkpoint: the checkpoint's id; empty for attempts of older versions, which had no batch identities.
         """
 
     def seems_away(self, tables: KnownTables) -> str | None:
-        """Why the table looks as if it were away, as a file system that is not mounted is, and what to do; None if it
-        does not. Asked at each plan."""
+        """Why the table seems to be away, as a file system that is not mounted is, and what to do about it; None if the
+        table does not seem away. Called at each plan."""
         return None
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
-        """Whether the table that ``before`` wrote at another address is this one: it was moved, and has the id by which
-        ``tables`` knows it."""
+        """Whether this table is the one that ``before`` wrote at another address: it was moved, and has the id by which
+        ``tables`` knows the table."""
         return False
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        """Ids of the lane that something is published under, whosever it is, ascending.
+        """Ids under which batches of the lane are published, by any checkpoint, ascending.
 
-        :param tables: what the checkpoint knows of its tables.
-        :raises SinkError: if the sink cannot list them, or is away.
+        :param tables: the checkpoint's knowledge of its tables.
+        :raises SinkError: if the sink cannot list them, or the table is away.
         """
         raise SinkError(f"{type(self).__name__} cannot list what {self.location()} holds.")
 
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
-        """How Spark reads the rows that a batch has in the table, for who reads them batch by batch: dead letters.
+        """How Spark reads the rows that a batch has in the table, for readers that go batch by batch: dead letters.
 
         :raises SinkError: if the batch is not in, or the sink's batches cannot be read one by one.
         """
@@ -336,22 +337,22 @@ class OpenSink(ABC):
         )
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
-        """Those of :meth:`batches` with a greater id. Asked at each plan: a sink whose listing grows with its history
-        has a shorter way."""
+        """The ids of :meth:`batches` that are greater than ``number``. Called at each plan: a sink whose listing grows
+        with its history overrides it with a shorter way."""
         return [one for one in self.batches(lane, tables) if one > number]
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
-        """How what is published differs from what :meth:`contains` has told of it, in words: files that are missing,
-        of another size or not the batch's. None if it does not, or the sink cannot tell."""
+        """How the published output differs from the manifest that :meth:`contains` has returned, in words: files that
+        are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
         return None
 
     def unrecorded(self, batch: ExpectedBatch) -> str | None:
-        """What of the batch readers see although :meth:`contains` knows nothing of it, since somebody has removed what
-        says so; in words, with the ways on. None if there is nothing of the kind, or it cannot be."""
+        """Rows of the batch that readers see although :meth:`contains` does not know the batch, because the sink's
+        record of it was removed; in words, with the ways on. None if there are none, or there cannot be any."""
         return None
 
     def strays(self, tables: KnownTables) -> list[str]:
-        """What lies in the table, is shown to its readers, and is no batch's, in words; empty if the sink cannot tell.
+        """Files in the table that its readers see and that belong to no batch, in words; empty if the sink cannot tell.
         For ``microbatch check --table``: may take long.
 
         :raises SinkError: if the table is away.
@@ -359,16 +360,16 @@ class OpenSink(ABC):
         return []
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
-        """Lanes that something is published of, whosever it is, ascending; None if the sink cannot tell.
+        """Lanes of which any batch is published, by any checkpoint, ascending; None if the sink cannot tell.
 
-        :param tables: what the checkpoint knows of its tables.
+        :param tables: the checkpoint's knowledge of its tables.
         :raises SinkError: if the table is away.
         """
         return None
 
 
 class SelfContained(Sink, OpenSink):
-    """A sink that needs nothing of its surroundings: opened, it is itself."""
+    """A sink that needs no surroundings: opening it returns the sink itself."""
 
     def open(self, context: SinkContext) -> OpenSink:
         return self

@@ -1,5 +1,5 @@
-"""A sink beside those of a pipeline, for the rows that they do not get. It is staged with them, and published behind
-them: a batch is in when its tables and its dead letters are."""
+"""A sink beside those of a pipeline, for the rows that the others do not get. It is staged with the other sinks, and
+published after them: a batch is in when its tables and its dead letters are."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.several import Sinks, check_sinks
 
 LETTERS = "dead_letters"
-"""Name of the stage that they are written to. No sink of a pipeline that has dead letters is called so."""
+"""Name of the stage of the dead letters. A pipeline that has dead letters cannot use it as the name of another sink."""
 
 
 @dataclass(frozen=True)
 class WithDeadLetters(Sinks):
-    """What ``Pipeline(dead_letters=…)`` makes of its sinks.
+    """The sinks of a pipeline with ``Pipeline(dead_letters=…)``.
 
-    :param sinks: those of the pipeline by name, in the order in which they are published (a single one by the empty
-        name), and last, as ``dead_letters``, the one of the letters.
-    :raises DefinitionError: for something else than a sink, for two of one table, or a table that cannot have letters.
+    :param sinks: the pipeline's sinks by name, in the order in which they are published (a single sink has the empty
+        name), and last, as ``dead_letters``, the sink of the letters.
+    :raises DefinitionError: for a value that is no sink, for two sinks of one table, or for a table that cannot have
+        letters.
     """
 
     def __post_init__(self) -> None:
@@ -48,9 +49,10 @@ class WithDeadLetters(Sinks):
 
 
 def with_letters(sink: Sink, letters: Sink) -> WithDeadLetters:
-    """The sinks of a pipeline, with one for its dead letters.
+    """Add a sink for dead letters to the sinks of a pipeline.
 
-    :param sink: its only one, or several.
+    :param sink: the pipeline's only sink, or its several sinks.
+    :param letters: the sink of the dead letters.
     """
     tables: Mapping[str, Sink] = sink.sinks if isinstance(sink, Sinks) else {"": sink}
     if LETTERS in tables:
@@ -59,5 +61,5 @@ def with_letters(sink: Sink, letters: Sink) -> WithDeadLetters:
 
 
 def tables_of(sink: Sink) -> Sequence[str]:
-    """Names of the stages that hold what a transform returns; that of a single sink is empty."""
+    """Names of the stages that hold the frames a transform returns; the stage of a single sink has the empty name."""
     return sink.names or ("",)

@@ -1,4 +1,4 @@
-"""What is in a sink at a batch's place, and whether it is that batch."""
+"""The record of a batch's output in a sink, and the check that the output is that batch's."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 
 FORGOTTEN = "forgotten"
-"""Where a manifest's identity tells which entries of what was asked to be erased the output has left out."""
+"""Key in a manifest's identity: the erasure entries whose rows the output has left out."""
 
 RANGES = "ranges"
-"""Where a manifest's identity tells, by source, of what data the output was made."""
+"""Key in a manifest's identity: by source, the data that the output was made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an attempt wrote; travels with the data when it is published.
+    """What an attempt wrote; the manifest travels with the data when the data is published.
 
     :param key: the batch.
     :param epoch: the attempt.
-    :param identity: whose batch it is; None if an older version wrote it.
+    :param identity: identity of the batch; None if an older version wrote the manifest.
     :param files: path relative to the batch's folder → bytes.
     :param result: the runtime's result (``numInputRows`` by source, ``numOutputRows``, ``durationMs`` by phase, …).
     """
@@ -38,8 +38,8 @@ class Manifest:
 
     @property
     def made_of(self) -> Mapping[str, str]:
-        """By source, what the data that it was made of is known as; see ``OpenSource.known_as``. Of a source that
-        cannot tell, and where an older version wrote the manifest, nothing."""
+        """By source, the name of the data that the output was made of; see ``OpenSource.known_as``. A source that
+        cannot name its data is missing; empty if an older version wrote the manifest."""
         told = self.result.get("identity")
         ranges = told.get(RANGES) if isinstance(told, Mapping) else None
         found = ranges.items() if isinstance(ranges, Mapping) else ()
@@ -47,13 +47,13 @@ class Manifest:
 
     @property
     def forgotten(self) -> tuple[str, ...]:
-        """Marks of the entries whose rows it has left out."""
+        """Marks of the erasure entries whose rows the output has left out."""
         told = self.result.get("identity")
         found = told.get(FORGOTTEN) if isinstance(told, Mapping) else None
         return tuple(mark for mark in found if isinstance(mark, str)) if isinstance(found, list) else ()
 
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
-        """Whether it is that attempt's."""
+        """Whether the manifest is that attempt's."""
         own = self.identity == batch if self.identity is not None else not batch.checkpoint
         return own and self.epoch == epoch
 
@@ -64,13 +64,16 @@ def _none(_: Manifest) -> Manifest | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedBatch:
-    """A batch as its checkpoint asks a sink for it: what is at its place counts only if it bears this identity.
+    """A batch as its checkpoint asks a sink for it: output at the batch's place counts only if it bears this identity.
 
-    :param identity: of the batch.
-    :param tables: what the checkpoint knows of its tables: of one that is away, what is not there tells nothing.
-    :param recognise: asked about output of another identity, or of none: the manifest as which it counts, or None.
-    :param newest: the newest batch of the lane that the checkpoint knows, where it is not the one before this.
-    :param staged_as: how the attempt that is to be published is known, if by less than the identity: one of before.
+    :param identity: identity of the batch.
+    :param tables: the checkpoint's knowledge of its tables: a batch that is missing from a table that is away may be in
+        it.
+    :param recognise: called for output of another identity, or of none: returns the manifest as which the output
+        counts, or None.
+    :param newest: the newest batch of the lane that the checkpoint knows, if it is not the batch before this one.
+    :param staged_as: identity in the stage of the attempt to be published, if the stage was written by an older version
+        that recorded less than ``identity``.
     """
 
     identity: BatchIdentity
@@ -86,17 +89,17 @@ class ExpectedBatch:
 
     @property
     def staged(self) -> BatchIdentity:
-        """Where the stage of the attempt is."""
+        """The identity under which the stage of the attempt was written."""
         return self.staged_as or self.identity
 
     def find(self, found: Manifest) -> Manifest | None:
-        """What is at the batch's place as the batch's own; None if it is somebody else's."""
+        """The output at the batch's place, as the batch's own; None if it is another batch's."""
         if found.identity is not None and found.identity == self.identity:
             return found
         return self.recognise(found)
 
     def check(self, found: Manifest, *, where: str) -> Manifest:
-        """The same. :raises ForeignBatchError: if it is somebody else's."""
+        """Like :meth:`find`. :raises ForeignBatchError: if the output is another batch's."""
         own = self.find(found)
         if own is None:
             raise ForeignBatchError(
@@ -155,10 +158,11 @@ class ExpectedBatch:
 
 
 def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:
-    """The output that was looked at, whosever it is: what a plan that a person has seen takes out.
+    """Expect the output that was looked at, of whatever checkpoint: for a plan, seen by the user, that takes this
+    output out.
 
-    :param checkpoint: id of the one that takes it out, and keeps it for a while.
-    :param tables: what that one knows of its tables.
+    :param checkpoint: id of the checkpoint that takes the output out, and keeps it for a while.
+    :param tables: that checkpoint's knowledge of its tables.
     """
 
     def same(other: Manifest) -> Manifest | None:
@@ -168,7 +172,7 @@ def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBa
 
 
 def as_adopted(found: Manifest) -> Manifest:
-    """Adopted output: its attempt is another checkpoint's, so it counts as older than all attempts of this one."""
+    """Adopted output: its attempt is another checkpoint's, so it counts as older than all of this one's."""
     return dataclasses.replace(found, epoch=0)
 
 

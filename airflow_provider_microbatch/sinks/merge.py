@@ -1,4 +1,4 @@
-"""Changes in place of rows: what a table of the newest state is made of."""
+"""Merging: each row is a change, and the table has the newest state of each key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Merge(Definition):
 
     In whatever order and however often changes come, the table ends as if each had come once, in the order of
     ``sequence_by``: of the changes of a key the one with the highest sequence wins. Of two with the same sequence a
-    deletion wins, then the one whose text sorts last: what comes out depends on the changes alone, not on when or in
+    deletion wins, then the change whose text sorts last: the result depends on the changes alone, not on when or in
     which batch they came.
 
     :param keys: columns that say which row is changed; never null.
     :param sequence_by: columns by which the changes of a key are ordered, the most significant first; never null.
-    :param delete_when: SQL of Spark over the columns of the result; where it is true, the change deletes its key.
+    :param delete_when: SQL of Spark over the columns of the result; a change for which it is true deletes its key.
     :param leave_out: columns of the result that the table does not get, such as the one that ``delete_when`` asks.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """

@@ -1,4 +1,4 @@
-"""Whether two of several sinks write to one table, or one within the other's."""
+"""Finds two sinks that write to one table, or of which one writes within the other's table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from airflow_provider_microbatch.sinks import Sink
 
 
 def first_overlap(sinks: Mapping[str, Sink]) -> tuple[str, str] | None:
-    """Names of the first two sinks that readers of one table would come upon, in the order of ``sinks``; None if each
-    has a table of its own."""
+    """Names of the first two sinks whose output readers of one table would see together, in the order of ``sinks``;
+    None if each sink has a table of its own."""
     names, definitions = list(sinks), list(sinks.values())
     locations = [sink.location() for sink in definitions]
     for first, second in sorted(set(_candidates(definitions))):
@@ -24,8 +24,8 @@ def first_overlap(sinks: Mapping[str, Sink]) -> tuple[str, str] | None:
 
 
 def _candidates(sinks: Sequence[Sink]) -> Iterator[tuple[int, int]]:
-    """Pairs that may overlap, by their places in the order. Two tables that are folders do only if one folder is the
-    other, by its path or by a link, or lies below it: of a job of many tables hardly any pair is left to look at."""
+    """Pairs of sinks that may overlap, by their positions. Two tables that are folders overlap only if one folder is
+    the other, by its path or by a link, or lies below it: for a job of many tables hardly any pair is left to check."""
     folders = {at: folder for at, sink in enumerate(sinks) if (folder := sink.only_folder) is not None}
     for at in set(range(len(sinks))).difference(folders):
         yield from ((min(at, other), max(at, other)) for other in range(len(sinks)) if other != at)

@@ -1,10 +1,10 @@
 """Several sinks of one batch. All are staged by one job; then they are published one by one in the declared order, and
 the batch is in when all of them contain it.
 
-No two tables change in one step. Until the batch is committed, readers of an earlier sink may see it while a later one
-does not have it yet. What the first sink holds decides which attempt's output the batch is: whoever comes next has the
-others follow, from that attempt's stages or, where those are gone, by replacing all with its own. So each table has the
-batch once, and all have it of one attempt, whatever died between two of them.
+No two tables change in one step. Until the batch is committed, readers of an earlier sink may see the batch while a
+later sink does not have it yet. The first sink decides which attempt's output the batch is: the next attempt makes the
+other sinks follow, from that attempt's stages or, if those are gone, by replacing the output in all sinks with its own.
+So each table has the batch once, and all have it from one attempt, whichever process died between two of them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from airflow_provider_microbatch.sinks.overlap import first_overlap
 
 
 def check_sinks(sinks: Mapping[str, Sink], *, unnamed: bool = False) -> None:
-    """See that each is a sink of one table, of its own.
+    """Check that each sink is a sink of one table, and that no two share a table.
 
-    :param unnamed: one of them is a pipeline's only sink, by the empty name.
-    :raises DefinitionError: if not.
+    :param unnamed: whether one of them is a pipeline's only sink, which has the empty name.
+    :raises DefinitionError: if the check fails.
     """
     for name, sink in sinks.items():
         if name or not unnamed:
@@ -51,10 +51,10 @@ def check_sinks(sinks: Mapping[str, Sink], *, unnamed: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Sinks(Sink):
-    """What ``Pipeline(sinks={…})`` makes of its sinks.
+    """The sinks of a pipeline with ``Pipeline(sinks={…})``.
 
     :param sinks: by the name under which the transform returns the frame, in the order in which they are published.
-    :raises DefinitionError: for fewer than two, for something else than a sink, or for two of one table.
+    :raises DefinitionError: for fewer than two sinks, for a value that is no sink, or for two sinks of one table.
     """
 
     sinks: Mapping[str, Sink]
@@ -98,9 +98,9 @@ class Sinks(Sink):
 
 
 class OpenSinks(OpenSink):
-    """Several sinks, opened. What one of them raises goes on to the caller, and leaves the batch for who comes next.
+    """Several sinks, opened. An error of one sink goes on to the caller, and leaves the batch to the next attempt.
 
-    :param definition: of all.
+    :param definition: definition of all the sinks.
     :param sinks: by name, in the order in which they are published.
     """
 
@@ -129,7 +129,7 @@ class OpenSinks(OpenSink):
             sink.make_ready(tables, is_there=is_there)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
-        """That of the first sink."""
+        """The stage of the first sink."""
         return self._first.stage(batch, epoch)
 
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
@@ -149,8 +149,8 @@ class OpenSinks(OpenSink):
         return next(filter(None, (sink.failure(batch, epoch) for sink in self._sinks.values())), None)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        """All are asked, so that what is somebody else's in any of them is found. Where a replay was cut off the batch
-        counts as the older attempt's: the replay is not over."""
+        """Ask all sinks, so that a foreign batch in any of them is found. If a replay was interrupted, the batch counts
+        as the older attempt's: the replay is not over."""
         return self._whole(self._found(batch))
 
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
@@ -163,17 +163,17 @@ class OpenSinks(OpenSink):
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = [one.epoch for one in self._found(batch).values() if one is not None]
         if len(set(found)) > 1 and epoch > max(found):
-            # Of two attempts, neither of which can be brought to its end any more: this one takes the place of both.
+            # The sinks hold two attempts, neither of which can be completed any more: this attempt replaces both.
             return self.replace(batch, epoch)
         if len(found) < len(self._sinks):
-            # Nothing is published of an attempt that lacks a stage anywhere; of one that is published already in the
-            # first, the others may have gone their way.
+            # An attempt that lacks a stage in any sink is not published at all. If it is published in the first sink
+            # already, its other stages may have become output too.
             self._check_complete(batch, epoch)
         first = self._first.publish(batch, epoch)
         if not self._follow(batch, first.epoch):
             if first.epoch == epoch:
                 raise self._no_stage(batch, epoch)
-            # Its attempt died between two tables, and what it had staged for the others is gone.
+            # The attempt died between two tables, and its stages for the other tables are gone.
             return self.replace(batch, epoch)
         return self._published(batch)
 
@@ -185,16 +185,16 @@ class OpenSinks(OpenSink):
         return self._published(batch)
 
     def _follow(self, batch: ExpectedBatch, epoch: int) -> bool:
-        """Have the others publish the attempt that the first sink holds.
+        """Publish, in the other sinks, the attempt that the first sink holds.
 
-        :return: False if one of them has no stage of it any more.
-        :raises PublishConflictError: if a later attempt has gone on meanwhile: it finishes what it has begun.
+        :return: False if one of the other sinks has no stage of it any more.
+        :raises PublishConflictError: if a later attempt has gone on meanwhile: that attempt finishes its own publish.
         """
         for sink in self._rest:
             found = sink.contains(batch)
             if found is None or found.epoch < epoch:
                 if sink.manifest(batch.staged, epoch) is None:
-                    found = sink.contains(batch)  # somebody else may have published it just now
+                    found = sink.contains(batch)  # another process may have published it just now
                     if found is None or found.epoch < epoch:
                         return False
                 else:
@@ -209,7 +209,7 @@ class OpenSinks(OpenSink):
         return True
 
     def _check_complete(self, batch: ExpectedBatch, epoch: int) -> None:
-        """See that each sink has a stage of the attempt, or its output."""
+        """Check that each sink has a stage of the attempt, or its output."""
         for sink in self._sinks.values():
             if sink.manifest(batch.staged, epoch) is None:
                 found = sink.contains(batch)
@@ -233,14 +233,15 @@ class OpenSinks(OpenSink):
         return any(dropped)
 
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        """Beside the first stage, where the job looks for it."""
+        """Write the fence mark beside the first stage, where the job looks for it."""
         self._first.fence(batch, epoch, by=by)
 
     def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         return self._first.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        """Out of the last one first, as a withdrawal that is cut off has to leave what :meth:`finish` begins with."""
+        """Withdraw from the last sink first: after an interrupted withdrawal the first sink still holds the batch,
+        which :meth:`finish` needs."""
         withdrawn = [sink.withdraw(batch, epoch) for sink in reversed(self.tables)]
         return any(withdrawn)
 

@@ -1,12 +1,12 @@
-"""Whether a table's folder is the table, or only the place where its file system is to be mounted.
+"""Decides whether a table's folder is the table, or only the place where its file system is to be mounted.
 
 ::
 
     <path>/_table_id/<id>      a small file: this folder is the table of that id; a folder if a person has said so
 
-It is made with the first attempt and never cleaned; the checkpoint has the id on record, and what writes there, or
-concludes from what is not there, looks for it first. Pipelines that write one table share its id. It goes where the
-table goes: a table that was moved, or restored from a backup, has it.
+The id is made with the first attempt and never removed; the checkpoint has the id on record. Code that writes to the
+table, or concludes anything from missing output, looks for the id first. Pipelines that write one table share its id.
+The id moves with the table: a table that was moved, or restored from a backup, still has its id.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ class TableFolder:
 
     @property
     def location(self) -> str:
-        """By which a checkpoint has its id on record."""
+        """The address under which a checkpoint has the table's id on record."""
         return f"file://{self.root}"
 
     def is_here(self, tables: KnownTables) -> bool:
-        """Whether the table is here, as far as that is known.
+        """Whether the table is here, as far as the checkpoint knows.
 
-        :param tables: what the checkpoint knows.
-        :return: False if it was moved, and ``tables`` follows it: then what is not here is known not to be.
-        :raises SinkError: if it is away.
+        :param tables: the checkpoint's knowledge of its tables.
+        :return: False if the table was moved, and ``tables`` follows it: output that is missing here is then known to
+            be missing.
+        :raises SinkError: if the table is away.
         """
         table_id = tables.get(self.location)
         if table_id is None or self._shows(table_id):
@@ -73,7 +74,7 @@ class TableFolder:
         return False
 
     def would_show(self, location: str) -> bool:
-        """Whether an address lies in the table, and under no name that readers pass over."""
+        """Whether an address lies in the table, and under no name that readers skip."""
         try:
             below = local_path(location).relative_to(self.root).parts
         except (DefinitionError, ValueError):
@@ -81,7 +82,7 @@ class TableFolder:
         return not any(name.startswith(("_", ".")) for name in below)
 
     def is_same_place(self, other: TableFolder) -> bool:
-        """Whether both are one folder: of the same path, or a link leads from one to the other."""
+        """Whether both are one folder: they have the same path, or a link leads from one to the other."""
         if self.root == other.root:
             return True
         try:
@@ -90,18 +91,18 @@ class TableFolder:
             return False
 
     def is_table_of(self, before: TableFolder, tables: KnownTables) -> bool:
-        """Whether here is the table that was known at another address."""
+        """Whether the table here is the one that ``tables`` knows at another address."""
         table_id = tables.get(before.location)
         return table_id is not None and self._shows(table_id)
 
     def seems_away(self, tables: KnownTables) -> str | None:
-        """Why the table is away, or seems so while it has no id on record, and what to do; None if it does not."""
+        """Why the table is away, or seems to be while it has no id on record, and what to do; None if not."""
         if tables.get(self.location) is not None:
             return self._away(tables)
         return f"the table {self.root} is empty or not there: {self._ways_on()}" if self.is_empty() else None
 
     def is_empty(self) -> bool:
-        """Whether nothing is in the folder, or there is none."""
+        """Whether the folder is empty, or does not exist."""
         try:
             with os.scandir(self.root) as entries:
                 return next(entries, None) is None
@@ -111,15 +112,15 @@ class TableFolder:
     def make_known(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Have the checkpoint know the table by its id from now on; see :meth:`Sink.make_ready`.
 
-        The id comes first: if it is still seen after the table was found to be there, it is the table that has it.
+        The id is read first: if it is still there after the table was found to be there, the table itself has the id.
 
-        :raises SinkError: if it is not certain that the table is there, and nobody has said so.
+        :raises SinkError: if it is not certain that the table is there, and the user has not said so.
         """
         self.is_here(tables)
         if tables.get(self.location) is not None:
             return
         table_id = self._id()
-        # Made by a person; what is made here is a file, in the place where the table is to be mounted too.
+        # A person makes a folder; this package makes a file, maybe in the place where the table is to be mounted.
         is_said = (self.root / TABLE_ID / table_id).is_dir()
         if not is_said and not is_there():
             raise SinkError(
@@ -142,7 +143,7 @@ class TableFolder:
         )
 
     def _ways_on(self) -> str:
-        """Where the table has no id on record: any that no other table has will do."""
+        """The ways on for a table that has no id on record: any id that no other table has will do."""
         return (
             "its file system may not be mounted. Nothing is written there until it is back. If it was emptied on "
             f"purpose, or the batch removed, make the folder {self.root / TABLE_ID / uuid.uuid4().hex}; to bring a "
@@ -153,7 +154,7 @@ class TableFolder:
         return os.path.lexists(self.root / TABLE_ID / table_id)
 
     def _id(self) -> str:
-        """The id that the table has, else a new one; durable on return. One that a person has made comes first."""
+        """The id that the table has, or a new one; durable on return. An id that a person has made comes first."""
         folder = self.root / TABLE_ID
         check_no_link(self.root, folder)
         make_folders(folder)

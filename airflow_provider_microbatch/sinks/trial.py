@@ -1,5 +1,5 @@
-"""Tries a sink of the user's own against what every such sink promises, where it really writes: neither Spark nor a
-checkpoint, but the target that its fields name. For ``microbatch check-sink``; what is tried is in :data:`CASES`.
+"""Tries a user's own sink against the promises of every such sink, on the real target that its fields name, without
+Spark or a checkpoint. For ``microbatch check-sink``; :data:`CASES` lists what is tried.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.verdict import Broken, NotTried, Verdict, check_travels
 
 LANE = "check-sink"
-"""Batches that are written here are of this lane, which no pipeline has."""
+"""Lane of the batches that are written here; no pipeline has a lane of this name."""
 
 Row = Mapping[str, Any]
 
 
 class _CutOff(Exception):
-    """What the trial has a stage raise half way."""
+    """The error that the trial raises half way through the rows of a stage."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _CutOffRows(StagedRows):
 
     @property
     def frame(self) -> Any:
-        """None: who takes a frame takes all of it."""
+        """Raises the error: a function that takes a frame takes all of its rows at once."""
         raise _CutOff
 
 
@@ -52,7 +52,7 @@ class Trial:
     """A sink under trial.
 
     :param sink: the sink.
-    :param rows: such as it can take, two at least.
+    :param rows: rows that the sink can take, two at least.
     """
 
     def __init__(self, sink: ForeachSink, *, rows: Sequence[Row]) -> None:
@@ -63,21 +63,21 @@ class Trial:
         self._written: list[ForeachBatch] = []
 
     def open(self) -> OpenSink:
-        """The sink as another process finds it."""
+        """The sink, opened anew as another process would open it."""
         return self.sink.open(SinkContext())
 
     def batch(self) -> ExpectedBatch:
-        """A batch that nothing is there of."""
+        """A new batch, of which nothing exists yet."""
         key = BatchKey(LANE, self._next)
         self._next += 1
         whose = BatchIdentity(
             checkpoint=self.checkpoint, pipeline="check_sink", key=key, digest="d", location="check-sink"
         )
-        # Of a checkpoint that has no id of a table on record.
+        # The checkpoint has no table's id on record.
         return ExpectedBatch(identity=whose, tables=KnownTables(PosixStore(str(self.sink.files.root / "_none"))))
 
     def told(self, batch: ExpectedBatch, epoch: int, *, is_replay: bool = False) -> ForeachBatch:
-        """As the sink's function is told of it."""
+        """The batch as the sink's function is given it; it is noted for :meth:`tidy_up`."""
         found = ForeachBatch(
             key=batch.key, checkpoint=self.checkpoint, pipeline="check_sink", epoch=epoch, is_replay=is_replay
         )
@@ -85,7 +85,7 @@ class Trial:
         return found
 
     def stage(self, batch: ExpectedBatch, epoch: int, rows: Sequence[Row]) -> StagedRows:
-        """A stage as Spark leaves it."""
+        """Write a stage with these rows, as Spark would."""
         path = Path(self.open().stage(batch.identity, epoch).arguments["path"].removeprefix("file://"))
         path.mkdir(parents=True)
         files = []
@@ -102,14 +102,14 @@ class Trial:
         return StagedRows(tuple(files), self.sink.format)
 
     def published(self, rows: Sequence[Row]) -> ExpectedBatch:
-        """A batch with these rows, written by its first attempt."""
+        """Publish a batch with these rows as its first attempt."""
         batch = self.batch()
         self.stage(batch, 1, rows)
         self.open().publish(batch, 1)
         return batch
 
     def check(self, batch: ExpectedBatch, rows: Sequence[Row], when: str) -> None:
-        """:raises Broken: if the target has other rows of the batch."""
+        """:raises Broken: if the target does not have exactly these rows of the batch."""
         found, wanted = _counted(self._held(batch)), _counted(rows)
         if found != wanted:
             parts = [
@@ -120,7 +120,7 @@ class Trial:
             raise Broken(f"{when}, held gives {found.total()} rows of batch {batch.key}: {'; '.join(parts)}")
 
     def tidy_up(self) -> None:
-        """Take out what can be taken out of the target, and all stages."""
+        """Take the trial's batches out of the target, if the sink can do so, and remove all stages."""
         if self.sink.can_withdraw:
             for batch in {one.key: one for one in self._written}.values():
                 self.sink.take_out(batch)
@@ -217,7 +217,7 @@ CASES: Sequence[Callable[[Trial], None]] = (
 
 
 def verdicts(trial: Trial) -> Iterator[Verdict]:
-    """Try each case, in order; what can be taken out of the target is, at the end."""
+    """Try each case, in order; at the end, take out of the target whatever the sink can take out."""
     try:
         yield from verdict.verdicts(CASES, trial)
     finally:
@@ -237,7 +237,7 @@ def _counted(rows: Sequence[Row]) -> Counter[str]:
 
 
 def _write(path: Path, rows: Sequence[Row], *, like: Sequence[Row], format: str) -> None:
-    """:param like: rows by which a column has its type, also where it is null in all of these."""
+    """:param like: rows from which each column gets its type, even if it is null in all of ``rows``."""
     if format == "json":
         path.write_text("".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         return

@@ -1,8 +1,8 @@
 """The engine that runs each attempt against a warm Spark Connect server.
 
-Not in the task's own process: PySpark's client takes two seconds to import, keeps the modules of the user's code, and
-its threads outlive a cancel. A resident runner on this machine forks a process for the attempt, in milliseconds; where
-there is none, the attempt gets a process of its own. Either way it ends with the task, and can be killed alone.
+An attempt does not run in the task's own process: PySpark's client takes two seconds to import, keeps the modules of
+the user's code, and its threads outlive a cancel. A resident runner on this machine forks a process for the attempt, in
+milliseconds; without a runner, the task starts a process. Either ends with the task, and can be killed alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NAME = "spark-connect"
 
 
 class SparkConnectEngine:
-    """Runs a job in a session of its own on a Spark Connect server.
+    """Runs each job in a session of its own on a Spark Connect server.
 
     :param conn_id: Airflow connection of type ``spark_connect``.
     :param conf: Spark settings of the session.
-    :param grace_seconds: how long a cancelled attempt's process may take to end by itself before it is killed.
+    :param grace_seconds: seconds that a cancelled attempt's process may take to end by itself before it is killed.
     """
 
     name = NAME
@@ -56,7 +56,7 @@ class SparkConnectEngine:
 
     @classmethod
     def of_connection(cls, wanted: Wanted) -> SparkConnectEngine:
-        """A server that runs already cannot heed what is said of how Spark is started."""
+        """The engine for a connection. Its server runs already, so arguments on how to start Spark are ignored."""
         ignored = sorted(name for name, value in wanted.arguments.items() if value)
         if ignored:
             log.warning(
@@ -65,10 +65,10 @@ class SparkConnectEngine:
         return cls(conn_id=wanted.conn_id, conf=wanted.conf, grace_seconds=processes.STOP_SECONDS)
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
-        """Choose the handle, and have the process and the session of the attempt ready: a server that cannot be used is
+        """Choose the handle, and make the process and the session of the attempt ready, so that an unusable server is
         found before the attempt is recorded.
 
-        :raises EngineError: if the connection is missing, the server is down, or it is of another Spark version.
+        :raises EngineError: if the connection is missing, the server is down, or the server has another Spark version.
         :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
         """
         check_versions()
@@ -105,15 +105,15 @@ class SparkConnectEngine:
         if needed := (*job.requires.packages, *job.requires.jars):
             log.info("%s needs %s: the server has to have been started with them", handle["url"], ", ".join(needed))
         try:
-            # Copied, as a deploy may change the bundle's folder while the attempt runs.
+            # A copy, because a deploy may change the bundle's folder while the attempt runs.
             folder.mkdir(mode=0o700)
             packaging.record_process(handle["tag"], pid=launch.hello.pid, started=launch.hello.started)
             files = [Path(shutil.copyfile(path, folder / Path(path).name)) for path in code.files]
             files += packaging.module_files(job.requires.modules, folder)
             if job.requires.modules:
-                files.append(packaging.zip_runtime(folder))  # which the server need not have
+                files.append(packaging.zip_runtime(folder))  # which the server may not have
             named = [str(path) for path in files]
-            # The socket is this user's alone, and what goes through it lies nowhere.
+            # Only this user can open the socket, and nothing that is sent through it is stored.
             launch.wire.send({"do": "run", "job": job.to_json(), "files": named, "secrets": dict(code.secrets)})
         except OSError as error:
             launch.close()
@@ -141,8 +141,8 @@ class SparkConnectEngine:
             raise EngineError(f"{handle['application']} failed on {handle['url']}: {launch.error}")
 
     def poll(self, handle: Handle) -> EngineState:
-        """Spark Connect tells nobody what runs under a tag, so this is what the attempt's process on this host tells:
-        when that has gone, or is on another host, what became of its operations is unknown."""
+        """The state of an attempt, from its process on this host: a Spark Connect server does not say which operations
+        run under a tag. When the process is gone, or is on another host, the state of its operations is unknown."""
         checked = ConnectHandle.of(handle, engine=self.name)
         launch = self._launches.get(checked.tag)
         if launch is not None and launch.ended:
@@ -151,11 +151,11 @@ class SparkConnectEngine:
 
     def cancel(self, handle: Handle) -> bool:
         """End the attempt's process, if it is on this host, then its operations on the server, and its session: a
-        process on another host that nobody can end starts no other operation after this.
+        process on another host, which cannot be ended from here, then starts no further operation.
 
-        :raises HandleError: if it is no handle of this engine, or names a server that its connection does not lead to:
-            that one is not spoken to.
-        :raises EngineError: if the server cannot be asked: nobody knows then what still runs.
+        :raises HandleError: if ``handle`` is no handle of this engine, or names a server other than the one of its
+            connection. Such a server is not contacted.
+        :raises EngineError: if the server cannot be asked: it is then unknown which operations still run.
         """
         checked = ConnectHandle.of(handle, engine=self.name)
         launch = self._launches.get(checked.tag)
@@ -172,8 +172,9 @@ class SparkConnectEngine:
         return bool(interrupted) or process is not None
 
     def _process(self, handle: ConnectHandle) -> psutil.Process | None:
-        """The attempt's process, if it is on this host and runs. Its start time alone would let a checkpoint name any
-        process of this user, so the process must carry the tag, or this user's own files must say whose it is."""
+        """The attempt's process, if it is on this host and runs. By start time alone, a checkpoint could name any
+        process of this user; so the process must carry the tag, or this user's own files must say that the process runs
+        the attempt."""
         process = processes.running(pid=handle.pid, started=handle.started) if _is_here(handle) else None
         if process is None:
             return None
@@ -193,7 +194,7 @@ class SparkConnectEngine:
         if server is None or server.public_url != handle.url:
             if Server.is_gone(handle.url) and _is_here(handle):
                 return 0
-            # Who is spoken to is sent what this process has to authenticate itself. A checkpoint must not choose whom.
+            # The server is sent this process's credentials, so a checkpoint must not choose the server.
             raise HandleError(
                 f"{handle.application} ran on {handle.url}, which was not acted on: {why}. What still runs there is "
                 "fenced and cannot publish; end it there."
@@ -214,8 +215,8 @@ class SparkConnectEngine:
             launch.close()
 
     def _server(self, conn_id: str) -> Server:
-        """The connection's server. Resolved once: a signal handler that cancels must not talk to the task's supervisor,
-        to which the interrupted code may be talking."""
+        """The connection's server. It is resolved once: a signal handler that cancels must not talk to the task's
+        supervisor, because the interrupted code may be talking to the supervisor."""
         if conn_id not in self._servers:
             self._servers[conn_id] = Server.of(conn_id)
         return self._servers[conn_id]

@@ -1,7 +1,7 @@
-"""The process that runs one attempt against a Spark Connect server: a fork of the resident runner, or one of its own.
+"""The process that runs one attempt against a Spark Connect server: a fork of the resident runner, or a new process.
 
-One attempt a process: modules of the user's code never mix with those of another attempt, and to kill the process is to
-stop the attempt's client for good.
+Each attempt has a process of its own: modules of the user's code never mix with those of another attempt, and killing
+the process stops the attempt's client for good.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _INTERRUPT_SECONDS = 30.0
 
 
 def load() -> None:
-    """Import what an attempt needs. It opens no channel, so a fork after it is safe: gRPC starts threads with the first
-    one."""
+    """Import the modules that an attempt needs. No channel is opened, so a fork afterwards is safe: gRPC starts threads
+    with the first channel."""
     for name in (
         *("numpy", "psutil"),
         "pyspark.serializers",
@@ -48,12 +48,12 @@ def load() -> None:
     ):
         importlib.import_module(name)
     for name in ("grpc._channel", "grpc._interceptor", "grpc._plugin_wrapping", "grpc._auth"):
-        with contextlib.suppress(ImportError):  # gRPC's own, which it imports with the first channel
+        with contextlib.suppress(ImportError):  # gRPC's own modules, which it imports with the first channel
             importlib.import_module(name)
 
 
 def converse(wire: Wire) -> int:
-    """Say hello, and do what is asked for.
+    """Send the hello message, and answer the task's request.
 
     :return: the exit status.
     """
@@ -84,7 +84,7 @@ def converse(wire: Wire) -> int:
 
 
 def _give_up(wire: Wire) -> None:
-    """End when the server has fallen silent: no call of PySpark's client has a deadline."""
+    """End this process when the server has stopped answering: no call of PySpark's client has a deadline."""
     with contextlib.suppress(OSError):
         wire.send({"error": f"the server {has_not_answered()}"})
     os._exit(1)
@@ -117,7 +117,7 @@ def _run(wire: Wire, session: AttemptSession, opened: Mapping[str, Any]) -> int:
         answer = {"error": failure.error}
     except Exception as error:
         answer = {"error": _told(error)}
-    # Before the answer: who hears none knows that something may be left, and sweeps (see end_session).
+    # Before the answer: a task that gets no answer knows that cached frames may be left, and sweeps (see end_session).
     with contextlib.suppress(Exception):
         session.drop_cached()
     over.set()
@@ -127,22 +127,22 @@ def _run(wire: Wire, session: AttemptSession, opened: Mapping[str, Any]) -> int:
 
 
 def _import_from(spark: Any, files: list[Path]) -> None:
-    """Make the user's files importable: here at once, and by Python workers of the server before the first Python
-    function is sent there.
+    """Make the user's files importable: in this process at once, and in Python workers of the server before the first
+    Python function is sent there.
 
     A session that was sent a file gets a class loader of its own, for which Spark compiles its generated code again: a
-    fifth of a small batch's time, which a transform without Python functions need not pay.
+    fifth of a small batch's time, which a transform without Python functions need not spend.
     """
     for path in files:
         where = str(path.parent if path.suffix == ".py" else path)
         if where not in sys.path:
             sys.path.insert(0, where)
         if path.suffix == ".py":
-            # Else the user would get what the runner has loaded under that name.
+            # Otherwise the user's import would return the module that the runner has loaded under that name.
             sys.modules.pop(path.stem, None)
     importlib.invalidate_caches()
     waiting = [str(path) for path in files]
-    # Every function, table function and data source that PySpark's client sends goes through this one method.
+    # PySpark's client sends every function, table function and data source through this one method.
     serializer: Any = importlib.import_module("pyspark.serializers").CloudPickleSerializer
     dumps = serializer.dumps
 
@@ -156,7 +156,7 @@ def _import_from(spark: Any, files: list[Path]) -> None:
 
 
 def _end_with(wire: Wire, session: AttemptSession, tag: str, over: threading.Event) -> None:
-    """End when the task has gone, as after ``kill -9``: what is written from here on is nobody's."""
+    """End this process when the task has gone, as after ``kill -9``: nothing that the attempt writes later is used."""
     wire.receive()
     if over.is_set():
         return
@@ -168,9 +168,9 @@ def _end_with(wire: Wire, session: AttemptSession, tag: str, over: threading.Eve
 
 
 def _capture(wire: Wire) -> Callable[[], None]:
-    """Send what this process prints, and what it logs, to the task, line by line.
+    """Send the text that this process prints and logs to the task, line by line.
 
-    :return: a function that sends the rest and ends that.
+    :return: a function that sends the rest and stops the sending.
     """
     read, write = os.pipe()
     for descriptor in (1, 2):
@@ -209,12 +209,12 @@ def _told(error: Exception) -> str:
 def main(arguments: list[str]) -> int:
     """Serve one conversation.
 
-    :param arguments: the attempt's tag, which makes this process findable, and the number of the socket's descriptor.
+    :param arguments: the attempt's tag, by which this process is found, and the number of the socket's file descriptor.
     """
     wire = Wire(socket.socket(fileno=int(arguments[1])))
     load()
     status = converse(wire)
-    # Threads of gRPC may still wait for the server.
+    # Threads of gRPC may still be waiting for the server.
     os._exit(status)
 
 

@@ -23,7 +23,7 @@ SPARK_CONNECT = "spark_connect"
 log = logging.getLogger(__name__)
 
 ENGINE_DIR = "engine_dir"
-"""Key in the connection's extra: the ``--dir`` of ``microbatch engine start``, where it is not the default one."""
+"""Key in the connection's extra: the ``--dir`` of ``microbatch engine start``, if the folder is not the default one."""
 
 _CHILD = "airflow_provider_microbatch.engines.spark_connect.child"
 _PROBE_SECONDS = 5.0
@@ -37,10 +37,10 @@ class NobodyListensError(EngineError):
 class Server:
     """A Spark Connect server as a connection names it.
 
-    :param url: ``sc://host:port/;name=value…``, with what may be secret.
-    :param conn_id: the connection.
-    :param user: whose session it is.
-    :param folder: where a resident runner would be.
+    :param url: ``sc://host:port/;name=value…``, including parameters that may be secret.
+    :param conn_id: the connection that names the server.
+    :param user: the user who owns the sessions.
+    :param folder: the folder in which a resident runner would listen.
     """
 
     def __init__(self, *, url: str, conn_id: str, user: str, folder: Path) -> None:
@@ -51,12 +51,12 @@ class Server:
         address = urlsplit(url)
         self.host = address.hostname or "localhost"
         self.port = address.port or PORT
-        # Without the parameters: the token is one of them.
+        # Without the parameters, because the token is one of them.
         self.public_url = f"sc://{address.netloc.rpartition('@')[2]}"
 
     @classmethod
     def of(cls, conn_id: str) -> Server:
-        """:raises EngineError: if there is no such connection, or no host in it."""
+        """:raises EngineError: if the connection does not exist, or names no host."""
         from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
         from airflow.sdk.exceptions import AirflowException
 
@@ -82,8 +82,8 @@ class Server:
 
     @staticmethod
     def is_gone(public_url: str) -> bool:
-        """Whether the server was on this host and nobody listens there any more, so that nothing of it runs. Only
-        knocks: nothing is said."""
+        """Whether the server was on this host and no process listens on its port any more, so that none of its
+        operations runs. The check only connects; it sends nothing."""
         server = Server(url=public_url, conn_id="", user="", folder=default_folder())
         try:
             if server.is_local:
@@ -96,11 +96,11 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this host, so that nobody listening means nothing running."""
+        """Whether the server is on this host, where a port without a listener means that nothing runs."""
         return self.host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
     def check(self) -> None:
-        """:raises EngineError: if it does not answer, or another user of this machine would hear its token."""
+        """:raises EngineError: if the server does not answer, or another user of this machine would hear its token."""
         try:
             socket.create_connection((self.host, self.port), timeout=_PROBE_SECONDS).close()
         except OSError as error:
@@ -117,11 +117,11 @@ class Server:
 
 
 class Launch:
-    """A process for one attempt, and the conversation with it.
+    """A process for one attempt, and the conversation with the process.
 
-    ``answered`` says that the process has told how the attempt ended, and has given back before what it cached.
+    ``answered`` is true when the process has said how the attempt ended; before, it has dropped what it cached.
 
-    :raises EngineError: if there is no such process.
+    :raises EngineError: if the process ends at once.
     """
 
     def __init__(self, server: Server, tag: str) -> None:
@@ -154,9 +154,9 @@ class Launch:
         self.hello = self._listen()
 
     def ask(self, question: Mapping[str, Any], answer: str) -> Any:
-        """Send a question, and return the answer of that name.
+        """Send a question, and return the answer of the given name.
 
-        :raises EngineError: with what the process said instead.
+        :raises EngineError: with the error that the process sent instead.
         """
         server = self._server
         request = {**question, "url": server.url, "environment": dict(os.environ), "cwd": str(Path.cwd())}

@@ -1,8 +1,9 @@
-"""Names on a Spark Connect server that all its sessions share: an attempt makes none.
+"""Refuses names on a Spark Connect server that all its sessions share: an attempt makes none.
 
-A global temporary view, a cache by name, and a table of a catalog that lives in the server's memory belong to nobody:
-the next attempt, of another pipeline too, would read them, and two at once would replace each other's. Nothing needs
-them: temporary views and frames are the attempt's own. The client refuses them, before the server hears of them.
+A global temporary view, a cache by name, and a table of a catalog that lives in the server's memory belong to no
+session: the next attempt, even of another pipeline, would read them, and two attempts at once would replace each
+other's. No attempt needs them: temporary views and frames are the attempt's own. The client refuses such names before
+the server gets the request.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ class SharedNameError(Exception):
 
 
 class NamesOfAll(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc,unused-ignore]
-    """Looks at each request of a session before it is sent."""
+    """Checks each request of a session before it is sent."""
 
     def __init__(self) -> None:
         self._spark: Any = None
 
     def catalog_of(self, spark: Any) -> None:
-        """:param spark: the session, asked what its catalog is when a table is about to be made."""
+        """:param spark: the session, which is asked for its catalog when a table is about to be made."""
         self._spark = spark
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """As gRPC has it."""
+        """Pass the call on, by gRPC's interface for interceptors."""
         return continuation(details, request)
 
     def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        """As gRPC has it; what it raises is raised by the call in the transform."""
+        """Check the request, then pass the call on. The call in the transform raises the error of a refused request."""
         plan = getattr(request, "plan", None)
         if plan is not None:
             self._check(_plain(plan))
@@ -75,7 +76,7 @@ class NamesOfAll(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInterce
         kind = command.WhichOneof("command_type")
         if kind == "sql_command":
             given = command.sql_command.input
-            # Frames that the statement names by {…} come along with it.
+            # The command carries the frames that the statement names by {…}.
             query = given.with_relations.root.sql if given.WhichOneof("rel_type") == "with_relations" else given.sql
             self._check_sql(query.query or command.sql_command.sql)
         elif kind == "create_dataframe_view" and command.create_dataframe_view.is_global:
@@ -94,7 +95,7 @@ class NamesOfAll(grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInterce
 
     def _check_sql(self, query: str) -> None:
         text = _COMMENT.sub(lambda found: found.group(1) or " ", query).strip()
-        # A program has its statements further on, or in a text; any other statement says at once what it does.
+        # A script or dynamic statement has its statements further on, or in a text; others begin with a verb.
         find = "search" if _PROGRAM.match(text) else "match"
         if getattr(_GLOBAL, find)(text):
             raise SharedNameError("a global temporary view", _VIEW)

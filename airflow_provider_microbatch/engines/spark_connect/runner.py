@@ -1,7 +1,7 @@
-"""The resident runner: a process that has PySpark's client loaded, and forks a child for each attempt.
+"""The resident runner: a process that has loaded PySpark's client, and forks a child for each attempt.
 
-Loading it takes about two seconds, a fork a few milliseconds. The runner itself opens no channel and starts no thread,
-so that its forks are sound, and runs no user code, so that attempts share nothing.
+Loading the client takes about two seconds, a fork a few milliseconds. The runner itself opens no channel and starts no
+thread, so that its forks are sound, and runs no user code, so that attempts share nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from airflow_provider_microbatch.engines.spark_connect.wire import RUNNER_SOCKET
 
 
 def serve(folder: Path) -> None:
-    """Listen in ``folder`` for ever."""
-    # The kernel then takes the children away by itself.
+    """Listen for ever on the socket in ``folder``."""
+    # The kernel then reaps the children by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     load()
     path = folder / RUNNER_SOCKET
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # In place of one that a killed runner left: bind refuses a name that is taken.
+    # A killed runner leaves its socket, and bind refuses a name that exists.
     path.unlink(missing_ok=True)
     listener.bind(str(path))
     listener.listen(64)
-    # What lives now is never looked at by the collector again, so that children share these pages.
+    # The collector never looks again at objects that live now, so that children share their memory pages.
     gc.collect()
     gc.freeze()
     while True:
@@ -49,7 +49,7 @@ def _child(connection: socket.socket) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         import numpy
 
-        numpy.random.seed()  # two attempts would draw the same numbers
+        numpy.random.seed()  # otherwise two attempts would draw the same numbers
         status = converse(Wire(connection))
     except BaseException:
         traceback.print_exc()
@@ -58,5 +58,5 @@ def _child(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    # The second argument is the engine's tag, by which whoever stops it finds this process and its children.
+    # The second argument is the engine's tag, by which `engine stop` finds this process and its children.
     serve(Path(sys.argv[1]))

@@ -1,8 +1,8 @@
-"""The session of one attempt on a Spark Connect server: nobody else has been in it, and nobody comes after.
+"""The session of one attempt on a Spark Connect server. No other attempt uses the session, before or after.
 
-A session of its own keeps apart what a server keeps by session: analysed plans, temporary views, settings, functions,
-files. What a server keeps for everybody is kept apart here: a frame that is cached is marked, so that no plan of
-another attempt is answered by it; and names that all would see are refused (see :mod:`.names`).
+A session of its own separates the state that a server keeps by session: analysed plans, temporary views, settings,
+functions, files. The state that a server keeps for all sessions is separated here: a frame that is cached is marked, so
+that it never answers a plan of another attempt; and names that all sessions would see are refused (see :mod:`.names`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_RETRIES = 5
-"""Of a call to a server that does not answer: after 50 ms, then four times as long each; 17 s in all. PySpark's own 15
-are ten minutes, in which a task would wait for a server that has died."""
+"""Retries of a call to a server that does not answer: the first after 50 ms, then four times as long each; 17 s in all.
+PySpark's own 15 retries are ten minutes, in which a task would wait for a server that has died."""
 
 
 class AttemptSession:
-    """A new session, open when this returns.
+    """A new session, open when the constructor returns.
 
-    :param url: of the server, with token and user.
+    :param url: URL of the server, with token and user.
     :param on_silence: called once, in a thread, when the server has not answered for a minute: each call of the session
         may then wait for ever.
     :raises pyspark.errors.PySparkException: if the server cannot be used.
@@ -42,11 +42,11 @@ class AttemptSession:
 
         self.id = str(uuid.uuid4())
         self._kept: list[DataFrame] = []
-        # As PySpark's own builder does: its functions then make expressions of Spark Connect.
+        # PySpark's own builder sets it too: PySpark's functions then make expressions of Spark Connect.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         builder = DefaultChannelBuilder(f"{url};session_id={self.id}")
         names = NamesOfAll()
-        # The outermost: gRPC takes an error of an inner one for an answer of the server.
+        # The outermost interceptor: gRPC treats an error of an inner interceptor as an answer of the server.
         builder.add_interceptor(Guard(url))
         builder.add_interceptor(names)
         spark: Any = ConnectSession.builder.channelBuilder(builder).create()
@@ -61,10 +61,10 @@ class AttemptSession:
             raise
 
     def keep_apart(self) -> None:
-        """From now on what this process caches is for this attempt alone.
+        """From now on, mark the frames that this process caches as this attempt's alone.
 
-        Spark answers a plan from its cache when a plan that looks the same was cached, in whatever session. A marked
-        plan looks like no other: its filter is always true, and Spark drops it when it runs the plan.
+        Spark answers a plan from its cache when an equal plan was cached in any session. A marked plan equals no other:
+        it has a filter that is always true, which Spark drops when it runs the plan.
         """
         from pyspark.sql import functions as F
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
@@ -81,7 +81,7 @@ class AttemptSession:
         changed.persist = persist_marked
 
     def drop_cached(self) -> None:
-        """Give back the server's memory: it keeps what a session cached beyond the session's end.
+        """Free the server's memory: the server keeps the frames that a session cached beyond the session's end.
 
         :raises pyspark.errors.PySparkException: if the server does not answer.
         """
@@ -89,7 +89,7 @@ class AttemptSession:
             frame.unpersist()
 
     def close(self) -> None:
-        """End the session; the server does so by itself after a while, if it is not told."""
+        """End the session; a server that is not told ends the session by itself after a while."""
         self._watch.end()
 
 
@@ -98,17 +98,18 @@ def end_session(
 ) -> int:
     """End an attempt's operations, and wait until they have ended.
 
-    :param url: of the server, with the token.
-    :param session: the attempt's.
-    :param user: whose session it is.
-    :param tag: of the attempt's operations.
-    :param is_own: the session is the attempt's alone, as all are that this version opens: it is closed, so that its
-        client, wherever that is, starts nothing more.
-    :param sweep: the attempt's process was killed before it gave back what it had cached. Nobody can tell which that
-        is, so the caches of all attempts go; Spark fills those of living ones again when they are used.
+    :param url: URL of the server, with the token.
+    :param session: id of the attempt's session.
+    :param user: the user who owns the session.
+    :param tag: tag of the attempt's operations.
+    :param is_own: whether the session is the attempt's alone, as are all that this version opens: the session is then
+        closed, so that its client, on whatever host, starts nothing more.
+    :param sweep: whether the attempt's process was killed before it dropped the frames that it had cached. Nothing
+        tells which frames these are, so the caches of all attempts are dropped; Spark fills those of living attempts
+        again when they are used.
     :param on_silence: see :class:`AttemptSession`.
     :return: how many operations were interrupted.
-    :raises RuntimeError: if they would not end.
+    :raises RuntimeError: if the operations did not end.
     """
     remote = RemoteSession(url, session=session, user=user)
     if not is_own:

@@ -1,6 +1,6 @@
 """The engine that launches each attempt by spark-submit, through the Spark provider's own hook.
 
-Tried for real: a local master (``local[1]``). Standalone, YARN and Kubernetes were not: see ``clusters``.
+Tested for real with a local master (``local[1]``). Standalone, YARN and Kubernetes were not: see ``clusters``.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _OWN = ("properties_file", "deploy_mode", "env_vars", "files", "spark_binary")
 
 
 class SparkSubmitEngine:
-    """Runs a job as one spark-submit application.
+    """Runs each job as one spark-submit application.
 
     :param conn_id: Airflow connection of type ``spark``.
     :param conf: Spark settings of the application. They travel in a private file, so they may hold secrets.
-    :param properties_file: a properties file whose settings are kept; without one, ``spark-defaults.conf`` is.
+    :param properties_file: a properties file whose settings are kept; without it, those of ``spark-defaults.conf`` are.
     :param deploy_mode: ``client`` or ``cluster``; overrides the connection's.
-    :param env_vars: environment of the driver.
+    :param env_vars: environment variables of the driver.
     :param files: further files for ``--files``, comma-separated.
     :param spark_binary: name of the spark-submit program; overrides the connection's.
-    :param grace_seconds: how long a cancelled application may take to end by itself before it is killed.
+    :param grace_seconds: seconds that a cancelled application may take to end by itself before it is killed.
     :param hook_arguments: further arguments of
         :class:`~airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook`, such as ``jars``, ``packages``,
         ``executor_memory``.
@@ -81,7 +81,7 @@ class SparkSubmitEngine:
 
     @classmethod
     def of_connection(cls, wanted: Wanted) -> SparkSubmitEngine:
-        """What the engine itself does not take is its hook's."""
+        """The engine for a connection. Arguments that the engine itself does not know are passed to its hook."""
         own = {name: value for name, value in wanted.arguments.items() if name in _OWN}
         rest = {name: value for name, value in wanted.arguments.items() if name not in _OWN}
         return cls(
@@ -89,10 +89,10 @@ class SparkSubmitEngine:
         )
 
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
-        """Choose the handle. Everything that Spark or this machine would refuse is refused here, before the attempt is
+        """Choose the handle. Whatever Spark or this machine would refuse is refused here, before the attempt is
         recorded.
 
-        :raises EngineError: if the connection is missing, or Spark takes no Python application there.
+        :raises EngineError: if the connection is missing, or Spark accepts no Python application there.
         :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
         """
         check_versions()
@@ -122,7 +122,7 @@ class SparkSubmitEngine:
             environment = class_archive.with_archive(self._class_archive, environment, binary=binary)
         tag = handle["tag"]
         if code.secrets and target.deploy_mode == "cluster":
-            # The driver is on another host: they would travel by whatever carries --files there, and be left there.
+            # The driver is on another host: the secrets would travel as --files do, and be left on that host.
             raise EngineError(
                 f"{handle['application']} needs secrets ({', '.join(sorted(code.secrets))}), and in deploy mode "
                 "'cluster' there is no private way to hand them over. Use deploy mode 'client', or a Spark "
@@ -136,13 +136,13 @@ class SparkSubmitEngine:
             base=base,
             secrets=code.secrets,
         )
-        # A driver of this host reads the job where it lies.
+        # A driver on this host reads the job file where it lies.
         carried = str(shipment.job) if target.deploy_mode == "cluster" else None
         try:
-            # Built here, in the caller's thread: it resolves the connection, by way of the task's supervisor.
+            # Built here, in the caller's thread: the hook resolves the connection, through the task's supervisor.
             hook = SparkSubmitHook(
                 conn_id=self._conn_id,
-                # The hook puts these on the command line, so only the tag, by which any process finds the driver.
+                # The hook puts these settings on the command line: only the tag, by which any process finds the driver.
                 conf={TAG: tag},
                 properties_file=str(shipment.properties),
                 files=",".join(part for part in (carried, self._files) if part) or None,
@@ -184,10 +184,10 @@ class SparkSubmitEngine:
         return EngineState.RUNNING if here and processes.find(tag) else EngineState.UNKNOWN
 
     def cancel(self, handle: Handle) -> bool:
-        """Stop the application if it runs; nothing of it is running when this returns.
+        """Stop the application if it runs; none of its processes is running when this returns.
 
-        :raises HandleError: if it is no handle of this engine; nothing was done then.
-        :raises EngineError: if it could not be stopped, or cannot be reached from here.
+        :raises HandleError: if ``handle`` is no handle of this engine; nothing was done then.
+        :raises EngineError: if the application could not be stopped, or its cluster cannot be reached from here.
         """
         checked = SubmitHandle.of(handle, engine=self.name)
         tag, target = checked.tag, checked.target
@@ -216,7 +216,7 @@ class SparkSubmitEngine:
         try:
             stopped = processes.end_all(tag, grace=self._grace)
             while launch is not None and launch.is_alive():
-                # The launcher may have been between its last look and its fork; it ends when its child does.
+                # The launcher may have been between its last check and its fork; it ends when its child does.
                 stopped = processes.end_all(tag, grace=self._grace) or stopped
                 launch.join(timeout=0.1)
         except TimeoutError as error:
@@ -245,10 +245,10 @@ class SparkSubmitEngine:
         )
 
     def _settings(self, target: Target, tag: str) -> dict[str, str]:
-        """The application's settings, the operator's last; all of them stay out of the command line."""
+        """The application's settings, the operator's last; none of them is put on the command line."""
         settings = {"spark.log.level": "WARN"}
         if target.is_yarn:
-            # A second driver of one attempt would find the first one's stage in its way.
+            # A second driver of one attempt would refuse to write, because the first driver's stage exists.
             settings["spark.yarn.maxAppAttempts"] = "1"
             settings.update({f"spark.yarn.appMasterEnv.{key}": value for key, value in self._env_vars.items()})
         if target.is_kubernetes:
@@ -263,8 +263,8 @@ class SparkSubmitEngine:
 def _with_required(
     arguments: Mapping[str, Any], requires: Requirements, conf: Mapping[str, str], base: Path | None
 ) -> dict[str, Any]:
-    """The hook's arguments, with what the batch's reader and writer need beside what the user names: as an argument, or
-    as a setting, which an argument would replace."""
+    """The hook's arguments, extended by what the batch's reader and writer need. What the user names is kept, whether
+    the user gave it as an argument or as a setting, since an argument would replace the setting."""
     joined = {}
     for name, setting, needed in (
         ("jars", "spark.jars", requires.jars),
@@ -289,16 +289,16 @@ class _Launch(threading.Thread):
         self._forbidden = threading.Event()
 
     def forbid(self) -> None:
-        """Do not launch if that has not happened yet."""
+        """Prevent the launch if it has not happened yet."""
         self._forbidden.set()
 
     @property
     def forbidden(self) -> bool:
-        """It was told to end."""
+        """Whether the launch was forbidden."""
         return self._forbidden.is_set()
 
     def wait(self) -> None:
-        """Join, in slices, so that a signal's handler runs meanwhile."""
+        """Join in slices, so that a signal's handler can run meanwhile."""
         while self.is_alive():
             self.join(timeout=1.0)
 
@@ -306,7 +306,7 @@ class _Launch(threading.Thread):
         try:
             if self._forbidden.is_set():
                 raise EngineError("it was cancelled before it was launched")
-            # A task's stdin is its supervisor's socket. An orphaned JVM that inherits it holds it open, and the
+            # A task's stdin is its supervisor's socket. An orphaned JVM that inherits the socket holds it open, and the
             # scheduler learns of the task's death a minute late.
             self._hook.submit(self._application, stdin=subprocess.DEVNULL, env=self._environment)
             if self._forbidden.is_set():

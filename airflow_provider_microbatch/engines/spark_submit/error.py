@@ -1,4 +1,4 @@
-"""What a person should read of a spark-submit that failed: its cause first, then its last lines."""
+"""The error message of a spark-submit that failed, for people: its cause first, then its last lines."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from airflow_provider_microbatch.exceptions import EngineError, SparkKilledError
 
 _OUTPUT = "Last spark-submit output:\n"
 _CODES = re.compile(r"(?:Error code|Kubernetes spark exit code) is: (-?\d+)")
-"""On Kubernetes the driver's own code follows that of spark-submit, which may be 0."""
+"""Exit codes in the hook's message. On Kubernetes the driver's code follows that of spark-submit, which may be 0."""
 _EXCEPTION = re.compile(
     r'^\s*(?:Caused by: |Exception in thread "[^"]*" )?((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)\b.*)$', re.MULTILINE
 )
 _AFTER_THE_END = "HeartbeatReceiver"
-"""Of an executor whose heartbeat finds the driver ended: it comes of the end, and may be printed before its cause."""
+"""Marks the exception of an executor whose heartbeat finds the driver ended: it follows from the end, and may be
+printed before the end's cause."""
 _SHELL = 128
-"""A shell adds it to the signal that ended what it ran, and so does a JVM that was told to end."""
+"""A shell adds 128 to the number of the signal that ended its command, and so does a JVM that was told to end."""
 
 
 def submit_error(application: str, error: Exception, *, stopped: bool) -> EngineError:
-    """What the hook's ``error`` means.
+    """The engine error for the hook's ``error``.
 
-    :param application: which application it was.
-    :param stopped: the task was told to stop, and its Spark with it.
-    :return: beginning with signal, exit code or first exception; a :class:`SparkKilledError` if a signal ended it that
-        nobody here has sent.
+    :param application: name of the application.
+    :param stopped: whether the task was told to stop, and its Spark with it.
+    :return: an error that begins with signal, exit code or first exception; a :class:`SparkKilledError` if a signal
+        ended the application that this process has not sent.
     """
     before, found, tail = str(error).partition(_OUTPUT)
     if stopped:

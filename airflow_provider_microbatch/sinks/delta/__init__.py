@@ -1,17 +1,17 @@
-"""A Delta table on a local or shared POSIX file system. Publishing is one commit of the table's own log, made by the
-orchestrator with delta-rs; Spark writes plain Parquet and needs no jar of Delta's.
+"""A Delta table on a local or shared POSIX file system. A batch is published by one commit of the table's own log,
+which the orchestrator makes with delta-rs; Spark writes plain Parquet and needs no jar of Delta's.
 
 ::
 
-    <path>/_delta_log/…                                     the table: what readers look at
+    <path>/_delta_log/…                                     the table's log, which readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/microbatch/rest/…                                rows of others out of files that a replay took apart
 
 (The rest of the folder: :mod:`airflow_provider_microbatch.sinks.placed`.)
 
-What is in the log of a Delta table goes: commit infos with the log's clean-up, files with OPTIMIZE, their rows with
-DELETE. What stays is an application transaction, so each batch has one of its own: ``microbatch/<lane>/<id>``, whose
-version is a number made of the manifest's digest (0: taken out). Nobody skips by these versions.
+A Delta table's log does not keep everything: commit infos go with the log's clean-up, files with OPTIMIZE, their rows
+with DELETE. Application transactions stay, so each batch has one of its own: ``microbatch/<lane>/<id>``, whose version
+is a number made of the manifest's digest (0: taken out). No writer skips a commit because of these versions.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SCHEMA_POLICIES = ("fail", "add_columns")
 class DeltaSink(Sink):
     """Publishes each batch as one commit of a Delta table.
 
-    The table gets two columns, ``lane`` and ``batch_id``, which say of each row whose it is, also after OPTIMIZE has
-    merged its file with others. It is made by the first publish, unless it is there.
+    The table gets two columns, ``lane`` and ``batch_id``, which say which batch each row belongs to, even after
+    OPTIMIZE has merged the row's file with others. The first publish makes the table, unless it exists.
 
     :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
     :param partition_by: the table's partition columns.
-    :param schema_policy: what becomes of columns that the table does not have: ``"fail"`` publishes only rows with
-        just the table's columns; ``"add_columns"`` adds what is missing on either side, as null. A type never changes.
+    :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
+        the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -78,7 +78,7 @@ class DeltaSink(Sink):
 
     @property
     def folder(self) -> TableFolder:
-        """The same, as one that may be away."""
+        """The table's folder, as a folder that may be away."""
         return TableFolder(self.root)
 
     def location(self) -> str:
@@ -100,7 +100,7 @@ class DeltaSink(Sink):
         return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)
 
     def would_show(self, location: str) -> bool:
-        """Readers see nothing of it; a VACUUM of the table would remove it."""
+        """Whether the address lies in the table: readers would see no file there, but a VACUUM would remove it."""
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:

@@ -1,4 +1,4 @@
-"""Files of a stage as the log adds them: where they lie, their partition, and what is known of their rows."""
+"""Files of a stage as actions that add them to the log: their paths, partitions and row statistics."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _COLUMNS = 32
-"""Of so many Delta's own writers keep bounds."""
+"""Delta's own writers keep bounds of this many columns."""
 _LONGEST = 100
 
 
 def partition_values(file: str) -> dict[str, str | None]:
     """The partition of a file that Spark has written into ``column=value`` folders.
 
-    :param file: its path below the stage.
+    :param file: the file's path below the stage.
     """
     pairs = (part.partition("=") for part in file.split("/")[:-1])
     return {_unescaped(name): None if value == _NULL else _unescaped(value) for name, _, value in pairs}
 
 
 def add_of(root: Path, path: str, values: Mapping[str, str | None]) -> AddAction | None:
-    """How the log adds a file; None for one without a row.
+    """The action that adds a file to the log; None for a file without rows.
 
     :param root: the table's folder.
-    :param path: below it.
-    :param values: its partition.
+    :param path: the file's path below the folder.
+    :param values: the file's partition.
     """
     from deltalake.transaction import AddAction
     from pyarrow import parquet
@@ -55,14 +55,14 @@ def add_of(root: Path, path: str, values: Mapping[str, str | None]) -> AddAction
 
 
 def _stats(metadata: Any) -> dict[str, Any]:
-    """Of a Parquet footer: rows, and bounds, if each column has some that are the same to every reader. delta-rs
-    takes a column without bounds, beside others that have some, for one of nulls, and leaves the file out wherever a
-    reader filters by that column."""
+    """Statistics from a Parquet footer: the number of rows, and bounds if each column has bounds that mean the same to
+    every reader. If only some columns have bounds, delta-rs takes a column without bounds to be all null, and skips the
+    file whenever a reader filters by that column."""
     rows = {"numRecords": metadata.num_rows}
     nulls, low, high = dict[str, int](), dict[str, Any](), dict[str, Any]()
     if metadata.num_columns > _COLUMNS:
         return rows
-    # parquet-mr has no bounds where a value is NaN, which is the largest to Delta; others pass over it.
+    # parquet-mr writes no bounds if a value is NaN, which Delta sorts as the largest; other writers ignore NaN.
     with_floats = str(metadata.created_by).startswith("parquet-mr")
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
@@ -88,7 +88,7 @@ def _ends(bounds: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _value(bound: Any, *, with_floats: bool) -> Any:
-    # A time depends on how its file keeps it, a decimal on how JSON is read.
+    # No bounds of times and decimals: a time's text depends on how its file stores it, a decimal's on how JSON is read.
     if isinstance(bound, str):
         return bound if len(bound) <= _LONGEST else None
     if isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
@@ -99,5 +99,5 @@ def _value(bound: Any, *, with_floats: bool) -> Any:
 
 
 def _unescaped(text: str) -> str:
-    """As Hive, and Spark, escape signs in the name of a folder."""
+    """Undo the escapes that Hive and Spark use in names of folders."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)

@@ -1,4 +1,4 @@
-"""Columns of a stage beside those of the table, in the JSON form that Delta has from Spark."""
+"""The columns of a stage, compared with those of the table, in the JSON form that Delta has taken from Spark."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _PRIMITIVES = {
     "timestamp_ntz",
 }  # fmt: skip
 _PARTITIONS = {"string", "long", "integer", "short", "byte", "boolean", "date"}
-"""Types whose values have one text, whatever the session's time zone. (And decimals.)"""
+"""Types (besides decimals) whose values have only one text, whatever the session's time zone."""
 
 OURS: tuple[Mapping[str, Any], ...] = tuple(
     {"name": name, "type": kind, "nullable": True, "metadata": {}}
     for name, kind in zip(RESERVED_COLUMNS, ("string", "long"), strict=True)
 )
-"""The columns that say whose a row is."""
+"""The columns that say which batch a row belongs to."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Of a stage.
+    """The columns of a stage.
 
-    :param fields: each with its name, type, ``nullable`` and metadata.
+    :param fields: the columns, each with its name, type, ``nullable`` and metadata.
     """
 
     fields: Sequence[Mapping[str, Any]]
 
     @classmethod
     def of_stage(cls, told: Mapping[str, Any] | None, *, partition_by: Sequence[str], where: str) -> Columns:
-        """What the runtime has told; our own alone, if no source had a frame.
+        """The columns that the runtime has recorded; only this package's own columns if no source had a frame.
 
         :raises SinkError: for a type that the table cannot have.
         """
@@ -60,13 +60,13 @@ class Columns:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """For a table that is made of them."""
+        """The schema of a table that is made of these columns."""
         return {"type": "struct", "fields": list(self.fields)}
 
     def missing(self, table: Mapping[str, Any], *, policy: str, where: str) -> list[Mapping[str, Any]]:
-        """Those that the table has to get before the stage can be published.
+        """Columns that must be added to the table before the stage can be published.
 
-        :param table: its schema.
+        :param table: the table's schema.
         :raises SinkError: if the stage does not fit the table, and may not change it.
         """
         of_table = {one["name"]: one for one in table["fields"]}
@@ -89,7 +89,7 @@ class Columns:
         absent = [name for name in of_table if name not in of_stage]
         names = {one["name"] for one in OURS}
         if policy == "add_columns" or names in (set(of_table), set(of_stage)):
-            # A table that only batches without a source's frame have written has no columns of its own yet.
+            # A table that only has batches without a source's frame has no columns of its own yet.
             return new
         if new or absent:
             parts = [f"does not have {', '.join(map(repr, (one['name'] for one in new)))}"] if new else []
@@ -102,8 +102,8 @@ class Columns:
 
 
 def _as_nullable(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Others may write nulls one day; and what a frame knows of its columns beside (where they came from) is nothing
-    that the table promises."""
+    """The column with nulls allowed, as later batches may have nulls. Of the frame's metadata only the comment is kept:
+    the table does not promise the rest (such as where a column came from)."""
     comment = {"comment": field["metadata"]["comment"]} if "comment" in field.get("metadata", {}) else {}
     return {"name": field["name"], "type": nullable_type(field["type"]), "nullable": True, "metadata": comment}
 
@@ -123,7 +123,7 @@ def nullable_type(kind: Any) -> Any:
 
 
 def _type_alone(kind: Any) -> Any:
-    """The type without what is said beside it, in the table or in the frame."""
+    """The type alone, without nullability and metadata of its parts."""
     if isinstance(kind, Mapping) and kind["type"] == "struct":
         return {"struct": [(one["name"], _type_alone(one["type"])) for one in kind["fields"]]}
     if isinstance(kind, Mapping) and kind["type"] == "array":

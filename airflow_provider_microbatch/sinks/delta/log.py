@@ -1,8 +1,8 @@
-"""The table's log, by delta-rs: what it says now, and one more commit.
+"""Reads a Delta table's log, and appends one commit to it, with delta-rs.
 
-delta-rs commits what it is told: it looks at no constraint, no column and no application transaction of before. What it
-does guarantee is that a version is written once. So each commit here is for the version after the one that was looked
-at, or it is none, and whoever lost looks again.
+delta-rs commits whatever it is given: it checks no constraint, no column and no earlier application transaction. It
+guarantees that each version is written only once. So each commit here is for exactly the version after the snapshot
+that was read; if another writer has taken that version, nothing is committed, and the loser reads the table again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITHDRAWN = 0
 """The number of a batch that was taken out."""
 
 PATIENCE_SECONDS = 60.0
-"""How long a commit is tried again, against others who commit."""
+"""How long a commit is tried again while other writers commit."""
 
 _LONGEST_PAUSE = 0.5
 
@@ -51,12 +51,12 @@ class Snapshot:
         self.version = table.version()
 
     def number(self, key: BatchKey) -> int | None:
-        """The number of the manifest of a batch that is in; None if it is not."""
+        """The number of the manifest of a batch that is in; None if the batch is not in."""
         return self.table.transaction_version(transaction_of(key)) or None
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """In the JSON form that Delta has from Spark."""
+        """The table's schema, in the JSON form that Delta has taken from Spark."""
         schema: Mapping[str, Any] = json.loads(self.table.schema().to_json())
         return schema
 
@@ -67,11 +67,11 @@ class Snapshot:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """In their order."""
+        """The table's partition columns, in their order."""
         return tuple(self.table.metadata().partition_columns)
 
     def commits_after(self, version: int) -> str:
-        """What others have committed since, newest first, in words."""
+        """The commits of other writers since ``version``, newest first, in words."""
         found = []
         for info in self.table.history(max(self.version - version, 1)):
             who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
@@ -87,7 +87,7 @@ class DeltaLog:
 
     @property
     def folder(self) -> Path:
-        """Where its entries lie."""
+        """The folder of the log's entries."""
         return self.root / "_delta_log"
 
     @property
@@ -95,9 +95,9 @@ class DeltaLog:
         return self.root.as_uri()
 
     def open(self) -> Snapshot | None:
-        """The table as it is now; None if there is none.
+        """Read the table as it is now; None if there is no table.
 
-        :raises SinkError: if it cannot be read.
+        :raises SinkError: if the table cannot be read.
         """
         if not self.folder.is_dir():
             return None
@@ -108,16 +108,16 @@ class DeltaLog:
             try:
                 return Snapshot(DeltaTable(self._uri))
             except TableNotFoundError:
-                return None  # an empty folder: whoever makes the table has not committed yet
+                return None  # an empty folder: its maker has not committed yet
 
     def snapshots(self) -> Iterator[Snapshot | None]:
-        """The table as it is now, again and again as long as commits are worth another try."""
+        """The table as it is now, read again and again as long as another try of a commit is worthwhile."""
         end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
         while True:
             yield self.open()
             if time.monotonic() > end:
                 return
-            time.sleep(random.uniform(0, pause))  # who lost against each other should not meet again
+            time.sleep(random.uniform(0, pause))  # writers that collided should not collide again
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def commit(
@@ -132,7 +132,7 @@ class DeltaLog:
         """Commit files, and the number of a batch, as the version after ``before``.
 
         :param info: JSON values for the commit info.
-        :return: False if somebody else has committed that version.
+        :return: False if another writer has committed that version.
         """
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
@@ -160,7 +160,7 @@ class DeltaLog:
         number: int,
         info: Mapping[str, Any],
     ) -> bool:
-        """Make the table, with its first batch. :return: False if somebody else has made it."""
+        """Make the table, with its first batch. :return: False if another writer has made it."""
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
@@ -182,7 +182,7 @@ class DeltaLog:
         return True
 
     def add_columns(self, before: Snapshot, fields: Sequence[Mapping[str, Any]]) -> None:
-        """Add columns that may be null. Of two who add the same one is refused, and finds them there."""
+        """Add columns that may be null. If two writers add the same ones, the refused writer finds them there."""
         from deltalake import CommitProperties, Field
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -198,13 +198,13 @@ class DeltaLog:
                     raise
 
     def sync(self, *, since_ns: int) -> None:
-        """Have entries last through a power cut that were written since then."""
+        """Bring the log's entries that were written since ``since_ns`` to disk, so that they survive a power cut."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.endswith(".json") and entry.stat().st_mtime_ns >= since_ns:
                     sync(Path(entry.path))
         sync(self.folder)
-        sync(self.root)  # whoever made the folder may have died before it was on disk
+        sync(self.root)  # the maker of the folder may have died before the folder was on disk
 
 
 def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitProperties:
@@ -212,7 +212,7 @@ def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitPr
 
     return CommitProperties(
         custom_metadata={"microbatch": dict(info)},
-        # No rebase: what was looked at may be no longer so, and of two attempts at one batch both would append.
+        # No rebase: the snapshot that was checked may be outdated, and two attempts at one batch would both append.
         max_commit_retries=0,
         app_transactions=[Transaction(transaction_of(key), number)],
     )
@@ -220,7 +220,7 @@ def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitPr
 
 @contextmanager
 def _reporting(doing: str, root: Path) -> Iterator[None]:
-    """Errors of delta-rs as errors of the sink."""
+    """Raise errors of delta-rs as errors of the sink."""
     from deltalake.exceptions import DeltaError
 
     try:

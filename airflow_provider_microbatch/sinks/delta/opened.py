@@ -1,4 +1,4 @@
-"""What the orchestrator does with a Delta table."""
+"""A Delta table, opened: the operations that the orchestrator calls."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class OpenDelta(OpenPlaced):
-    """Each method looks at the log as it is then. A commit is for the version that follows what was looked at, so of
-    two who publish one batch the later one finds it in; and what it looked at, it looks at again before its next try.
+    """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
+    two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
     :param sink: its definition.
     """
@@ -52,7 +52,7 @@ class OpenDelta(OpenPlaced):
             found = self._published(self._log.open(), batch)
             if found is None:
                 return None
-            # A commit entry rests on this answer, and the publisher may have died before its commit was on disk.
+            # A commit entry relies on this answer, and the publisher may have died before its commit was on disk.
             self._settle(found)
         return found.own
 
@@ -80,7 +80,7 @@ class OpenDelta(OpenPlaced):
             if snapshot is None or self._published(snapshot, batch) is None:
                 raise SinkError(f"batch {batch.key} is not in the Delta table {self._root}.")
             protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
-            # Of a file with a deletion vector rows would come back that somebody has deleted.
+            # From a file with a deletion vector, Spark would read rows that were deleted.
             protocol.check_may_remove(snapshot, where=self._where)
             base = f"file://{self._root}"
             paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
@@ -106,14 +106,15 @@ class OpenDelta(OpenPlaced):
         return None if snapshot is None else snapshot.number(key)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
-        """:raises ForeignBatchError: if something else is at the batch's place."""
+        """:raises ForeignBatchError: if other output is at the batch's place."""
         if snapshot is None:
             return None
         protocol.check_memory(snapshot, where=self._where)
         return self._published_as(snapshot.number(batch.key), batch)
 
     def _settle(self, found: Published) -> None:
-        """What the log says lasts through a power cut; then nobody needs to know of the attempt's place any more."""
+        """Bring the log's record of the output to disk, so that it survives a power cut; then remove the mark of the
+        attempt's place, which is not needed any more."""
         place = self._place_of(found)
         try:
             since_ns = place.mark.stat().st_mtime_ns
@@ -127,7 +128,7 @@ class OpenDelta(OpenPlaced):
         self._places.forget(place)
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
-        """Have the attempt's files in the table's log, or find that some attempt's are."""
+        """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
         key, rows = batch.key, None
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for snapshot in self._log.snapshots():
@@ -156,10 +157,10 @@ class OpenDelta(OpenPlaced):
         return Columns.of_stage(told, partition_by=self._sink.partition_by, where=where)
 
     def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
-        """See that the stage fits the table, and add columns to the table if that is allowed. Two who do so at once end
-        with the same columns.
+        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
+        at once end with the same columns.
 
-        :return: whether the table has changed, and has to be looked at again.
+        :return: whether the table has changed, and has to be read again.
         """
         protocol.check(snapshot, partition_by=self._sink.partition_by, where=str(self._root))
         where = f"the Delta table {self._root}"
@@ -170,13 +171,13 @@ class OpenDelta(OpenPlaced):
         return bool(missing)
 
     def _removal(self, snapshot: Snapshot, batch: ExpectedBatch, before: tuple[int, int] | None) -> Removal:
-        """What takes the batch out.
+        """The changes that take the batch out.
 
-        :param before: the version that an earlier try has looked at, and the batch's rows in it.
-        :raises SinkError: if somebody else has taken some of them away since.
+        :param before: the version that an earlier try has read, and the number of the batch's rows in it.
+        :raises SinkError: if another writer has removed some of these rows since.
         """
         where = self._where
-        # A removal that names no deletion vector leaves a file in that has one, and its rows.
+        # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
         protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._root, batch.key, where=where)
@@ -221,7 +222,7 @@ class OpenDelta(OpenPlaced):
         info: Mapping[str, Any],
     ) -> bool:
         told = {**info, "batch": str(batch.key), "manifest": f"{number:016x}"}
-        # What was written anew for a commit that failed stays for VACUUM: it may have come to be all the same.
+        # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
         return self._log.commit(snapshot, [*removal.actions, *adds], key=batch.key, number=number, info=told)
 
     def _outrun(self, key: BatchKey) -> SinkError:

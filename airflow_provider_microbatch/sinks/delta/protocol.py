@@ -1,5 +1,6 @@
-"""What a table asks of who writes to it, and delta-rs does not do when it is given files that were written already. A
-table that asks for any of it is refused by name, before anything runs: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""Features that a table requires of its writers, and that delta-rs does not provide when it is given finished files. A
+table that requires any of them is refused by name, before anything runs:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from airflow_provider_microbatch.sinks.delta.columns import nullable_type
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 
 _HARMLESS = {
-    "appendOnly",  # looked at where something is to be replaced
-    "invariants",  # those that are declared are found in the columns
-    "checkConstraints",  # and in the properties
+    "appendOnly",  # checked when output is to be replaced
+    "invariants",  # declared invariants are found in the columns
+    "checkConstraints",  # and declared constraints in the properties
     "generatedColumns",
-    "changeDataFeed",  # appended files need no change files, nor do files that go as a whole
+    "changeDataFeed",  # appended files need no change files, nor do whole files that are removed
     "timestampNtz",
     "vacuumProtocolCheck",
-    # delta-rs sets these on tables that it makes; without a column of the type they ask for nothing.
+    # delta-rs sets these on tables that it makes; they require nothing unless a column has the type.
     "variantType",
     "variantType-preview",
 }
-"""Writer features that ask nothing, or what is looked for by itself."""
+"""Writer features that require nothing, or whose use is checked separately."""
 
 _OF_COLUMNS = {
     "delta.invariants": "an invariant",
@@ -46,9 +47,9 @@ FORGETS = "delta.setTransactionRetentionDuration"
 
 
 def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> None:
-    """See that files can be added to the table as it is.
+    """Check that files can be added to the table as it is.
 
-    :param partition_by: what the sink says of its partitions.
+    :param partition_by: the partition columns in the sink's definition.
     :raises SinkError: naming what cannot be written, and the way on.
     """
     check_memory(snapshot, where=where)
@@ -67,9 +68,9 @@ def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> Non
 
 
 def check_memory(snapshot: Snapshot, *, where: str) -> None:
-    """See that the table does not forget its application transactions.
+    """Check that the table does not forget its application transactions.
 
-    :raises SinkError: if it does: nobody could say then which batches are in.
+    :raises SinkError: if it does: it would then be unknown which batches are in.
     """
     if FORGETS in snapshot.properties:
         raise SinkError(
@@ -89,7 +90,7 @@ def check_may_remove(snapshot: Snapshot, *, where: str) -> None:
 
 
 def has_change_feed(snapshot: Snapshot) -> bool:
-    """Whether readers follow its changes row by row."""
+    """Whether the table records its changes row by row, for readers that follow them."""
     return _is_set(snapshot.properties, "delta.enableChangeDataFeed")
 
 

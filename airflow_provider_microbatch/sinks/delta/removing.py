@@ -1,8 +1,8 @@
-"""Which files of a table have rows of a batch, and what is left of them without these.
+"""Finds the files of a table that have rows of a batch, and the rows of other batches to be kept from them.
 
-A file below the batch's own folder has no other rows. Any other may have some: OPTIMIZE merges files of several
-batches, DELETE and UPDATE write files anew. There the columns ``lane`` and ``batch_id`` tell; a file that has rows of
-others too is written again without the batch's.
+A file below the batch's own folder has no other rows. Any other file may have some of the batch's rows: OPTIMIZE merges
+files of several batches, DELETE and UPDATE rewrite files. In such a file the columns ``lane`` and ``batch_id`` tell the
+rows apart; a file that also has rows of other batches is rewritten without the batch's rows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
 _NAMEABLE = re.compile(r"[A-Za-z0-9/_.=% -]+")
-"""Paths that delta-rs writes into the log as it read them there: a removal under another spelling would remove nothing,
-and the batch's rows would be there twice."""
+"""Paths that delta-rs writes into the log unchanged. If a removal spelled a path differently, it would remove nothing,
+and the batch's rows would be in the table twice."""
 _ROWS = 65_536
 
 
 @dataclass
 class Removal:
-    """What takes a batch out of the table.
+    """The changes that take a batch out of the table.
 
-    :param rows: so many of its rows are in now.
-    :param actions: removals, and additions of what is left of files that had rows of others too.
-    :param left: files that were written for it, in the table's folder.
+    :param rows: how many of the batch's rows are in now.
+    :param actions: removals of files, and additions of rewritten files that keep the rows of other batches.
+    :param left: the rewritten files, in the table's folder.
     """
 
     rows: int = 0
@@ -50,17 +50,17 @@ class Removal:
     left: list[Path] = field(default_factory=list)
 
     def undo(self) -> None:
-        """No commit names what was written for it."""
+        """Delete the rewritten files, which no commit names."""
         for path in self.left:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
 def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> Removal:
-    """What takes a batch out of the table as it is in that snapshot.
+    """The changes that take a batch out of the table as it is in that snapshot.
 
     :param root: the table's folder.
-    :raises SinkError: if a file cannot be named, or may not be written anew.
+    :raises SinkError: if a file cannot be named, or may not be rewritten.
     """
     from deltalake.transaction import RemoveAction
 
@@ -100,12 +100,12 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
 
 
 def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
-    """Files that may have rows of the batch, below the table's folder."""
+    """Paths below the table's folder of files that may have rows of the batch."""
     return sorted(unquote(file["path"]) for file in _candidates(snapshot, key))
 
 
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
-    """Files that may have rows of the batch, by what the log says of them."""
+    """Files that may have rows of the batch, according to the log's statistics."""
     import pyarrow as pa
 
     table = pa.table(snapshot.table.get_add_actions(flatten=False))
@@ -122,7 +122,7 @@ def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]
 
 
 def _is_of_another(path: str, key: BatchKey) -> bool:
-    """Whether its place says that all its rows are of another batch."""
+    """Whether the file's path shows that all its rows are of another batch."""
     return path.startswith(f"{DATA}/") and not path.startswith((folder_of_batch(key), REST))
 
 
@@ -144,7 +144,7 @@ def _partition(values: Mapping[str, Any] | None) -> dict[str, str | None]:
 
 
 def _text(value: Any) -> str | None:
-    """A partition's value as the log has it."""
+    """The text that the log has for a partition's value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dt.datetime):
@@ -153,7 +153,7 @@ def _text(value: Any) -> str | None:
 
 
 def _count(path: Path, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
-    """Rows of a file, and those of the batch."""
+    """The number of rows in a file, and how many of them are the batch's."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
@@ -177,7 +177,7 @@ def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """The columns without views, as files of delta-rs have them: Arrow neither compares nor filters these."""
+    """The schema without view types, as delta-rs writes files: Arrow neither compares nor filters views."""
     import pyarrow as pa
 
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
@@ -202,7 +202,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _is_of(table: Any, key: BatchKey) -> Any:
-    """Which rows are the batch's."""
+    """A mask of the rows that are the batch's."""
     import pyarrow.compute as pc
 
     lane, number = RESERVED_COLUMNS
@@ -211,13 +211,13 @@ def _is_of(table: Any, key: BatchKey) -> Any:
 
 
 def _write_rest(root: Path, path: str, key: BatchKey) -> str:
-    """A file with the rows of others. :return: its path below the table's folder."""
+    """Write a file with the rows of other batches. :return: its path below the table's folder."""
     import pyarrow.compute as pc
     from pyarrow import parquet
 
     left = f"{REST}{uuid.uuid4().hex}.parquet"
     make_folders((root / left).parent)
-    # Spark's times have 96 bits, which Arrow would take for nanoseconds: those end in the year 2262.
+    # Spark stores times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
     with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:
         schema = _plain(file.schema_arrow)
         with parquet.ParquetWriter(root / left, schema, compression="snappy") as writer:

@@ -2,15 +2,16 @@
 
 ::
 
-    <path>/lane=live/batch_id=7/…                            published: what readers list
-    <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
-    <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  put out by a replay; kept for its readers
+    <path>/lane=live/batch_id=7/…                            published: readers list it
+    <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden from readers
+    <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  replaced by a replay; kept for its readers
     <path>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1      a file: tells the Spark of attempt 1 to end
     <path>/_table_id/<id>                                    a file: by it the table is known again
 
 Spark, pyarrow and Hive skip folders that begin with an underscore, so they never see a stage. Publishing is one rename
-of a stage that is complete and on disk. ``<checkpoint>`` is the id of the one whose attempt it is, so that of two that
-write one table none touches what is the other's; attempts of before identities have their folders without it.
+of a stage that is complete and on disk. ``<checkpoint>`` is the id of the attempt's checkpoint, so that of two
+checkpoints that write one table neither touches the other's files; attempts of versions before identities have their
+folders without it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ log = logging.getLogger(__name__)
 
 FORMATS = ("parquet", "json", "csv", "orc")
 STAGING = "_staging"
-"""Below it attempts write; it is there from the first one on."""
+"""Folder of the attempts' stages; it exists from the first attempt on."""
 
 _STAGE = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)(\.dropped-\w+)?")
 _FENCED = "a later attempt has taken this one's place\n"
@@ -88,13 +89,13 @@ class FileSink(SelfContained):
     """Publishes each batch as the folder ``lane=<lane>/batch_id=<N>`` of a table of files.
 
     :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded. Or a
-        folder of a bucket, ``s3://conn_id@bucket/folder``, where a batch is published by a manifest: only who reads by
-        these sees rows (docs/object-stores.md).
+        folder of a bucket, ``s3://conn_id@bucket/folder``, where a batch is published by a manifest: only a reader that
+        uses these manifests sees rows (docs/object-stores.md).
     :param format: ``parquet``, ``json``, ``csv`` or ``orc``.
-    :param partition_by: columns whose values become folders below a batch's folder. Not in a bucket.
+    :param partition_by: columns whose values become folders below a batch's folder. Not supported in a bucket.
     :param options: options of Spark's writer, such as ``{"compression": "zstd"}``.
-    :param packages: of a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None: the
-        one that belongs to the PySpark that is installed; empty: Spark has it.
+    :param packages: for a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None:
+        the connector that belongs to the installed PySpark; empty: Spark already has a connector.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -106,7 +107,7 @@ class FileSink(SelfContained):
     packages: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        # What stands in a malformed address may be a password, and is not repeated.
+        # A malformed address may contain a password, and is not repeated.
         where = f"FileSink({str(address_of(self.path)) if is_object(self.path) else self.path!r})"
         if not is_object(self.path):
             check_path(self.path, where=where)
@@ -135,7 +136,7 @@ class FileSink(SelfContained):
 
     @property
     def folder(self) -> TableFolder:
-        """The same, as one that may be away."""
+        """The table's folder, as a folder that may be away."""
         return TableFolder(self.root)
 
     def location(self) -> str:
@@ -145,7 +146,7 @@ class FileSink(SelfContained):
 
     @property
     def remembers_batches(self) -> bool:
-        """Manifests in a bucket are never removed, and a bucket that is another one looks like an empty table."""
+        """True in a bucket: manifests there are never removed, and a different bucket looks like an empty table."""
         return is_object(self.path)
 
     def check(self) -> None:
@@ -153,8 +154,8 @@ class FileSink(SelfContained):
         check_of_files(self.root)
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
-        """Close the door to the stages. Spark gives their files the modes that its umask says, and a publish moves them
-        as they are: published, they are as readable as the table is."""
+        """Make the folder of the stages private. Spark sets the modes of their files by its umask, and a publish moves
+        the files unchanged: published files are as readable as the table is."""
         check_of_files(self.root)
         with reporting("make ready", self.root):
             self.folder.make_known(tables, is_there=is_there)
@@ -186,7 +187,7 @@ class FileSink(SelfContained):
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         with reporting("read the stage of", batch.key):
             found = read_manifest(self._stage_path(batch, epoch), batch.key)
-        # Where a replay was cut off between its exchange and its clean-up, the older output lies here.
+        # If a replay was interrupted between its exchange and its clean-up, the stage's folder holds the older output.
         return found if found is not None and found.epoch == epoch else None
 
     def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
@@ -205,8 +206,8 @@ class FileSink(SelfContained):
                     f"batch {key} again."
                 )
             own = batch.check(found, where=self.location())
-            # A commit entry rests on this answer. If the publisher died right after its rename, only this makes the
-            # rename last through a power cut.
+            # A commit entry relies on this answer. If the publisher died right after its rename, only this makes the
+            # rename survive a power cut.
             sync(target.parent)
         return own
 
@@ -246,7 +247,7 @@ class FileSink(SelfContained):
             return self.published_ids(lane) if self.folder.is_here(tables) else []
 
     def published_ids(self, lane: str) -> list[int]:
-        """The same, of the folder as it is."""
+        """Like :meth:`batches`, but of the folder as it is, without a check that the table is here."""
         with reporting("list", self.root):
             names = [path.name for path in (self.root / f"lane={lane}").glob("batch_id=*")]
         ids = [name.removeprefix("batch_id=") for name in names]
@@ -256,7 +257,7 @@ class FileSink(SelfContained):
         found = self.contains(batch)
         if found is None:
             raise SinkError(f"batch {batch.key} is not in {self.location()}.")
-        # A batch without rows has no file, and Spark could tell no format of its folder.
+        # The files, not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
         folder = f"file://{self._target_path(batch.key)}"
         return PublishedRows(
             format=self.format,
@@ -278,7 +279,7 @@ class FileSink(SelfContained):
             return self.published_lanes() if self.folder.is_here(tables) else []
 
     def published_lanes(self) -> list[str]:
-        """The same, of the folder as it is."""
+        """Like :meth:`lanes`, but of the folder as it is, without a check that the table is here."""
         with reporting("list", self.root):
             return sorted(path.name.removeprefix("lane=") for path in self.root.glob("lane=*"))
 
@@ -366,9 +367,9 @@ class FileSink(SelfContained):
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
         path = self._fence_path(batch, epoch)
         if self.folder.is_empty():
-            return  # no Spark has anything to write here, and the place where a table is to be mounted stays as it is
+            return  # no Spark can be writing here, and a folder where a table is to be mounted stays unchanged
         with reporting("fence an attempt of", batch.key), folder_of(self.root, path, make=True) as held:
-            # The reason may come out of a checkpoint that others can write: it goes to the log, and into no file here.
+            # The reason may come from a checkpoint that others can write: it goes to the log, and into no file here.
             write_mark(path.name, _FENCED, dir_fd=held)
         log.info("%s: %s", path, by)
 
@@ -391,7 +392,7 @@ class FileSink(SelfContained):
             try:
                 found.add((BatchKey(match["lane"], int(match["id"])), int(match["epoch"])))
             except (DefinitionError, ValueError):
-                continue  # a folder that somebody else put there
+                continue  # a folder of another program
         return sorted(found)
 
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
@@ -418,8 +419,8 @@ class FileSink(SelfContained):
         return current
 
     def _keep_displaced(self, batch: BatchIdentity, stage: Path) -> None:
-        """Move output that a replay has put out to ``_replaced``, where the janitor keeps it for its grace period: a
-        reader that had it open reads on to the end."""
+        """Move output that a replay has replaced to ``_replaced``, where the janitor keeps it for its grace period: a
+        reader that had opened the output can read it to the end."""
         displaced = self._manifest_of_any(stage, batch.key)
         if displaced is None:
             return
@@ -435,12 +436,12 @@ class FileSink(SelfContained):
         try:
             return read_manifest(stage, key)
         except SinkError:
-            return None  # torn: nothing that was ever published
+            return None  # torn: such a folder was never published
 
     @staticmethod
     def _forget(stage: Path) -> None:
-        """Remove the batch's staging folder if this was its last stage. Lane folders stay: Spark may just now be
-        creating another batch's stage in them."""
+        """Remove the batch's staging folder if this was its last stage. Lane folders stay: Spark may be creating
+        another batch's stage in them at this moment."""
         try:
             stage.parent.rmdir()
         except OSError as error:
@@ -456,20 +457,20 @@ class FileSink(SelfContained):
         return fenced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}.attempt={epoch}"
 
     def _places(self, folder: str, checkpoint: str) -> list[Path]:
-        # Nobody can tell any more whose lies in the folders of before identities; they are old enough for anybody.
+        # Folders of versions before identities do not say whose attempts they hold; all of them are old enough.
         return sorted({self.root / folder, _of_checkpoint(self.root / folder, checkpoint)})
 
     def _target_path(self, key: BatchKey) -> Path:
         return self.root / f"lane={key.lane}" / f"batch_id={key.id}"
 
     def replaced_path(self, batch: BatchIdentity) -> Path:
-        """Where output lies that attempts of the batch have put out."""
+        """Folder of the batch's output that later attempts have replaced."""
         replaced = _of_checkpoint(self.root / "_replaced", batch.checkpoint)
         return replaced / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
 
     @contextmanager
     def _locked(self, key: BatchKey) -> Iterator[None]:
-        """One lock for all who would change what readers see of the batch, whosever they are."""
+        """Hold the batch's lock, which is the same for all processes that change what readers see of the batch."""
         path = self.root / "_replaced" / f"lane={key.lane}" / f"batch_id={key.id}.lock"
         check_no_link(self.root, path)
         with locked(path, seconds=TABLE_SECONDS):

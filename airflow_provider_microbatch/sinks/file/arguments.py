@@ -1,4 +1,4 @@
-"""What a user may write down about a table in a folder; other sinks of folders ask the same."""
+"""Checks of the arguments that describe a table in a folder; other sinks of folders use them too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.=/-]+")
 
 
 def check_options(options: Mapping[str, str], *, where: str) -> None:
-    """:raises DefinitionError: for an option of Spark's writer that is no text, or that a user must not write."""
+    """:raises DefinitionError: for an option of Spark's writer that is no text, or that a user must not set."""
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise DefinitionError(f"{where}: options {key!r} must be text on both sides.")
@@ -29,14 +29,14 @@ def check_options(options: Mapping[str, str], *, where: str) -> None:
 
 
 def is_object(path: object) -> bool:
-    """Whether it is an address in an object store."""
+    """Whether ``path`` is an address in an object store."""
     return isinstance(path, str) and path.startswith(_OBJECTS)
 
 
 def address_of(path: str) -> Address:
     """The place of a table in an object store.
 
-    :raises DefinitionError: if it names none. What might be a password is not repeated.
+    :raises DefinitionError: if ``path`` names no such place. A possible password in it is not repeated.
     """
     try:
         address = Address.parse(path, of="table")
@@ -51,7 +51,7 @@ def address_of(path: str) -> Address:
 
 
 def lies_in(location: str, address: Address) -> bool:
-    """Whether an address is a folder of a bucket, or one below it, by whichever connection."""
+    """Whether a location is the given folder of a bucket, or below it, whichever connection it names."""
     try:
         return is_object(location) and f"{Address.parse(location).place}/".startswith(f"{address.place}/")
     except CheckpointError:
@@ -59,7 +59,7 @@ def lies_in(location: str, address: Address) -> bool:
 
 
 def check_path(path: object, *, where: str) -> None:
-    """:raises DefinitionError: if the table cannot be a local folder of that path."""
+    """:raises DefinitionError: if the path cannot be that of a table in a local folder."""
     root = str(local_path(path, where=where))
     if not root.startswith("/"):
         raise DefinitionError(f"{where}: path must be absolute: a task runs in a working directory of its own.")
@@ -68,16 +68,16 @@ def check_path(path: object, *, where: str) -> None:
 
 
 def coordinates(given: object, *, where: str) -> list[str] | None:
-    """What a user has given as ``packages``. :raises DefinitionError: if it is no list of Maven coordinates."""
+    """Check the argument ``packages``. :raises DefinitionError: if it is no list of Maven coordinates."""
     if given is None:
         return None
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) and one for one in given):
         raise DefinitionError(f"{where}: packages must be a list of Maven coordinates, or None; not {given!r}.")
-    return list(given)  # JSON, as which a definition travels, knows lists
+    return list(given)  # definitions travel as JSON, which only has lists
 
 
 def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
-    """What a user has given as ``partition_by``. :raises DefinitionError: if these are no columns to partition by."""
+    """Check the argument ``partition_by``. :raises DefinitionError: if its columns cannot be partitioned by."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DefinitionError(f"{where}: partition_by must be a list of columns, not one text.")
     columns = tuple(given)
@@ -94,7 +94,7 @@ def partition_columns(given: object, *, where: str) -> tuple[str, ...]:
 def local_path(path: object, *, where: str = "") -> Path:
     """The local path that ``path`` names.
 
-    :raises DefinitionError: if it is on another file system.
+    :raises DefinitionError: if ``path`` is on another file system.
     """
     where = where or f"FileSink({path!r})"
     if not isinstance(path, str) or not path:

@@ -1,4 +1,4 @@
-"""A lock file, waited for only so long: whoever may read a file may lock it, and be stopped then for ever."""
+"""A lock file with a limited wait: any process that can read a file can lock it, and may then be stopped for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from airflow_provider_microbatch.settings import settings
 
 TABLE_SECONDS = 60.0
-"""Who holds one brings a stage to disk and renames it."""
+"""Time limit for locks whose holder brings a stage to disk and renames it."""
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -24,11 +24,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 @contextmanager
 def locked(path: Path, *, seconds: float) -> Iterator[None]:
-    """Hold the lock file ``path``. The kernel frees it when its holder dies, so it is never stale. The file stays:
-    two holders could otherwise lock two files of one name. It is private: nobody else can lock it for reading.
+    """Hold the lock file ``path``. The kernel frees the lock when its holder dies, so it is never stale. The file
+    stays: otherwise two holders could lock two files of one name. The file is private: no other user can lock it.
 
-    :param seconds: how long to wait for its holder.
-    :raises OSError: if it is a link or no file, or if it is held for longer.
+    :param seconds: how long to wait for the lock's holder.
+    :raises OSError: if the path is a link or no regular file, or if the lock is held for longer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, _FLAGS, settings().file_mode), "ab") as file:
@@ -63,7 +63,7 @@ def _taken(file: BinaryIO, seconds: float) -> bool:
 
 
 def _holders(found: os.stat_result) -> str:
-    """Who holds a lock of the file, as far as this machine knows."""
+    """The processes that hold a lock of the file, as far as this machine knows."""
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     known = []
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What publishing needs of a POSIX file system: a rename that never replaces, an exchange, and durability."""
+"""POSIX file system operations for publishing: a rename that never replaces, an exchange, and durability."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from airflow_provider_microbatch.sinks.file.reading import open_regular
 
 
 def rename_new(source: Path, target: Path) -> bool:
-    """Rename the folder ``source`` to ``target`` unless something is there.
+    """Rename the folder ``source`` to ``target`` unless ``target`` exists.
 
     Without ``renameat2`` (not Linux, or a file system such as NFS that knows no flags) the plain rename does as well:
-    POSIX lets it replace a folder only if that is empty, and whatever this package publishes holds ``_manifest``.
+    POSIX lets it replace a folder only if that folder is empty, and every folder that this package publishes holds
+    ``_manifest``.
 
-    :return: False if something is at ``target``; both are left as they are.
+    :return: False if ``target`` exists; both are left as they are.
     """
     try:
         rename_with(NOREPLACE, source, target)
@@ -42,9 +43,9 @@ def _rename_plain(source: Path, target: Path) -> bool:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Swap two folders in one step: nobody ever finds either name missing.
+    """Swap two folders in one step: neither name is ever missing.
 
-    :return: False if this system cannot; nothing is changed then.
+    :return: False if this system cannot swap folders; nothing is changed then.
     """
     try:
         rename_with(EXCHANGE, one, other)
@@ -65,14 +66,14 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """fsync everything below ``root`` and ``root`` itself: Spark leaves its files to the page cache, and a publish that
-    outlives its data would be a batch of empty files after a power cut.
+    """fsync everything below ``root`` and ``root`` itself: Spark leaves its files in the page cache, and if a publish
+    survived a power cut and its data did not, the batch would be empty files.
 
     :raises OSError: if there is anything but files and folders.
     """
     for folder, _, names in os.walk(root):
         for name in names:
-            with open_regular(Path(folder, name)) as file:  # user code writes there: a FIFO would be waited at for ever
+            with open_regular(Path(folder, name)) as file:  # user code writes there: a FIFO would block for ever
                 os.fsync(file.fileno())
         sync(Path(folder))
 
@@ -86,10 +87,10 @@ def make_folders(path: Path) -> None:
 
 
 def put_file(root: Path, path: Path, data: bytes) -> None:
-    """Write a file of a table, in place of one that is there. Durable on return, and never seen in half.
+    """Write a file of a table, in place of an existing one. Durable on return, and never seen half written.
 
-    :param root: a folder of the table, which the file lies below.
-    :raises OSError: for a link between the two.
+    :param root: a folder of the table above the file.
+    :raises OSError: for a link between ``root`` and the file.
     """
     check_no_link(root, path.parent)
     make_folders(path.parent)
@@ -103,8 +104,8 @@ def put_file(root: Path, path: Path, data: bytes) -> None:
 
 
 def check_no_link(root: Path, folder: Path) -> None:
-    """Others may write in a table's folders. Through a link that they left there, files of another folder would be
-    written or removed. The table's own folder, which the user names, may be one.
+    """Refuse links in a table's folders, where others may write: through a link, files of another folder would be
+    written or removed. The table's own folder, which the user names, may be a link.
 
     :raises OSError: for a link at ``folder`` or between it and ``root``.
     """
@@ -117,9 +118,9 @@ def check_no_link(root: Path, folder: Path) -> None:
 
 
 def write_mark(path: str | Path, text: str, *, dir_fd: int | None = None) -> None:
-    """Make a small file, unless something is there, which is left as it is: a file, or a link that anybody made.
+    """Make a small file, unless the path exists: an existing file or link is left as it is.
 
-    :param dir_fd: an open folder that a relative ``path`` begins at.
+    :param dir_fd: an open folder that a relative ``path`` starts from.
     """
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=dir_fd)

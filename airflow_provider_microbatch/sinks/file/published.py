@@ -1,5 +1,5 @@
-"""The files of what a ``FileSink`` has published, for programs that read them without this package's help; and a
-dataset of Arrow's that is made of them."""
+"""The files that a ``FileSink`` has published, for programs that read them without this package's help; and a dataset
+of Arrow's over these files."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class PublishedFile:
 
 
 def published_files(path: str, *, lane: str | None = None, connect: Connect = connect) -> Iterator[PublishedFile]:
-    """Files of the batches that are in a table now, batch by batch: of each all files or none.
+    """Files of the batches that are in a table now, batch by batch: for each batch all files or none.
 
-    :param path: the table's, as its ``FileSink`` has it.
-    :param lane: only this lane's.
+    :param path: path of the table, as in its ``FileSink``.
+    :param lane: only files of this lane.
     :param connect: finds the connection in the path.
     :raises SinkError: if the table cannot be read.
-    :raises DefinitionError: if the path is none of a table.
+    :raises DefinitionError: if the path cannot be a table's.
     """
     sink = FileSink(path)
     if is_object(path):
@@ -67,9 +67,9 @@ def open_dataset(path: str, *, format: str | None = None, schema: Any = None, co
     """A dataset of Arrow's over the files of the batches that are in a table in a bucket now, with the columns ``lane``
     and ``batch_id``.
 
-    :param path: the table's, as its ``FileSink`` has it: ``s3://conn_id@bucket/folder``.
-    :param format: of the files; None: as they are called.
-    :param schema: Arrow's, without the two columns; None: of the first file.
+    :param path: path of the table, as in its ``FileSink``: ``s3://conn_id@bucket/folder``.
+    :param format: format of the files; None: according to their names.
+    :param schema: Arrow schema, without the two columns; None: that of the first file.
     :param connect: finds the connection in the path.
     :raises SinkError: if nothing is published and no schema is given; if Arrow is not installed.
     """

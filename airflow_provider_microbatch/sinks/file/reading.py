@@ -1,4 +1,4 @@
-"""Reading a small file that strangers may have put there: a FIFO, a link, or one without end."""
+"""Reads a small file in a folder where others may have put a FIFO, a link, or an endless file under its name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Who opens a FIFO without the last one waits for a writer."""
+"""Flags for opening a file. Without O_NONBLOCK, opening a FIFO waits for a writer."""
 
 NO_FILE = "no file; look who put it there, and remove it"
 
 LARGEST = 256 * 1024 * 1024
-"""A manifest has a line for each file of its batch: this is millions of them."""
+"""Limit in bytes. A manifest has one line per file of its batch; this is enough for millions of files."""
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None) -> BinaryIO:
-    """A regular file, to read it.
+    """Open a regular file for reading.
 
-    :param dir_fd: an open folder that a relative ``path`` begins at.
-    :raises OSError: if it is a link, or anything else.
+    :param dir_fd: an open folder that a relative ``path`` starts from.
+    :raises OSError: if the path is a link, or anything else than a regular file.
     """
     file = os.fdopen(os.open(path, _FILE, dir_fd=dir_fd), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -33,8 +33,8 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> BinaryIO:
 def read_regular(path: str | Path, *, dir_fd: int | None = None, largest: int = LARGEST) -> bytes:
     """The bytes of a regular file.
 
-    :param dir_fd: an open folder that a relative ``path`` begins at.
-    :raises OSError: if it is a link, anything else, or larger than ``largest``.
+    :param dir_fd: an open folder that a relative ``path`` starts from.
+    :raises OSError: if the path is a link, no regular file, or a file larger than ``largest`` bytes.
     """
     with open_regular(path, dir_fd=dir_fd) as file:
         data = file.read(largest + 1)

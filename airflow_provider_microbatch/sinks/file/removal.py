@@ -1,5 +1,5 @@
-"""Removing what lies below a table. Others may write there: between a look at a folder and a removal by its path a
-link may have come in its place. So the folder is held open, reached through no link, and what goes is removed in it."""
+"""Removes files below a table. Others may write there: between a look at a folder and a removal by its path, a link may
+take the folder's place. So the parent folder is opened without following links, and files are removed in it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TRIES = 5
 
 @contextmanager
 def folder_of(root: Path, path: Path, *, make: bool = False) -> Iterator[int]:
-    """The folder that ``path`` is in, held open.
+    """The parent folder of ``path``, held open.
 
-    :param root: the table's own, which the user names, and which may be a link.
-    :param make: make what is missing below it.
-    :raises OSError: if there is a link on the way from there.
+    :param root: the table's own folder, which the user names, and which may be a link.
+    :param make: make missing folders below ``root``.
+    :raises OSError: if there is a link on the way from ``root``.
     """
     with ExitStack() as stack:
         try:
@@ -40,8 +40,8 @@ def folder_of(root: Path, path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def remove_aside(root: Path, stage: Path) -> None:
-    """Remove a stage that its attempt may be publishing at this moment. Both rename it, so one of them finds it gone: a
-    removal in place could take files away from under a publish that has counted them already."""
+    """Remove a stage that its attempt may be publishing at this moment. Removal and publish both rename the stage, so
+    one of them finds it gone: a removal in place could take files away from a publish that has already counted them."""
     with folder_of(root, stage) as held:
         for _ in range(_TRIES):
             aside = stage.with_name(f"{stage.name}.dropped-{uuid.uuid4().hex}")
@@ -61,11 +61,11 @@ def remove(root: Path, stage: Path) -> None:
 
 
 def remove_in(held: int, stage: Path) -> None:
-    """Remove a stage. Its manifest goes first: what is left of a removal that was cut off can never be published. A
-    driver that nobody could stop may be writing into it still, so a few tries are made. Of a link only the link goes:
-    the manifest behind it is a published batch's, if somebody wants it to be.
+    """Remove a stage. Its manifest goes first, so that the rest of an interrupted removal can never be published. A
+    driver that could not be stopped may still be writing into the stage, so a few tries are made. Of a link only the
+    link is removed: its author may have pointed it at a published batch.
 
-    :param held: the folder that it is in.
+    :param held: the stage's parent folder, open.
     """
     name, mode = stage.name, _mode(held, stage.name)
     if mode is None or not stat.S_ISDIR(mode):
@@ -83,7 +83,7 @@ def remove_in(held: int, stage: Path) -> None:
 
 @contextmanager
 def opened_in(held: int, name: str) -> Iterator[int]:
-    """The folder ``name`` of a folder that is held open. :raises OSError: if it is a link, or no folder."""
+    """Open the folder ``name`` in an open folder. :raises OSError: if it is a link, or no folder."""
     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
     try:
         yield inner

@@ -1,4 +1,4 @@
-"""Reading what a job left in its stage: ``_manifest`` and ``_error``, folders of JSON lines (``runtime.report``)."""
+"""Reads a job's report in its stage: ``_manifest`` and ``_error``, folders of JSON lines (``runtime.report``)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file.reading import LARGEST, NO_FILE, read_regular
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What text that is none of ours can raise: brackets without end, numbers of any size."""
+"""Errors that text not written by this package can raise: endless brackets, numbers of any size."""
 
 _JOB = re.compile(r"part-\d+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-"""Spark names a file by its task and by the job that wrote it (``FileFormatWriter``)."""
+"""Spark names a file after its task and the job that wrote it (``FileFormatWriter``)."""
 
 _YEAR_10000_MS = 253_402_300_800_000
 
 
 def read_manifest(folder: Path, key: BatchKey) -> Manifest | None:
-    """The manifest in ``folder``, None if there is none.
+    """The manifest in ``folder``; None if there is none.
 
-    :raises SinkError: if it is there and cannot be what this package wrote for ``key``.
+    :raises SinkError: if there is one that this package cannot have written for ``key``.
     """
     return manifest_from(_lines(folder / MANIFEST), key, where=str(folder / MANIFEST))
 
 
 def manifest_from(lines: Iterable[Any], key: BatchKey, *, where: str) -> Manifest | None:
-    """The manifest that the lines of a file are; None if there are none.
+    """The manifest in the lines of a file; None if there are no lines.
 
-    :param lines: JSON values; what they are made of is read as they are taken.
-    :param where: for messages.
-    :raises SinkError: if it cannot be what this package wrote for ``key``.
+    :param lines: JSON values; errors of parsing them may be raised while they are iterated.
+    :param where: place of the file, for messages.
+    :raises SinkError: if this package cannot have written the lines for ``key``.
     """
     result: Mapping[str, Any] | None = None
     files: dict[str, int] = {}
@@ -74,7 +74,7 @@ def read_error(folder: Path) -> Mapping[str, Any] | None:
 
 
 def error_of(lines: Iterator[Any]) -> Mapping[str, Any] | None:
-    """The failure that is told; None if there is none, or none that can be read: it is only told, never acted upon."""
+    """The recorded failure; None if there is none that can be read: a failure is only shown, never acted upon."""
     try:
         found = next(lines, None)
     except _UNREADABLE:
@@ -83,8 +83,8 @@ def error_of(lines: Iterator[Any]) -> Mapping[str, Any] | None:
 
 
 def read_schema(folder: Path) -> Mapping[str, Any] | None:
-    """The columns of a stage table: ``schema`` in Spark's JSON form, ``columns`` as names and types; None if they were
-    not told."""
+    """The columns of a stage table: ``schema`` in Spark's JSON form, ``columns`` as names and types; None if the
+    runtime recorded none."""
     try:
         return next(_lines(folder / SCHEMA), None)
     except _UNREADABLE as error:
@@ -92,10 +92,10 @@ def read_schema(folder: Path) -> Mapping[str, Any] | None:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """The data files in the stage ``folder`` are those of the manifest, with the same sizes, and of one job.
+    """Check that the data files in the stage ``folder`` are those of the manifest, with the same sizes, and of one job.
 
-    :raises SinkError: if one is missing, has changed or is not listed, or another job has written there too: rows would
-        be lost or doubled; or if one is no file: behind a link may lie what only this process can read.
+    :raises SinkError: if a file is missing, has changed or is not listed, or another job has written there too: rows
+        would be lost or doubled; or if an entry is no regular file: a link may lead to what only this process can read.
     """
     told = differences(folder, manifest)
     if told is not None:
@@ -107,10 +107,10 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def check_of_one_job(manifest: Manifest, *, where: str) -> None:
-    """:raises SinkError: if several jobs of Spark have written the stage: rows would be doubled."""
+    """:raises SinkError: if several jobs of Spark have written to the stage: rows would be doubled."""
     jobs = {found[1] for name in manifest.files if (found := _JOB.match(name.rpartition("/")[2]))}
     if len(jobs) > _writes(manifest):
-        # A job lists what lies in its stage when it has written: what another one wrote before that is in it.
+        # A job lists the files in its stage after writing; files that another job wrote before are listed too.
         raise SinkError(
             f"the stage {where} of batch {manifest.key} attempt {manifest.epoch} has files of {len(jobs)} jobs of "
             "Spark: somebody else ran an attempt of this number there at the same time, as a copy of the checkpoint "
@@ -129,7 +129,7 @@ def differences(folder: Path, manifest: Manifest) -> str | None:
 
 
 def differing(found: Mapping[str, int], manifest: Manifest) -> str | None:
-    """The same of files that were looked at: path → bytes."""
+    """Like :func:`differences`, for files given as path → bytes."""
     if found == dict(manifest.files):
         return None
     missing = sorted(manifest.files.keys() - found.keys())
@@ -143,26 +143,26 @@ def differing(found: Mapping[str, int], manifest: Manifest) -> str | None:
 
 
 def _writes(manifest: Manifest) -> int:
-    """So many jobs of Spark may have written the stage: one, or one for each subtask that it was put together of."""
+    """How many jobs of Spark may have written the stage: one, or one for each subtask that it was assembled from."""
     told = manifest.result.get("subtasks")
     counts = [told.get(word) for word in ("run", "taken")] if isinstance(told, Mapping) else []
     return max(sum(count for count in counts if type(count) is int), 1)
 
 
 def data_files(folder: Path) -> Iterator[Path]:
-    """What Spark's readers see below a folder."""
+    """The files below a folder that Spark's readers see."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if _is_data(name)]
         yield from (Path(parent, name) for name in names if _is_data(name))
 
 
 def _is_data(name: str) -> bool:
-    # Spark's own rule, so that this sees what its readers see: partition folders may begin with an underscore.
+    # Spark's own rule, to see exactly the files that its readers see: partition folders may begin with an underscore.
     return not name.startswith(".") and (not name.startswith("_") or "=" in name)
 
 
 def _lines(folder: Path) -> Iterator[Any]:
-    """JSON objects of the finished files in a folder that Spark wrote."""
+    """Values of the JSON lines in the finished files of a folder that Spark wrote."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def _lines(folder: Path) -> Iterator[Any]:
         for name in names:
             data = read_regular(name, dir_fd=descriptor, largest=left)
             left -= len(data)
-            # JSON may have in a text what `str.splitlines` takes for the end of a line.
+            # A JSON text may contain characters that `str.splitlines` takes for the end of a line.
             yield from (json.loads(line) for line in data.decode("utf-8").split("\n") if line)
     finally:
         os.close(descriptor)
@@ -182,7 +182,7 @@ def _lines(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def reporting(doing: str, key: BatchKey | Path) -> Iterator[None]:
-    """Errors of the file system as errors of the sink."""
+    """Raise errors of the file system as errors of the sink."""
     try:
         yield
     except MicroBatchError:

@@ -1,4 +1,4 @@
-"""What lies in a table's folder, is shown to its readers, and is no batch's."""
+"""Finds files in a table's folder that its readers see and that belong to no batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_of_files(root: Path) -> None:
 
 
 def strays(root: Path) -> Iterator[str]:
-    """Each of them by its path, with what it lacks. Of the folders of batches only names are looked at.
+    """Each stray by its path, with what it lacks. Only the names of entries in batch folders are checked.
 
     :raises OSError: if the folder cannot be listed.
     """
@@ -50,7 +50,7 @@ def _of_lane(lane: Path) -> Iterator[str]:
 
 
 def _shown(folder: Path) -> Iterator[Path]:
-    """What readers see: names that begin otherwise are hidden from them."""
+    """The entries that readers see: names that begin with an underscore or a dot are hidden from them."""
     if not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):

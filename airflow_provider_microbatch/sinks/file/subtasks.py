@@ -1,4 +1,4 @@
-"""Subtasks of a table of files. Each is a folder that only ever moves, by renames within the table's file system::
+"""Subtasks of a table of files. Each is a folder that is only ever moved, by renames within the table's file system::
 
 <stage of attempt 1>/_subtasks/<name>/…      written by attempt 1
 <the batch's staging folder>/subtasks/<name>-1/…   kept, since attempt 1 has failed
@@ -31,8 +31,8 @@ _BATCH = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/subtasks")
 
 class FileSubtasks(SubtaskStages):
     """:param root: the table's folder.
-    :param staging: the folder of a checkpoint's stages.
-    :param whole: the stage of an attempt.
+    :param staging: returns the folder of a checkpoint's stages.
+    :param whole: returns the stage of an attempt.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FileSubtasks(SubtaskStages):
                     make_folders(folder)
                     with suppress(FileNotFoundError):
                         rename_new(source, target)
-                # Only now, when nobody else has a way to it: whoever was at it may have changed it up to the rename.
+                # Only now, when no other process has a path to it: another one may have changed it until the rename.
                 found = _finished(target, batch)
                 if found is not None and _is_on_record(found, one):
                     adopted[one.name] = one
@@ -117,7 +117,7 @@ class FileSubtasks(SubtaskStages):
             names = [path.relative_to(root).as_posix() for path in root.glob(f"lane=*/batch_id=*/{_KEPT}")]
         found = set()
         for match in filter(None, map(_BATCH.fullmatch, names)):
-            with suppress(DefinitionError, ValueError):  # a folder that somebody else put there
+            with suppress(DefinitionError, ValueError):  # a folder of another program
                 found.add(BatchKey(match["lane"], int(match["id"])))
         return sorted(found)
 
@@ -158,7 +158,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _finished(folder: Path, batch: BatchIdentity) -> SubtaskDone | None:
-    """The subtask in a folder if it is finished, of this plan of the batch, and whole."""
+    """The subtask in a folder, if it is finished, of this plan of the batch, and whole."""
     if folder.is_symlink():
         return None
     try:

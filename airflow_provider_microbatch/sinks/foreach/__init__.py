@@ -1,11 +1,11 @@
-"""A sink of the user's own, in plain Python: one function that brings a batch's rows to where they belong. Spark writes
-an attempt's rows into a folder; when the stage is whole, the task calls the function with it.
+"""A user's own sink, in plain Python: one function that brings a batch's rows to their target. Spark writes an
+attempt's rows into a folder; when the stage is whole, the task calls the function with the rows.
 
 ::
 
-    <stages>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <stages>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden from readers
     <stages>/lane=live/batch_id=7/_manifest                           the function has returned for batch 7
-    <stages>/_locks/…                                                 one calls the function for a batch at a time
+    <stages>/_locks/…                                                 one process at a time calls it for a batch
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["ForeachBatch", "ForeachSink", "StagedRows"]
 
 @dataclass(frozen=True, kw_only=True)
 class ForeachBatch:
-    """The batch that a function is called for.
+    """The batch for which a function is called.
 
     :param key: its lane and id; text of both: ``str(key)``, such as ``live/7``.
     :param checkpoint: id of the checkpoint whose batch it is. With ``key`` it names the batch for ever.
     :param pipeline: name of the pipeline.
     :param epoch: the attempt. Another attempt at the batch has the same rows.
-    :param is_replay: whether other rows of the batch, of an earlier attempt, may be there, which go.
+    :param is_replay: whether the target may have other rows of the batch, from an earlier attempt, which must go.
     """
 
     key: BatchKey
@@ -47,7 +47,7 @@ class ForeachBatch:
 class StagedRows:
     """The rows of a stage, in the files that Spark wrote.
 
-    :param files: in order; none of a batch without rows needfully.
+    :param files: the files, in order; a batch without rows may have none.
     :param format: ``parquet`` or ``json``.
     """
 
@@ -55,7 +55,7 @@ class StagedRows:
     format: str
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Row by row, as dicts by column."""
+        """Iterate over the rows, as dicts by column."""
         import json
 
         if self.format == "json":
@@ -68,9 +68,9 @@ class StagedRows:
 
     @cached_property
     def frame(self) -> Any:
-        """All of them as a table of pyarrow, in memory; None of a batch that has no file.
+        """All rows as a pyarrow table, in memory; None for a batch that has no file.
 
-        :raises SinkError: if they are JSON: that has no types.
+        :raises SinkError: if the files are JSON, which has no types.
         """
         import pyarrow as pa
 
@@ -89,7 +89,7 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class ForeachSink(Sink):
-    """Base of the user's class. ::
+    """Base of the user's class::
 
         @dataclass(frozen=True)
         class Warehouse(ForeachSink):
@@ -100,16 +100,16 @@ class ForeachSink(Sink):
                     transaction.execute("DELETE FROM orders WHERE batch = %s", [str(batch.key)])
                     transaction.insert("orders", [{**row, "batch": str(batch.key)} for row in rows])
 
-    **What it must promise**: called again for a batch, ``write`` leaves what it leaves when it is called once, of
-    whichever attempt: a process may die after it, before anybody knows that it has returned. So it has to find the
-    batch's rows again, by ``batch.key`` or by a key of their own. And it is one transaction: readers see all of a batch
-    or none of it, and what it raises has changed nothing.
+    **What it must promise**: calling ``write`` again for a batch, with whichever attempt, has the same effect as
+    calling it once, because a process may die after the call, before its return is on record. So ``write`` has to find
+    the batch's rows again, by ``batch.key`` or by a key of their own. And it is one transaction: readers see all of a
+    batch or none of it, and a call that raises has changed nothing.
 
-    ``microbatch check-sink module:Warehouse --set stages=… --set url=…`` tries it. Fields stand in the checkpoint and
-    in Airflow's database: no secret belongs there.
+    ``microbatch check-sink module:Warehouse --set stages=… --set url=…`` tests the class. Fields are stored in the
+    checkpoint and in Airflow's database, so they must hold no secret.
 
-    :param stages: a folder of this sink alone that Spark and the tasks both see: an absolute path or ``file:`` URL.
-    :param format: of the files that Spark writes there: ``parquet``, for which tasks need pyarrow, or ``json``.
+    :param stages: a folder for this sink only that Spark and the tasks both see: an absolute path or ``file:`` URL.
+    :param format: format of the files that Spark writes there: ``parquet``, for which tasks need pyarrow, or ``json``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -120,27 +120,27 @@ class ForeachSink(Sink):
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "json"):
             raise DefinitionError(f"{type(self).__name__}: format {self.format!r:.100} is none of parquet, json.")
-        _ = self.files.root  # a folder, and none of a bucket
+        _ = self.files.root  # must be a folder, not a bucket
 
     @abstractmethod
     def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
-        """Have the batch's rows there, and no others of that batch. What it raises fails the attempt."""
+        """Bring the batch's rows to the target, and remove other rows of that batch. An error fails the attempt."""
 
     def take_out(self, batch: ForeachBatch) -> None:
-        """Have no row of the batch there. A class that has it can be rewound (``rewind --drop-output``)."""
+        """Remove all rows of the batch. A class that defines this method can be rewound (``rewind --drop-output``)."""
         raise SinkError(f"{type(self).__name__} has no take_out: batch {batch.key} has to be taken out by hand.")
 
     def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
-        """The batch's rows that are there now, as they were given. Only ``check-sink`` asks: without it, it cannot see
-        what ``write`` has done."""
+        """The batch's rows that are in the target now, as they were given. Only ``check-sink`` calls this method:
+        without it, the command cannot see the effect of ``write``."""
         raise NotImplementedError
 
     def look(self) -> None:
-        """Raise if nothing can be written there at all; asked before anything runs."""
+        """Raise if the target cannot be written at all; called before anything runs."""
 
     @property
     def files(self) -> FileSink:
-        """Where attempts write, and where it is on record what has been written."""
+        """The sink of the folder in which attempts write, and in which published batches are on record."""
         return FileSink(self.stages, format=self.format)
 
     def open(self, context: SinkContext) -> OpenSink:

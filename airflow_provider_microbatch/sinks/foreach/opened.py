@@ -1,4 +1,4 @@
-"""The user's function between a stage and the record that it has returned."""
+"""Calls the user's function for a stage, and records that the function has returned."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from airflow_provider_microbatch.sinks.file.report import check_files, data_file
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
 
 LOCK_SECONDS = 600.0
-"""How long who would call the function for a batch waits for who is at it."""
+"""How long a process waits for another one that is calling the function for the same batch."""
 
 
 class OpenForeach(OpenSink):
-    """A batch is in when the function has returned for it and its stage was renamed to its place. Between the two a
-    process may die: then the function is called again. One at a time calls it for a batch, and only for an attempt that
-    is newer than what is in: an old one that wakes up finds that, and calls nothing."""
+    """A batch is in when the function has returned for it and its stage was renamed to its place. If the process dies
+    between the two, the function is called again. Only one process at a time calls it for a batch, and only for an
+    attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and calls nothing."""
 
     def __init__(self, sink: ForeachSink) -> None:
         self._sink = sink
@@ -133,7 +133,8 @@ class OpenForeach(OpenSink):
         self._calling("write", lambda: self._sink.write(_told(batch, epoch, is_replay=is_replay), rows))
 
     def _drop_rows(self, key: BatchKey) -> None:
-        """What was handed over is not needed twice; that it was is on record. Of who dies before it, the rows stay."""
+        """Remove the batch's staged rows, which are not needed again: the record of the batch stays. If a process dies
+        before this, the rows stay."""
         root = self._files.root
         folder = root / f"lane={key.lane}" / f"batch_id={key.id}"
         with reporting("remove staged rows of", key):
@@ -142,7 +143,7 @@ class OpenForeach(OpenSink):
                     remove_in(held, path)
 
     def _calling(self, name: str, call: Callable[[], None]) -> None:
-        """What the user's code raises, as an error of the sink that has it as its cause."""
+        """Raise an error of the user's code as an error of the sink, with the original as its cause."""
         try:
             call()
         except MicroBatchError:

@@ -1,19 +1,19 @@
-"""An Iceberg table on a local or shared POSIX file system, in whatever catalog pyiceberg knows. Publishing is one
-snapshot that the orchestrator commits; Spark writes plain Parquet, needs no jar of Iceberg's, and sees neither the
+"""An Iceberg table on a local or shared POSIX file system, in any catalog that pyiceberg knows. A batch is published by
+one snapshot that the orchestrator commits; Spark writes plain Parquet, needs no jar of Iceberg's, and sees neither the
 catalog nor its credentials.
 
 ::
 
-    <path>/metadata/…                                       the table: what readers look at
+    <path>/metadata/…                                       the table's metadata, which readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the snapshot that put it in
     <path>/_microbatch/ledger/<digest>.json                 which batches are in: pages that the table's properties name
     <path>/_microbatch/table_uuid                           the table that was made, or found, here
 
 (The rest of the folder: :mod:`airflow_provider_microbatch.sinks.placed`.)
 
-Snapshots expire, files are rewritten, rows deleted. What stays are the table's properties, which a commit changes
-together with its snapshot, or not at all: they say which batches are in (:mod:`.ledger`), and which snapshot was the
-last of this package, so that a branch that somebody has rolled back is noticed.
+Snapshots expire, files are rewritten, rows are deleted. The table's properties stay, and a commit changes them together
+with its snapshot, or not at all: they say which batches are in (:mod:`.ledger`), and which snapshot was the last of
+this package, so that a rollback of the branch is noticed.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ MAIN = "main"
 class IcebergSink(Sink):
     """Publishes each batch as one snapshot of an Iceberg table.
 
-    The table gets two columns, ``lane`` and ``batch_id``, which say of each row whose it is, also after a compaction
-    has merged its file with others. It is made by the first publish, unless it is there.
+    The table gets two columns, ``lane`` and ``batch_id``, which say which batch each row belongs to, even after a
+    compaction has merged the row's file with others. The first publish makes the table, unless it exists.
 
     :param conn_id: the Airflow connection of the catalog, of type ``iceberg``: see ``docs/iceberg.md``.
-    :param table: its name in the catalog, ``namespace.table``.
-    :param path: the table's folder, which is its location in the catalog too: an absolute local path or ``file:`` URL.
+    :param table: the table's name in the catalog, ``namespace.table``.
+    :param path: the table's folder, which is also its location in the catalog: an absolute local path or ``file:`` URL.
     :param partition_by: the table's partition fields: columns, or ``year(column)``, ``month(…)``, ``day(…)`` and
         ``hour(…)`` of a date or time, in UTC.
-    :param schema_policy: what becomes of columns that the table does not have: ``"fail"`` publishes only rows with
-        just the table's columns; ``"add_columns"`` adds what is missing on either side, as null. A type never changes.
-    :param branch: the branch that is published to; one other than ``main`` has to be there.
+    :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
+        the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
+    :param branch: the branch to publish to; a branch other than ``main`` has to exist.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -87,7 +87,7 @@ class IcebergSink(Sink):
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Its partition fields."""
+        """The table's partition fields."""
         where = f"IcebergSink({self.conn_id!r:.100}, {self.table!r:.100})"
         return tuple(Partition.parse(text, where=where) for text in self.partition_by)
 
@@ -98,7 +98,7 @@ class IcebergSink(Sink):
 
     @property
     def folder(self) -> TableFolder:
-        """The same, as one that may be away."""
+        """The table's folder, as a folder that may be away."""
         return TableFolder(self.root)
 
     def open(self, context: SinkContext) -> OpenSink:
@@ -132,7 +132,7 @@ class IcebergSink(Sink):
         )
 
     def would_show(self, location: str) -> bool:
-        """Readers see nothing of it; a removal of orphan files would remove it."""
+        """Whether the address lies in the table: readers would see no file there, but a clean-up would remove it."""
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:

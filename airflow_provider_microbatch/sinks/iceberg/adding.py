@@ -1,4 +1,4 @@
-"""Files of a stage as a snapshot adds them: where they lie, their partition, and what is known of their rows."""
+"""Files of a stage as a snapshot adds them: their paths, partitions and row statistics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def data_file_of(metadata: TableMetadata, path: Path) -> DataFile | None:
-    """How a snapshot adds a file; None for one without a row.
+    """The entry by which a snapshot adds a file; None for a file without rows.
 
-    :raises SinkError: if it cannot be part of the table.
+    :raises SinkError: if the file cannot be part of the table.
     """
     from pyarrow import parquet
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -45,7 +45,7 @@ def data_file_of(metadata: TableMetadata, path: Path) -> DataFile | None:
 
 
 def _statistics(metadata: TableMetadata, footer: Any) -> DataFileStatistics:
-    """:raises SinkError: if the file has a column that the table does not."""
+    """:raises SinkError: if the file has a column that the table does not have."""
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
         MetricsMode,
@@ -62,15 +62,15 @@ def _statistics(metadata: TableMetadata, footer: Any) -> DataFileStatistics:
     try:
         return data_file_statistics_from_parquet_metadata(footer, plan, ids)
     except (OverflowError, ValueError):
-        # A time that Python has no value for (a year of five digits): counts are kept, and no bounds.
+        # A time for which Python has no value (a year of five digits): only counts are kept, without bounds.
         counts = MetricsMode(MetricModeTypes.COUNTS)
         plan = {id: dataclasses.replace(one, mode=counts) for id, one in plan.items()}
         return data_file_statistics_from_parquet_metadata(footer, plan, ids)
 
 
 def _leave_out_floats(metadata: TableMetadata, statistics: DataFileStatistics) -> None:
-    """Bounds of a column that has NaN tell nothing, and a footer does not say whether it has: who believed them would
-    pass over rows."""
+    """Remove statistics of floating-point columns: bounds of a column with NaN are meaningless, and a footer does not
+    say whether a column has NaN. A reader that relied on them would miss rows."""
     from pyiceberg.types import DoubleType, FloatType
 
     for id in list(statistics.column_aggregates):
@@ -79,7 +79,7 @@ def _leave_out_floats(metadata: TableMetadata, statistics: DataFileStatistics) -
 
 
 def _rows(metadata: TableMetadata, file: Any, statistics: DataFileStatistics) -> dict[str, list[Any]]:
-    """Of each column that the partition is made of the first value, and the bounds as far as they are known."""
+    """For each source column of the partition, the file's first value, and the bounds as far as they are known."""
     schema, rows = metadata.schema(), dict[str, list[Any]]()
     for one in metadata.spec().fields:
         name = schema.find_field(one.source_id).name

@@ -1,4 +1,4 @@
-"""The catalog as the sink has it: what it is about to name must not be less durable than its word."""
+"""The catalog as the sink opens it: a file that a commit is about to name must be on disk before the commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DURABLE = {"py-io-impl": "airflow_provider_microbatch.sinks.iceberg.durable.Dur
 
 
 class CatalogBusyError(SinkError):
-    """The catalog could not be asked, or its answer was lost: what was told to it may have been done."""
+    """The catalog could not be asked, or its answer was lost: the request may have been carried out."""
 
 
 def catalog_of(sink: IcebergSink, context: SinkContext) -> OpenCatalog:

@@ -1,4 +1,4 @@
-"""Columns of a stage, told by the runtime in Spark's JSON form, beside those of the table."""
+"""The columns of a stage, recorded by the runtime in Spark's JSON form, compared with those of the table."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _PRIMITIVES = {
     "timestamp_ntz": "timestamp",
 }  # fmt: skip
 _GROUPS = {"string", "long", "int", "boolean", "date"}
-"""Types by whose values files are told apart: one value has one text, whatever the session's time zone. (And
-decimals.)"""
+"""Types (besides decimals) whose values can split files by partition: each value has only one text, whatever the
+session's time zone."""
 
 OURS: Mapping[str, str] = dict(zip(RESERVED_COLUMNS, ("string", "long"), strict=True))
-"""The columns that say whose a row is."""
+"""The columns that say which batch a row belongs to."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Of a stage.
+    """The columns of a stage.
 
-    :param types: of Iceberg, by name; the ids in them mean nothing.
+    :param types: Iceberg types by name; the ids in them mean nothing.
     """
 
     types: Mapping[str, IcebergType]
 
     @classmethod
     def of_stage(cls, told: Mapping[str, Any] | None, *, partitions: Sequence[Partition], where: str) -> Columns:
-        """What the runtime has told; our own alone, if no source had a frame.
+        """The columns that the runtime has recorded; only this package's own columns if no source had a frame.
 
-        :raises SinkError: for a type that the table cannot have, or one to partition by that has no one text.
+        :raises SinkError: for a type that the table cannot have, or a partition column whose values have no one text.
         """
         fields = [{"name": k, "type": v} for k, v in OURS.items()] if told is None else told["schema"]["fields"]
         ids = count(1)
@@ -67,11 +67,11 @@ class Columns:
 
     @property
     def schema(self) -> Schema:
-        """For a table that is made of them."""
+        """The schema of a table that is made of these columns."""
         from pyiceberg.schema import Schema
         from pyiceberg.types import NestedField
 
-        # The catalog gives ids of its own; here they only have to differ.
+        # The catalog assigns its own ids; the ids here only have to differ.
         ids = count(1_000_000)
         return Schema(
             *(
@@ -81,7 +81,7 @@ class Columns:
         )
 
     def missing(self, table: Schema, *, policy: str, where: str) -> dict[str, IcebergType]:
-        """Those that the table has to get before the stage can be published.
+        """Columns that must be added to the table before the stage can be published.
 
         :raises SinkError: if the stage does not fit the table, and may not change it.
         """
@@ -103,7 +103,7 @@ class Columns:
         new = {name: kind for name, kind in self.types.items() if name not in of_table}
         absent = [name for name in of_table if name not in self.types]
         if policy == "add_columns" or set(OURS) in (set(of_table), set(self.types)):
-            # A table that only batches without a source's frame have written has no columns of its own yet.
+            # A table that only has batches without a source's frame has no columns of its own yet.
             return new
         if new or absent:
             parts = [f"does not have {', '.join(map(repr, new))}"] if new else []
@@ -116,7 +116,7 @@ class Columns:
 
 
 def type_alone(kind: IcebergType) -> str:
-    """The type without ids, and without what is required in it."""
+    """The type alone, as text, without ids and without required parts."""
     from pyiceberg.types import ListType, MapType, StructType
 
     if isinstance(kind, StructType):
@@ -129,7 +129,7 @@ def type_alone(kind: IcebergType) -> str:
 
 
 def _iceberg(kind: Any, ids: Iterator[int]) -> IcebergType | None:
-    """The type of Iceberg for one of Spark's; None if there is none."""
+    """The Iceberg type for a type of Spark; None if there is none."""
     from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
     if not isinstance(kind, Mapping):

@@ -11,10 +11,10 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 
 class DurableFileIO(PyArrowFileIO):
-    """pyiceberg's own; what it writes into a folder of this machine is on disk when it is closed."""
+    """pyiceberg's own FileIO, except that a file in a folder of this machine is on disk when it is closed."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        """The file to write."""
+        """The file to write at ``location``."""
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != "file":
             return super().new_output(location)

@@ -1,8 +1,8 @@
-"""Which batches of a branch are in, by the table's properties.
+"""The record of which batches of a branch are in, kept in the table's properties.
 
-A property for each lane has the newest batches, id → number of the manifest, and by its digest a small file for each
-page of older ones: so what a commit writes again and again stays small, however many batches there are. A page is never
-changed. Of a batch of long ago that is replaced, another page is written, which the commit names in place of the first.
+One property per lane holds the newest page of batches, id → number of the manifest, and for each older page the digest
+that names its small file: so the data that each commit writes again stays small, however many batches there are. A page
+is never changed. If an old batch is replaced, a new page is written, which the commit names in place of the old page.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from airflow_provider_microbatch.sinks.file.posix import put_file
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 
 PAGE = 128
-"""So many ids are in a page."""
+"""Number of ids in a page."""
 
 _PREFIX = "microbatch.batches"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9a-f]{16}")
 
 Page = dict[int, int]
-"""Id → number of its manifest."""
+"""Id of a batch → number of its manifest."""
 
 
 @dataclass(frozen=True)
 class Ledger:
     """:param root: the table's folder.
-    :param folder: in it, for pages.
-    :param branch: the branch that is published to.
+    :param folder: the folder below it for pages.
+    :param branch: the branch to publish to.
     """
 
     root: Path
@@ -42,7 +42,7 @@ class Ledger:
     branch: str
 
     def name(self, lane: str) -> str:
-        """The lane's property."""
+        """The name of the lane's property."""
         branch = quote(self.branch, safe="").replace(".", "%2E")
         return f"{_PREFIX}.{branch}.{lane}"
 
@@ -53,17 +53,18 @@ class Ledger:
         return sorted(name for name in names if self.ids(properties, name))
 
     def number(self, properties: Mapping[str, str], lane: str, id: int) -> int | None:
-        """The number of the manifest of a batch that is in; None if it is not."""
+        """The number of the manifest of a batch that is in; None if the batch is not in."""
         pages = self._pages(properties, lane)
         return self._page(pages.get(id // PAGE, {})).get(id)
 
     def ids(self, properties: Mapping[str, str], lane: str) -> list[int]:
-        """Of all batches of the lane that are in, ascending."""
+        """Ids of all batches of the lane that are in, ascending."""
         pages = self._pages(properties, lane)
         return [id for _, page in sorted(pages.items()) for id in sorted(self._page(page))]
 
     def change(self, properties: Mapping[str, str], lane: str, id: int, number: int | None) -> dict[str, str]:
-        """What a commit has to set so that the batch is in by that number, or out. Pages that it names are on disk."""
+        """The properties that a commit has to set so that the batch is in by that number, or out (None). Pages that
+        they name are on disk."""
         pages = self._pages(properties, lane)
         page = dict(self._page(pages.get(id // PAGE, {})))
         if number is None:
@@ -91,7 +92,7 @@ class Ledger:
             ) from error
 
     def _page(self, page: Page | str) -> Page:
-        """:raises SinkError: if its file is gone, or not the one that was put."""
+        """:raises SinkError: if the page's file is gone, or does not have the digest that names it."""
         if not isinstance(page, str):
             return page
         path = self.folder / f"{page}.json"

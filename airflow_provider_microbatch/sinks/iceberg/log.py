@@ -1,7 +1,8 @@
-"""The table as its catalog has it now, and one more snapshot.
+"""Reads a table from its catalog, and commits one more snapshot.
 
-pyiceberg tries a commit again on top of what others have committed meanwhile: of two attempts at one batch both would
-append. Here a commit is for the branch as it was looked at, or it is none, and whoever lost looks again.
+pyiceberg retries a commit on top of commits that other writers have made meanwhile: two attempts at one batch would
+both append. Here a commit is for the branch exactly as it was read; if the branch has changed, nothing is committed,
+and the loser reads the table again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
 PATIENCE_SECONDS = 60.0
-"""How long a commit is tried again, against others who commit."""
+"""How long a commit is tried again while other writers commit."""
 
 _LONGEST_PAUSE = 0.5
 _NO_RETRY = "commit.retry.num-retries"
@@ -43,7 +44,7 @@ class Look:
     """The table at one moment.
 
     :param table: as pyiceberg has loaded it.
-    :param branch: the branch that is published to.
+    :param branch: the branch to publish to.
     """
 
     def __init__(self, table: Table, branch: str) -> None:
@@ -58,11 +59,11 @@ class Look:
 
     @property
     def mark(self) -> str:
-        """The property that has the last snapshot of this package on the branch: its id, and its sequence number."""
+        """Name of the property that has id and sequence number of the last snapshot of this package on the branch."""
         return f"microbatch.last.{quote(self.branch, safe='')}"
 
     def chain(self) -> Iterator[Snapshot]:
-        """The branch's snapshots, newest first, as far back as they have not expired."""
+        """The branch's snapshots, newest first, as far back as none has expired."""
         at = self.head
         while at is not None:
             yield at
@@ -70,7 +71,7 @@ class Look:
             at = None if parent is None else self.table.metadata.snapshot_by_id(parent)
 
     def rolled_back(self) -> str | None:
-        """How the branch was set back behind the last snapshot of this package, in words; None if it was not."""
+        """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
         told = self.properties.get(self.mark)
         if told is None:
             return None
@@ -83,12 +84,12 @@ class Look:
                 return None
             if (snapshot.sequence_number or 0) < sequence:
                 return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
-        # All that is left of the branch is newer. Who expires snapshots may also cut the links to their parents.
+        # All snapshots left on the branch are newer. Expiring snapshots may also cut the links to their parents.
         is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
         return None if is_expired else f"to a history without snapshot {id}"
 
     def commits_after(self, snapshot_id: int | None) -> str:
-        """What others have committed since, newest first, in words."""
+        """The commits of other writers since that snapshot, newest first, in words."""
         found = []
         for snapshot in self.chain():
             if snapshot.snapshot_id == snapshot_id:
@@ -103,9 +104,9 @@ class Look:
 
 @dataclass(frozen=True)
 class IcebergLog:
-    """:param catalog: opened when it is asked.
+    """:param catalog: the catalog; opened when it is first used.
     :param root: the table's folder.
-    :param hidden: the folder in it that nobody reads.
+    :param hidden: the folder below it that readers skip.
     """
 
     catalog: OpenCatalog
@@ -120,7 +121,7 @@ class IcebergLog:
 
     @property
     def ledger(self) -> Ledger:
-        """Which batches of the branch are in."""
+        """The record of which batches of the branch are in."""
         return Ledger(self.root, self.hidden / "ledger", self.branch)
 
     @property
@@ -128,9 +129,9 @@ class IcebergLog:
         return self.hidden / "table_uuid"
 
     def look(self) -> Look | None:
-        """The table as it is now; None if there is none yet.
+        """Read the table as it is now; None if there is none yet.
 
-        :raises SinkError: if it cannot be read, or is another one than was written here before.
+        :raises SinkError: if the table cannot be read, or is not the table that this package has written here before.
         """
         table, known = self.catalog.load(), self._uuid()
         if table is None:
@@ -155,7 +156,7 @@ class IcebergLog:
         return Look(table, self.branch)
 
     def check_not_rolled_back(self, look: Look) -> None:
-        """:raises SinkError: if somebody has taken published batches away together with their history."""
+        """:raises SinkError: if published batches were removed together with their history."""
         told = look.rolled_back()
         if told is not None:
             raise SinkError(
@@ -167,8 +168,8 @@ class IcebergLog:
             )
 
     def looks(self) -> Iterator[Look | None]:
-        """The table as it is now, again and again as long as commits are worth another try. An answer that was lost is
-        looked for in the table."""
+        """The table as it is now, read again and again as long as another try of a commit is worthwhile. If the answer
+        to a commit was lost, the table shows whether it was carried out."""
         end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
         while True:
             try:
@@ -180,11 +181,11 @@ class IcebergLog:
                 yield look
             if time.monotonic() > end:
                 return
-            time.sleep(random.uniform(0, pause))  # who lost against each other should not meet again
+            time.sleep(random.uniform(0, pause))  # writers that collided should not collide again
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def create(self, schema: Schema, spec: PartitionSpec) -> None:
-        """Make the table, without a row, unless somebody else has."""
+        """Make the table, without a row, unless another writer has made it."""
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         if self.branch != MAIN:
@@ -202,10 +203,10 @@ class IcebergLog:
                     partition_spec=spec,
                     properties={
                         "format-version": "2",
-                        # Whole names of lanes: by them files are known that have no other rows.
+                        # Full names of lanes in the bounds: these show which files have no rows of other batches.
                         "write.metadata.metrics.column.lane": "full",
                         "write.metadata.metrics.column.batch_id": "full",
-                        # One manifest a batch makes a table slow to plan.
+                        # A table with one manifest per batch is slow to plan.
                         "commit.manifest-merge.enabled": "true",
                         "write.metadata.delete-after-commit.enabled": "true",
                     },
@@ -214,7 +215,7 @@ class IcebergLog:
                 return
 
     def add_columns(self, look: Look, columns: Mapping[str, IcebergType]) -> bool:
-        """Add columns that may be null. :return: False if somebody else has changed the table."""
+        """Add columns that may be null. :return: False if another writer has changed the table."""
         from pyiceberg.exceptions import CommitFailedException
 
         with self.catalog.reporting("add columns to"):
@@ -236,18 +237,18 @@ class IcebergLog:
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
     ) -> bool:
-        """Commit a snapshot, and by its number whether a batch is in, on top of what was looked at.
+        """Commit a snapshot on top of ``before``, and with it whether a batch is in, by the number of its manifest.
 
-        :param number: of the batch's manifest; None: it is out.
-        :param info: for the snapshot's summary.
-        :return: False if somebody else has committed.
+        :param number: number of the batch's manifest; None: the batch is taken out.
+        :param info: properties for the snapshot's summary.
+        :return: False if another writer has committed.
         """
         told = self.ledger.change(before.properties, key.lane, key.id, number)
         return self._commit(before, told, info={"microbatch.batch": str(key), **info}, added=added, removed=removed)
 
     def pass_by(self, before: Look) -> bool:
-        """Commit a snapshot that changes nothing, so that no commit which is still on its way, of a process that may be
-        dead, can come to be. :return: False if somebody else has committed: none can either."""
+        """Commit a snapshot that changes nothing, so that a commit which is still on its way, from a process that may
+        be dead, can no longer succeed. :return: False if another writer has committed, which has the same effect."""
         return self._commit(before, {}, info={"microbatch.batch": "none"})
 
     def _commit(
@@ -273,10 +274,10 @@ class IcebergLog:
                     for one in removed:
                         producer.delete_data_file(one)
                 names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
-                # Not by a snapshot that is no batch's: behind it a rollback of before would not be noticed any more.
+                # Not for a snapshot without a batch: an earlier rollback would no longer be noticed behind it.
                 mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"} if told else {}
                 transaction.set_properties({**told, **names, **mark})
-                # What is known of the files' columns and partitions is known by ids of this schema and this spec.
+                # The statistics and partitions of the files refer to ids of this schema and this spec.
                 transaction._apply(
                     (),
                     (
@@ -290,7 +291,7 @@ class IcebergLog:
         return True
 
     def remember(self, look: Look) -> None:
-        """From now on this table, and no other, is the one that is written here."""
+        """Record this table's UUID: from now on no other table is accepted here."""
         if self._uuid() is None:
             make_folders(self.hidden)
             write_mark(self._known, f"{look.table.metadata.table_uuid}\n")
@@ -305,7 +306,7 @@ class IcebergLog:
 
 
 def _without_retry(table: Table) -> Table:
-    """The table as a transaction takes it that is tried once."""
+    """The table with retries of commits switched off."""
     properties = {**table.metadata.properties, _NO_RETRY: "0"}
     metadata = table.metadata.model_copy(update={"properties": properties})
     return type(table)(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)

@@ -1,4 +1,4 @@
-"""What the orchestrator does with an Iceberg table."""
+"""An Iceberg table, opened: the operations that the orchestrator calls."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class OpenIceberg(OpenPlaced):
-    """Each method looks at the table as it is then. A commit is for the branch as it was looked at, so of two who
-    publish one batch the later one finds it in; and what it looked at, it looks at again before its next try.
+    """Each method reads the table anew. A commit is for the branch exactly as it was read, so if two attempts publish
+    one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
     :param sink: its definition.
     """
@@ -71,7 +71,7 @@ class OpenIceberg(OpenPlaced):
             if look is None or found is None:
                 return None
             self._log.check_not_rolled_back(look)
-            # A commit entry rests on this answer.
+            # A commit entry relies on this answer.
             self._settle(found)
         return found.own
 
@@ -117,26 +117,26 @@ class OpenIceberg(OpenPlaced):
         return None if look is None else self._log.ledger.number(look.properties, key.lane, key.id)
 
     def _number_for_good(self, key: BatchKey) -> int | None:
-        """The number of the batch that is in, which no commit can change that was begun before: a catalog may still be
-        at one whose process has died."""
+        """The number of the batch that is in, which no commit that was begun earlier can change: a catalog may still be
+        carrying out a commit whose process has died."""
         for look in self._log.looks():
             if look is None or self._log.pass_by(look):
                 return self._number(look, key)
         raise self._outrun(key)
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
-        """:raises ForeignBatchError: if something else is at the batch's place."""
+        """:raises ForeignBatchError: if other output is at the batch's place."""
         return self._published_as(self._number(look, batch.key), batch)
 
     def _settle(self, found: Published) -> None:
-        """Nobody needs to know of the attempt's place any more: the table names its files."""
+        """Remove the mark of the attempt's place, which is not needed any more: the table names its files."""
         self._forget(self._place_of(found))
 
     def _forget(self, place: Place) -> None:
         self._places.forget(place)
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
-        """Have the attempt's files in the table, or find that some attempt's are."""
+        """Commit the attempt's files to the table, or find that some attempt's files are in it."""
         key, before = batch.key, None
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for look in self._log.looks():
@@ -168,10 +168,10 @@ class OpenIceberg(OpenPlaced):
         return Columns.of_stage(told, partitions=self._sink.partitions, where=self._log.where)
 
     def _widen(self, look: Look, columns: Columns) -> bool:
-        """See that the stage fits the table, and add columns to the table if that is allowed. Two who do so at once end
-        with the same columns.
+        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
+        at once end with the same columns.
 
-        :return: whether the table has changed, and has to be looked at again.
+        :return: whether the table has changed, and has to be read again.
         """
         self._check(look)
         self._log.remember(look)
@@ -185,10 +185,10 @@ class OpenIceberg(OpenPlaced):
         return bool(missing)
 
     def _removal(self, look: Look, key: BatchKey, before: tuple[Look, int] | None) -> Removal:
-        """What takes the batch out.
+        """The changes that take the batch out.
 
-        :param before: what an earlier try has looked at, and the batch's rows in it.
-        :raises SinkError: if somebody else has taken some of them away since.
+        :param before: the look of an earlier try, and the number of the batch's rows in it.
+        :raises SinkError: if another writer has removed some of these rows since.
         """
         where = self._log.where
         self._check(look)
@@ -216,8 +216,8 @@ class OpenIceberg(OpenPlaced):
         self, look: Look, batch: ExpectedBatch, number: int | None, info: Mapping[str, str], removal: Removal
     ) -> bool:
         try:
-            # What was written anew for a commit that failed stays, for a removal of orphan files: it may have come to
-            # be all the same.
+            # Files rewritten for a failed commit are left to a removal of orphan files: the commit may have succeeded
+            # after all.
             return self._log.commit(
                 look, key=batch.key, number=number, info=info, added=removal.added, removed=removal.removed
             )

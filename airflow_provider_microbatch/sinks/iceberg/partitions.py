@@ -1,4 +1,4 @@
-"""Partition fields of a table, as a sink says them and as Iceberg does."""
+"""Partition fields of a table, in the sink's notation and in Iceberg's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELD = re.compile(r"(?:(?P<transform>\w+)\((?P<of>[^()]+)\)|(?P<column>[^()]+)
 @dataclass(frozen=True)
 class Partition:
     """:param transform: ``identity``, or one of :data:`TIMES`.
-    :param column: what it is made of.
+    :param column: the column that the field is made of.
     """
 
     transform: str
@@ -29,7 +29,7 @@ class Partition:
 
     @classmethod
     def parse(cls, text: object, *, where: str) -> Partition:
-        """:raises DefinitionError: if it is none that can be written."""
+        """:raises DefinitionError: if ``text`` is no partition field that can be written."""
         match = _FIELD.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise DefinitionError(f"{where}: partition_by: {text!r:.100} is no column, and no day(column).")
@@ -43,7 +43,7 @@ class Partition:
 
     @property
     def name(self) -> str:
-        """Of the field, as Spark calls it."""
+        """Name of the field, as Spark calls it."""
         return self.column if self.transform == IDENTITY else f"{self.column}_{self.transform}"
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Partition:
 
 
 def spec_of(partitions: tuple[Partition, ...], schema: Schema) -> PartitionSpec:
-    """For a table that is made."""
+    """The partition spec for a new table."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
     from pyiceberg.transforms import parse_transform
 
@@ -68,7 +68,7 @@ def spec_of(partitions: tuple[Partition, ...], schema: Schema) -> PartitionSpec:
 
 
 def told_of(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """A table's partition fields, as a sink would say them."""
+    """A table's partition fields, in the sink's notation."""
     found = []
     for one in spec.fields:
         column = schema.find_column_name(one.source_id) or f"column {one.source_id}"
@@ -79,9 +79,8 @@ def told_of(spec: PartitionSpec, schema: Schema) -> list[str]:
 def value_of(spec: PartitionSpec, schema: Schema, rows: dict[str, Any], *, where: str) -> Any:
     """The partition of a file.
 
-    :param rows: of each column that the partition is made of some values, as Python has them, that the file's rows lie
-        between.
-    :raises SinkError: if its rows are of several.
+    :param rows: for each source column of the partition, some Python values between which the file's rows lie.
+    :raises SinkError: if the file has rows of several partitions.
     """
     from pyiceberg.partitioning import partition_record_value
     from pyiceberg.typedef import Record

@@ -1,5 +1,5 @@
-"""What a table asks of who writes to it, and files that Spark wrote as plain Parquet do not honour. A table that asks
-for any of it is refused by name, before anything runs: https://iceberg.apache.org/spec/
+"""Features that a table requires of its writers, and that plain Parquet files from Spark do not provide. A table that
+requires any of them is refused by name, before anything runs: https://iceberg.apache.org/spec/
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pyiceberg.table.name_mapping import NameMapping
 
 NAMES = "schema.name-mapping.default"
-"""Spark's plain Parquet has names of columns, and none of Iceberg's ids: this property says which is which."""
+"""Spark's plain Parquet has names of columns, but not Iceberg's ids: this property maps names to ids."""
 
 
 def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: str) -> None:
-    """See that files can be added to the table as it is.
+    """Check that files can be added to the table as it is.
 
-    :param partitions: what the sink says of its partition fields.
-    :param root: the folder that the sink says the table is in.
+    :param partitions: the partition fields in the sink's definition.
+    :param root: the table's folder in the sink's definition.
     :raises SinkError: naming what cannot be written, and the way on.
     """
     metadata = table.metadata
@@ -50,8 +50,7 @@ def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: s
 
 
 def plain_path(location: str) -> str:
-    """The path of a folder of this machine, in whatever spelling Iceberg's writers have for it; another address as it
-    is."""
+    """The path of a folder of this machine, from any spelling of Iceberg's writers; any other address unchanged."""
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
     return location.rstrip("/")
@@ -75,7 +74,7 @@ def _unwritable(metadata: TableMetadata) -> Iterator[str]:
 
 
 def _ambiguous(metadata: TableMetadata) -> Iterator[str]:
-    """Names that files without ids would have mean one column, and later another."""
+    """Column names that, in files without ids, would mean one column now and another later."""
     mapping = metadata.name_mapping()
     schema, ids = metadata.schema(), defaultdict[str, set[int]](set)
     for each in metadata.schemas:
@@ -89,7 +88,7 @@ def _ambiguous(metadata: TableMetadata) -> Iterator[str]:
 
 
 def _mapped(mapping: NameMapping, name: str) -> int | None:
-    """The id by which files without ids have that column."""
+    """The id that the mapping gives to that column in files without ids."""
     id, fields = None, list(mapping)
     for part in name.split("."):
         found = next((one for one in fields if part in one.names), None)
@@ -100,5 +99,5 @@ def _mapped(mapping: NameMapping, name: str) -> int | None:
 
 
 def _columns(schema: Schema) -> dict[str, int]:
-    """All columns, and what is in them, by their full names."""
+    """Ids of all columns, nested ones included, by their full names."""
     return {schema.find_column_name(id) or "": id for id in schema.field_ids}

@@ -1,7 +1,7 @@
-"""Which files of a branch have rows of a batch, and what is left of them without these.
+"""Finds the files of a branch that have rows of a batch, and the rows of other batches to be kept from them.
 
-By the columns ``lane`` and ``batch_id``: whoever compacts a table merges files of several batches. A file that has rows
-of others too is written again without the batch's; rows that somebody has deleted stay deleted.
+The columns ``lane`` and ``batch_id`` tell the rows apart, since a compaction merges files of several batches. A file
+that also has rows of other batches is rewritten without the batch's rows; rows that were deleted stay deleted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Removal:
-    """What takes a batch out of the branch.
+    """The changes that take a batch out of the branch.
 
-    :param rows: so many of its rows are in now.
-    :param removed: files that go.
-    :param added: what is left of files that had rows of others too, written for this.
+    :param rows: how many of the batch's rows are in now.
+    :param removed: files to remove.
+    :param added: rewritten files that keep the rows of other batches.
     """
 
     table: Table
@@ -38,14 +38,14 @@ class Removal:
     added: list[DataFile] = field(default_factory=list)
 
     def undo(self) -> None:
-        """No snapshot names what was written for it."""
+        """Delete the rewritten files, which no snapshot names."""
         for one in self.added:
             with contextlib.suppress(OSError):
                 self.table.io.delete(one.file_path)
 
 
 def removal_of(table: Table, snapshot_id: int | None, key: BatchKey, *, where: str) -> Removal:
-    """What takes a batch out of the table as it is in that snapshot.
+    """The changes that take a batch out of the table as it is in that snapshot.
 
     :raises SinkError: if a file cannot be read.
     """
@@ -93,7 +93,7 @@ def _is_of(key: BatchKey) -> BooleanExpression:
 
 
 def _is_of_others(key: BatchKey) -> BooleanExpression:
-    """Not just the negation: of a row that nobody published by a batch, and whose columns are null, neither is true."""
+    """Not just the negation: for a row that no batch brought, whose columns are null, neither expression is true."""
     from pyiceberg.expressions import IsNull, NotEqualTo, Or, Reference
     from pyiceberg.expressions.literals import literal
 
@@ -105,7 +105,7 @@ def _is_of_others(key: BatchKey) -> BooleanExpression:
 
 
 def _is_wholly(table: Table, file: DataFile, key: BatchKey) -> bool:
-    """Whether all rows of a file are the batch's, by what its snapshot says of them."""
+    """Whether all rows of a file are the batch's, according to the file's statistics."""
     from pyiceberg.conversions import to_bytes
     from pyiceberg.types import PrimitiveType
 
@@ -132,7 +132,7 @@ def _read(
 
 
 def _written(table: Table, rest: Iterator[Any]) -> Iterator[DataFile]:
-    """Files with these rows, as pyiceberg writes them when it deletes rows itself."""
+    """Write files with these rows, as pyiceberg does when it deletes rows itself."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _dataframe_to_data_files
 

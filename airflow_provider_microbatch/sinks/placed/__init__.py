@@ -1,15 +1,15 @@
-"""Tables whose readers know files by a log: of Delta, of Iceberg. What an attempt has written lies in the table's
-folder before the log names it, so that publishing is one commit that names it.
+"""The common part of tables whose readers find files through a log: Delta and Iceberg. An attempt's files lie in the
+table's folder before the log names them, so that publishing is one commit that names them.
 
 ::
 
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/_table_id/<id>                                   a file: by it the table is known again
-    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, seen by nobody
+    <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden
     <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
     <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
     <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
-    <path>/_microbatch/_locks/…                             who publishes an attempt, and who removes it, are never two
+    <path>/_microbatch/_locks/…                             one process at a time publishes or removes an attempt
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What the log says is in.
+    """A batch's output that the log says is in.
 
-    :param number: of its manifest.
-    :param manifest: as it was written.
-    :param own: as what it counts for who asks.
+    :param number: number of its manifest.
+    :param manifest: the manifest as it was written.
+    :param own: the manifest as the asking checkpoint counts it.
     """
 
     number: int
@@ -57,18 +57,18 @@ class Published:
 
 @dataclass(frozen=True)
 class Placed:
-    """What an attempt has written, where the log can name it."""
+    """Output of an attempt, in a place where the log can name it."""
 
     manifest: Manifest
     place: Place
 
 
 class OpenPlaced(OpenSink):
-    """What such sinks share: all but the log.
+    """The operations that such sinks share: all but those of the log.
 
-    :param folder: the table's.
-    :param partition_by: columns by whose values Spark puts files into folders, and leaves them out of the files.
-    :param options: of Spark's Parquet writer.
+    :param folder: the table's folder.
+    :param partition_by: columns by whose values Spark divides files into folders; Spark leaves them out of the files.
+    :param options: options of Spark's Parquet writer.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class OpenPlaced(OpenSink):
     @property
     @abstractmethod
     def _where(self) -> str:
-        """What people call the table."""
+        """A name for the table, for people."""
 
     @abstractmethod
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
-        """Have the attempt's files in the table, or find that some attempt's are."""
+        """Commit the attempt's files to the table, or find that some attempt's files are in it."""
 
     @abstractmethod
     def _number_for_good(self, key: BatchKey) -> int | None:
-        """The number of the batch that is in, which no commit can change that was begun before; None if it is not."""
+        """The number of the batch that is in, which no commit begun earlier can change; None if it is not in."""
 
     @abstractmethod
     def _forget(self, place: Place) -> None:
-        """Nobody needs to know of the place of an attempt that is in any more."""
+        """Remove the mark of the place of an attempt that is in."""
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         return self.contains(batch) or self._put(batch, epoch, replaces=False)
@@ -112,7 +112,7 @@ class OpenPlaced(OpenSink):
                 return dropped
             with self._places.locked(batch, epoch):
                 number = self._number_for_good(batch.key)
-                # Only now: whoever replaces an attempt forgets its mark first, and its files are still read.
+                # After the number: a replay first removes the mark of the attempt it replaces, which has readers.
                 for place in self._places.marked(batch, epoch):
                     if place.number == number:
                         self._forget(place)
@@ -162,16 +162,16 @@ class OpenPlaced(OpenSink):
         return self._folder.seems_away(tables)
 
     def _marked(self, batch: BatchIdentity, epoch: int) -> Iterator[tuple[Place, Manifest]]:
-        """What the attempt has in place, and nobody knows to be published."""
+        """Places and manifests of the attempt's output that is in place, and not known to be published."""
         for place in self._places.marked(batch, epoch):
             found = read_manifest(self._root / place.below, batch.key)
             if found is not None and number_of(encode(found)) == place.number:
                 yield place, found
 
     def _published_as(self, number: int | None, batch: ExpectedBatch) -> Published | None:
-        """What is in by that number of the log's; None if the log has none.
+        """The output that the log names by that number; None if the log names none.
 
-        :raises ForeignBatchError: if something else is at the batch's place.
+        :raises ForeignBatchError: if other output is at the batch's place.
         """
         if number is None:
             return None
@@ -183,9 +183,9 @@ class OpenPlaced(OpenSink):
         return self._places.of(identity, found.manifest.epoch, found.number)
 
     def _stands(self, found: Published, epoch: int, *, replaces: bool) -> bool:
-        """Whether what is in stays, and an attempt's files are not put in its place.
+        """Whether the published output stays, and the attempt's files are not put in its place.
 
-        :raises PublishConflictError: if a replay comes after a later one.
+        :raises PublishConflictError: if a later replay than this one has been published.
         """
         if replaces and found.own.epoch > epoch:
             raise PublishConflictError(
@@ -195,7 +195,7 @@ class OpenPlaced(OpenSink):
         return not replaces or found.own.epoch == epoch
 
     def _check_is_of(self, found: Published, epoch: int) -> None:
-        """:raises SinkError: if what is to be taken out is not that attempt's."""
+        """:raises SinkError: if the output to be taken out is not that attempt's."""
         if found.own.epoch != epoch:
             raise SinkError(
                 f"batch {found.own.key} of {self._where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
@@ -209,9 +209,9 @@ class OpenPlaced(OpenSink):
         )
 
     def _warn_of_deleted(self, found: Published, rows: int) -> None:
-        """:param rows: so many of the batch are in now."""
+        """:param rows: how many of the batch's rows are in now."""
         result = found.manifest.result
-        # Where a batch has several tables, nothing says which figure is this one's.
+        # If a batch has several tables, the result does not say which figure is this table's.
         wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
         if isinstance(wrote, int) and rows < wrote:
             log.warning(
@@ -220,9 +220,9 @@ class OpenPlaced(OpenSink):
             )  # fmt: skip
 
     def _place(self, batch: ExpectedBatch, epoch: int) -> Placed:
-        """Bring a stage that is whole, of this plan and on disk to where the log can name its files.
+        """Move a stage that is whole, of this plan and on disk to a place where the log can name its files.
 
-        :raises SinkError: if there is none.
+        :raises SinkError: if there is no such stage.
         """
         staged, key = batch.staged, batch.key
         own = self._files.manifest(staged, epoch)

@@ -1,8 +1,8 @@
 """Files of an attempt on their way from its stage into the table.
 
-They have to lie where the log will name them before it does so. So a stage that is complete is renamed to a folder of
-the table that no other attempt has; from then until the log names it only a mark tells that it is there. Whoever
-publishes it, or removes it, holds the attempt's lock: files that a commit is about to name must not go.
+The files have to be in the table's folder before the log names them. So a complete stage is renamed to a folder of the
+table that no other attempt uses; until the log names the folder, only a mark tells that it exists. A process that
+publishes the folder, or removes it, holds the attempt's lock: files that a commit is about to name must not be removed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_fol
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
 
 DATA = "microbatch"
-"""The folder of all files of batches. Its name is not hidden: VACUUM has to find what the log no longer names."""
+"""The folder of all files of batches. Its name is not hidden: VACUUM has to find files that the log no longer names."""
 REST = f"{DATA}/rest/"
-"""Below it lies what is left of files that had rows of a batch which was taken out."""
+"""The folder of rewritten files: they keep the rows of other batches when a batch is taken out."""
 
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
 _PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
-"""Paths of which every reader and writer has one spelling. delta-rs encodes an umlaut in the log; Spark's VACUUM lists
-the file as it is called, finds no such name there, and removes it."""
+"""Paths that every reader and writer spells alike. delta-rs encodes an umlaut in the log; Spark's VACUUM lists the file
+under its real name, does not find that name in the log, and removes the file."""
 
 
 _TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
@@ -41,11 +41,11 @@ _LOCKS = 1024
 
 @dataclass(frozen=True)
 class Place:
-    """Where files of an attempt lie in the table.
+    """The place of an attempt's files in the table.
 
-    :param number: of the attempt's manifest.
-    :param below: the folder, relative to the table's.
-    :param mark: the file that tells of it until the attempt is published.
+    :param number: number of the attempt's manifest.
+    :param below: the folder, relative to the table's folder.
+    :param mark: the file that records the place until the attempt is published.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Place:
 @dataclass(frozen=True)
 class Places:
     """:param root: the table's folder.
-    :param hidden: the folder in it that nobody reads.
+    :param hidden: the folder below it that readers skip.
     """
 
     root: Path
@@ -64,8 +64,8 @@ class Places:
 
     @contextmanager
     def locked(self, batch: BatchIdentity, epoch: int) -> Iterator[None]:
-        """Be the only one who publishes or removes what the attempt has written. One that sleeps with it keeps nobody
-        from the next attempt: that has another lock."""
+        """Be the only process that publishes or removes this attempt's output. A process that sleeps with the lock does
+        not block the next attempt, which has another lock."""
         name = (zlib.crc32(f"{batch.checkpoint}/{batch.key}".encode()) + epoch) % _LOCKS
         path = self.hidden / "_locks" / str(name)
         check_no_link(self.root, path)
@@ -82,15 +82,14 @@ class Places:
         )
 
     def marked(self, batch: BatchIdentity, epoch: int) -> list[Place]:
-        """Places of the attempt that are not known to be published: one at most, but for attempts of checkpoints that
-        were restored."""
+        """Places of the attempt that are not known to be published: at most one, unless a checkpoint was restored."""
         folder = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
         own = re.compile(rf"attempt={epoch}\.([0-9a-f]{{16}})")  # others may write there
         found = filter(None, (own.fullmatch(path.name) for path in sorted(folder.glob(f"attempt={epoch}.*"))))
         return [self.of(batch, epoch, int(match[1], 16)) for match in found]
 
     def stages(self, checkpoint: str) -> Iterator[tuple[BatchKey, int]]:
-        """All attempts of a checkpoint that have such a place."""
+        """All attempts of a checkpoint that have a marked place."""
         root = self._marks(checkpoint)
         names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
         for match in filter(None, map(_MARK.fullmatch, names)):
@@ -100,7 +99,7 @@ class Places:
     def take(self, stage: Path, place: Place) -> bool:
         """Rename a stage, which is complete and on disk, to its place.
 
-        :return: False if it is gone; an earlier try may have brought it there.
+        :return: False if the stage is gone; an earlier try may have moved it to its place.
         """
         target = self.root / place.below
         check_no_link(self.root, target.parent)
@@ -115,18 +114,18 @@ class Places:
             return False
         sync(target.parent)
         with contextlib.suppress(OSError):
-            stage.parent.rmdir()  # the batch's, if this was its last stage
+            stage.parent.rmdir()  # the batch's staging folder, if this was its last stage
         return True
 
     def forget(self, place: Place) -> None:
-        """It is in the log now, durably: no more attempt's to remove."""
+        """Remove the mark: the log names the place durably, or the files are gone."""
         with contextlib.suppress(FileNotFoundError):
             place.mark.unlink()
         with contextlib.suppress(OSError):
             place.mark.parent.rmdir()
 
     def remove(self, place: Place) -> bool:
-        """Remove files that no commit will name. :return: False if there were none."""
+        """Remove an attempt's files that no commit will name. :return: False if there were none."""
         target = self.root / place.below
         found = os.path.lexists(target)
         if found:
@@ -142,16 +141,16 @@ class Places:
 
 
 def folder_of_batch(key: BatchKey) -> str:
-    """Below it lie, relative to the table's folder, files that have rows of that batch and of no other."""
+    """The folder, relative to the table's folder, whose files have rows of that batch and of no other."""
     return f"{DATA}/{key.lane}/{key.id}/"
 
 
 def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Give files a plain path where Spark's has other signs. Idempotent.
+    """Rename files whose paths from Spark have special signs to plain paths. Idempotent.
 
-    :param folder: where they lie.
-    :return: for each file its path in the manifest, and the one below ``folder`` that it has now.
-    :raises SinkError: if one is missing, or is not as long as it was: somebody else was there.
+    :param folder: the folder of the files.
+    :return: for each file its path in the manifest, and its present path below ``folder``.
+    :raises SinkError: if a file is missing, or its size has changed: another program was there.
     """
     for number, (file, size) in enumerate(sorted(manifest.files.items())):
         now = file if _PLAIN.fullmatch(file) else f"part-{number:05}.parquet"
@@ -166,5 +165,5 @@ def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
                 "(a clean-up of the table that keeps less than a day?). It was not published; run the batch again."
             )
         yield file, now
-    # Also what an earlier try has renamed: the log must not outlive, in a power cut, a name that it has.
+    # Also for renames of an earlier try: the log must not survive a power cut that a name it has does not.
     sync(folder)

@@ -1,5 +1,5 @@
-"""Manifests of published batches, one small file each. The table's log says by a number which of them counts: it is
-made of the file's bytes, so a file that anybody has changed, or that is another attempt's, is not the one it names."""
+"""Manifests of published batches, one small file each. The table's log says which of them counts, by a number made of
+the file's bytes: a file that was changed, or is another attempt's, does not have the number that the log names."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest's file: of one manifest always the same."""
+    """The bytes of a manifest's file: always the same for the same manifest."""
     identity = manifest.identity.to_dict() if manifest.identity else None
     values = {"epoch": manifest.epoch, "identity": identity, "files": dict(manifest.files)}
     return json.dumps({**values, "result": dict(manifest.result)}, sort_keys=True).encode()
 
 
 def number_of(data: bytes) -> int:
-    """By which the log names a manifest: 62 bits of its digest, and never 0."""
+    """The number by which the log names a manifest: 62 bits of its digest, and never 0."""
     return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 2) or 1
 
 
@@ -39,7 +39,7 @@ class Records:
     root: Path
 
     def put(self, manifest: Manifest) -> int:
-        """Keep a manifest, durably. :return: its number."""
+        """Store a manifest durably. :return: its number."""
         data = encode(manifest)
         number = number_of(data)
         put_file(self.root, self._path(manifest.key, number), data)
@@ -48,7 +48,7 @@ class Records:
     def get(self, key: BatchKey, number: int) -> Manifest:
         """The manifest of that number.
 
-        :raises SinkError: if it is gone, or not the one that was put.
+        :raises SinkError: if its file is gone, or was changed.
         """
         path = self._path(key, number)
         ways = (
@@ -71,12 +71,12 @@ class Records:
             raise SinkError(f"{path} is no manifest of a batch: {error}. {ways}") from error
 
     def drop(self, key: BatchKey, number: int) -> None:
-        """Of an attempt that was never published."""
+        """Remove the manifest of an attempt that was never published."""
         with contextlib.suppress(FileNotFoundError):
             self._path(key, number).unlink()
 
     def ids(self, lane: str) -> Iterator[int]:
-        """Ids of batches of the lane that were ever about to be published, ascending."""
+        """Ids of batches of the lane that were published or about to be, ascending."""
         names = {path.name.partition(".")[0] for path in (self.root / f"lane={lane}").glob("*.json")}
         yield from sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 

@@ -1,4 +1,4 @@
-"""A table of PostgreSQL: each batch is one transaction, or no row of it is there.
+"""A table of PostgreSQL: each batch is one transaction, which brings all of its rows or none.
 
 Spark writes an attempt's rows as text for ``COPY`` into a folder, and never sees the database or its credentials. The
 task streams that folder into an UNLOGGED stage table; then one transaction takes the rows and the batch's identity
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Merge", "PostgresSink"]
 
 _TYPE = re.compile(r"[A-Za-z_][\w .]*(\(\s*\d+\s*(,\s*\d+\s*)?\))?[A-Za-z ]*(\[\])*", re.ASCII)
-"""It becomes part of a statement, and definitions are read out of checkpoints."""
+"""A type becomes part of a statement, and definitions are read from checkpoints."""
 _NUL = ("fail", "remove")
 
 
@@ -33,20 +33,20 @@ _NUL = ("fail", "remove")
 class PostgresSink(Sink):
     """Publishes each batch into a table of PostgreSQL 12 or newer.
 
-    :param conn_id: the Airflow connection, of type ``postgres``; what its extra has for libpq (``sslmode``, …) counts.
-    :param table: ``table`` or ``schema.table``; capitals count. Without ``merge`` it has the columns ``_batch_lane``
-        and ``_batch_id``, which say of each row which batch brought it.
+    :param conn_id: the Airflow connection, of type ``postgres``; libpq's settings in its extra (``sslmode``, …) apply.
+    :param table: ``table`` or ``schema.table``; case matters. Without ``merge`` it has the columns ``_batch_lane`` and
+        ``_batch_id``, which say which batch brought each row.
     :param stages: a folder that Spark and the tasks both see, where attempts write: an absolute path or ``file:`` URL.
-    :param columns: name → type of PostgreSQL. Given, they are held against the table before anything runs, and
-        against the result before anything is written; without them, the result's columns are held against the table
-        before anything is loaded.
+    :param columns: name → PostgreSQL type. If given, they are compared with the table before anything runs, and with
+        the result before anything is written; otherwise the result's columns are compared with the table before
+        anything is loaded.
     :param create: make the table if it is absent, of ``columns`` or of the result's columns.
     :param merge: each row is a change; the table has the newest state of each key.
-    :param nul_characters: PostgreSQL's text cannot have the character NUL: ``fail`` the batch that has one, or
-        ``remove`` it.
+    :param nul_characters: how to treat the character NUL, which PostgreSQL's text cannot have: ``fail`` the batch that
+        has one, or ``remove`` it.
     :param lock_seconds: how long a statement waits for a lock before it is tried again.
-    :param statement_seconds: how long a statement may take, loading a stage included.
-    :param patience_seconds: how long what may pass is tried again: a server that restarts, a deadlock, a lock.
+    :param statement_seconds: how long a statement may take, including the load of a stage.
+    :param patience_seconds: how long to retry after temporary errors: a server that restarts, a deadlock, a lock.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -97,7 +97,7 @@ class PostgresSink(Sink):
 
     @property
     def files(self) -> FileSink:
-        """Where attempts write; of this table alone, so that two tables may share ``stages``."""
+        """The sink of the attempts' folder; for this table alone, so that two tables may share ``stages``."""
         parts = (self.conn_id, self.name.schema, self.name.table)
         return FileSink("/".join([self.stages.rstrip("/"), *(quote(part, safe="") for part in parts)]), format="json")
 
@@ -128,5 +128,5 @@ class PostgresSink(Sink):
 
 
 def type_name(value: object) -> str:
-    """What a value is, for messages."""
+    """The name of a value's type, for messages."""
     return type(value).__name__

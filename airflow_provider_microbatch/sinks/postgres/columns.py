@@ -1,4 +1,4 @@
-"""The columns of a table, and whether those of a stage go into them: column by column, before a row is loaded."""
+"""The columns of a table, and the check that a stage's columns fit them: column by column, before any row is loaded."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indi
     AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
 """
 OWN = {LANE: "text", BATCH: "bigint"}
-"""Of each row: which batch brought it."""
+"""The columns that say which batch brought each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """:param name: of it.
-    :param type: as PostgreSQL writes it.
-    :param base: the same, or what a domain is made of.
-    :param is_needed: it takes no null.
-    :param has_default: a row that does not name it gets a value.
-    :param is_made: no row may name it: the table makes its value.
+    """:param name: name of the column.
+    :param type: the type, as PostgreSQL writes it.
+    :param base: the same type, or the base type of a domain.
+    :param is_needed: whether the column takes no null.
+    :param has_default: whether a row that does not name the column gets a value.
+    :param is_made: whether the table makes the column's value, which no row may give.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """In a statement that makes a table."""
+        """The column's definition in a statement that makes a table."""
         return f"{quoted(self.name)} {self.type}{' NOT NULL' if self.is_needed else ''}"
 
 
 def columns_of(connection: psycopg.Connection[Row], table: TableName) -> list[Column]:
-    """In their order; none if there is no such table."""
+    """The table's columns in their order; none if there is no such table."""
     return [
         Column(name=name, type=type, base=base, is_needed=needed, has_default=default, is_made=made)
         for name, type, base, needed, default, made in execute(connection, _COLUMNS, table.text)
@@ -73,9 +73,9 @@ def check_table(
     merge: Merge | None,
     declared: Mapping[str, str],
 ) -> None:
-    """See that a table can be published to.
+    """Check that a table can be published to.
 
-    :param declared: name → type of the columns that it is to have.
+    :param declared: name → type of the columns that the table is to have.
     :raises SinkError: naming every column that is wrong, and what to do.
     """
     has = {column.name: column for column in found}
@@ -110,10 +110,10 @@ def check_table(
 def of_stage(
     table: TableName, staged: Sequence[StagedColumn], found: Sequence[Column], *, merge: Merge | None
 ) -> list[Column]:
-    """The columns of a stage table: of the types that the table's have, so that what does not go into them is found
-    while it is loaded, by line and column.
+    """The columns of a stage table. They have the types of the table's columns, so that values that do not fit are
+    found during the load, by line and column.
 
-    :raises SinkError: naming every column that does not go into the table.
+    :raises SinkError: naming every column that does not fit the table.
     """
     has, problems, columns = {column.name: column for column in found}, list[str](), list[Column]()
     aside = (DELETED, *merge.leave_out) if merge is not None else ()
@@ -131,7 +131,7 @@ def of_stage(
                 f"column {one.name!r} is {one.type} in the result, and not every value of it goes into {target.type}"
             )
         else:
-            # A change that deletes has its keys and little else.
+            # A change that deletes may have nothing but its keys.
             needed = target.is_needed if merge is None else _orders(one.name, merge)
             columns.append(Column(name=one.name, type=target.type, is_needed=needed))
     problems += _left_alone(found, [one.name for one in staged])
@@ -146,7 +146,7 @@ def of_stage(
 def make_table(
     connection: psycopg.Connection[Row], table: TableName, columns: Sequence[Column], *, merge: Merge | None
 ) -> None:
-    """Make the table, with what a publish needs of it."""
+    """Make the table, with the columns and indexes that a publish needs."""
     for column in columns:
         _check_type(connection, column.type)
     parts = [column.sql for column in columns if merge is None or column.name not in (DELETED, *merge.leave_out)]
@@ -160,7 +160,7 @@ def make_table(
 
 
 def made_of(staged: Sequence[StagedColumn]) -> list[Column]:
-    """The columns of a table that is made for a stage."""
+    """The columns of a new table for a stage."""
     return [Column(name=one.name, type=one.made_as, base=one.made_as) for one in staged]
 
 
@@ -183,15 +183,15 @@ def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str
 
 
 def _check_type(connection: psycopg.Connection[Row], type: str) -> None:
-    """See that the text is a type to the server, and nothing more: it becomes part of a statement, and may come out of
-    a checkpoint that others write."""
+    """Check that the server knows the text as a type, and as nothing more: it becomes part of a statement, and may come
+    from a checkpoint that others write."""
     if execute(connection, "SELECT to_regtype(%s) IS NULL", type).fetchone() == (True,):
         raise SinkError(f'type "{type}" does not exist in the database; look at columns=….')
 
 
 def _as_written(connection: psycopg.Connection[Row], type: str) -> str:
     _check_type(connection, type)
-    # Its own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
+    # PostgreSQL's own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
     result = execute(connection, f"SELECT NULL::{type}").pgresult
     assert result is not None
     found = execute(connection, "SELECT format_type(%s, %s)", result.ftype(0), result.fmod(0)).fetchone()

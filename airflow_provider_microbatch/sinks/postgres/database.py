@@ -1,8 +1,8 @@
-"""Transactions, and what is tried again.
+"""Transactions, and their retries.
 
-A transaction that fails for a reason that passes (a lock, a deadlock, a server that restarts or fails over) is run
-again from its beginning. So is one whose COMMIT was sent and not answered: nobody knows whether it counted, so that
-each of them first looks whether it did, by a statement that waits for a commit which is still under way.
+A transaction that fails for a temporary reason (a lock, a deadlock, a server that restarts or fails over) is run again
+from its beginning. So is a transaction whose COMMIT was sent and not answered, so that it is unknown whether it took
+effect; therefore each transaction first looks whether it did, by a statement that waits for a commit in progress.
 """
 
 from __future__ import annotations
@@ -49,33 +49,33 @@ _REMEDIES = {
 _OF_AIRFLOW = {"cursor", "iam", "redshift", "aws_conn_id", "region_name", "cluster-identifier", "workgroup-name",
                "enable_log_db_messages", "azure_conn_id", "azure_oauth_scope", "__extra__", "sqlalchemy_scheme",
                "sqlalchemy_query", "is_redshift", "database", "client_encoding"}  # fmt: skip
-"""What Airflow's hook reads of the extra itself, and what this module decides."""
+"""Keys of the extra that Airflow's hook reads itself, or that this module decides."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _ALL_ROWS = "SET LOCAL row_security = off"
-"""A policy that hides rows from the login fails the statement: a replay would leave in what it does not see."""
+"""With this setting, a policy that hides rows from the login fails the statement: a replay would leave such rows in."""
 _EXACT = "SET LOCAL extra_float_digits = 1"
-"""Rows are told apart by their text: of rounded numbers, a change in the last digits would be none."""
+"""Rows are compared by their text: if numbers were rounded, a change in their last digits would go unnoticed."""
 _DURABLE = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 """
-"""Some databases and roles answer COMMIT before it is on disk. What the checkpoint says of the table would
-outlive what the table has then."""
+"""Some databases and roles answer COMMIT before it is on disk. The checkpoint's record of a batch would then survive a
+crash that the batch does not."""
 
 
 class Database:
-    """The database of a sink. It is connected to for each transaction and no longer: between two of them Spark may run
-    for hours, and firewalls and poolers cut what is idle."""
+    """The database of a sink. Each transaction has a connection of its own: between two transactions Spark may run for
+    hours, and firewalls and poolers cut idle connections."""
 
     def __init__(self, sink: PostgresSink, connect: Connect) -> None:
         self._sink = sink
         self._connect = connect
 
     def run(self, doing: str, work: Callable[[psycopg.Connection[Row]], T], *, lock_seconds: float | None = None) -> T:
-        """``work`` in a transaction, again if it failed for a reason that passes, within the sink's patience.
+        """Run ``work`` in a transaction, and again if it failed for a temporary reason, within the sink's patience.
 
-        :param doing: for messages.
-        :param work: may be called several times, also after a call that was committed without anybody hearing of it.
-        :param lock_seconds: in place of the sink's.
+        :param doing: the action, for messages.
+        :param work: may be called several times, even after a call that was committed without an answer.
+        :param lock_seconds: replaces the sink's setting.
         :raises SinkError: naming connection, table and remedy; never the password.
         """
         psycopg = client()
@@ -88,7 +88,7 @@ class Database:
                 if not _passes(error) or time.monotonic() + pause > until:
                     raise self._told(doing, error) from None
                 log.warning("%s Trying again in %.1f s", self._told(doing, error), pause)
-            # Two that met once would meet again if they waited alike.
+            # Two transactions that collided would collide again if they waited equally long.
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -96,15 +96,15 @@ class Database:
     def _transaction(self, lock_seconds: float | None) -> Iterator[psycopg.Connection[Row]]:
         psycopg, sink = client(), self._sink
         with psycopg.connect(**self._parameters(psycopg)) as connection:
-            # What is read after a wait for a lock has to be what its holder committed, whatever the database's default.
+            # After a wait for a lock, reads must see what its holder committed, whatever the database's default is.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             connection.read_only = False
-            # Poolers hand one server's connection to many clients: nothing may outlive the transaction.
+            # Poolers share one server connection between many clients: no state may outlive the transaction.
             connection.prepare_threshold = None
             limits = {
                 "lock_timeout": sink.lock_seconds if lock_seconds is None else lock_seconds,
                 "statement_timeout": sink.statement_seconds,
-                # A process that sleeps in the middle of a publish must not hold others up: the server ends it.
+                # A process that sleeps in the middle of a publish must not block others: the server ends it.
                 "idle_in_transaction_session_timeout": max(sink.lock_seconds, 1.0),
             }
             for name, seconds in limits.items():
@@ -128,7 +128,7 @@ class Database:
         defaults = {
             "application_name": "airflow-provider-microbatch",
             "connect_timeout": 10,
-            # A server that is gone without a word is noticed within a minute, and not within hours.
+            # A server that has vanished is noticed within a minute, not within hours.
             "keepalives_idle": 20,
             "keepalives_interval": 10,
             "keepalives_count": 4,
@@ -148,7 +148,7 @@ class Database:
         try:
             password = self._connect(self._sink.conn_id).password
         except Exception:
-            password = None  # the error that is told comes first
+            password = None  # the original error is more important
         return mask(text.replace(password, HIDDEN) if password else text)
 
 
@@ -158,7 +158,7 @@ def execute(connection: psycopg.Connection[Row], text: str, *parameters: object)
 
 
 def client() -> Any:
-    """psycopg 3. :raises DefinitionError: if it is not installed."""
+    """The module psycopg (version 3). :raises DefinitionError: if it is not installed."""
     try:
         import psycopg
     except ImportError as error:
@@ -174,24 +174,24 @@ def _keywords(psycopg: Any) -> Mapping[str, None]:
 
 
 def _passes(error: psycopg.Error) -> bool:
-    """Whether the same may go well in a while. A connection that broke has no state of its own."""
+    """Whether a retry may succeed. A connection that broke has no SQLSTATE."""
     psycopg, state = client(), error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError) and not _is_refused(error)
-    # What a standby says to BEGIN READ WRITE, which is what each transaction here begins with.
+    # A standby's answer to BEGIN READ WRITE, with which each transaction here begins.
     is_standby = state == "0A000" and "recovery" in str(error)
     return state in _PASSING or state.startswith("08") or is_standby
 
 
 def _is_refused(error: psycopg.Error) -> bool:
-    """Whether the server has heard and said no. libpq has no state for errors of before a session."""
+    """Whether the server has refused the connection. libpq sets no SQLSTATE for errors before a session begins."""
     words = ("password authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied",
              "invalid connection option", "certificate", "fe_sendauth")  # fmt: skip
     return any(word in str(error) for word in words)
 
 
 def _said(error: psycopg.Error) -> str:
-    """What the server said, and where. Not the whole row that it refused: logs are kept for long, and read by many."""
+    """The server's message, and its place. Not the whole refused row: logs are kept for long, and read by many."""
     diag = error.diag
     if diag.message_primary is None:
         return " ".join(str(error).split())

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PIECE = 1 << 20
-"""Bytes that are in memory at once."""
+"""How many bytes are in memory at once."""
 _SAY_SECONDS = 10.0
 _JSON_NUL = re.compile(rb"(?<!\\)(?:\\\\\\\\)*\\\\u0000")
-"""A backslash of JSON is two in COPY's text; an even number of them before it are characters of their own."""
+"""A backslash of JSON is two in COPY's text; an even number before the escape is text of its own."""
 
 
 def load(
@@ -38,17 +38,17 @@ def load(
     staged: Sequence[StagedColumn],
     what: str,
 ) -> int:
-    """Load the files.
+    """Load the files into the stage table.
 
-    :param columns: of the stage table, in the files' order.
-    :param staged: the same as Spark has them.
-    :param what: what is loaded, for the log.
-    :return: how many rows.
+    :param columns: columns of the stage table, in the files' order.
+    :param staged: the same columns with Spark's types.
+    :param what: name of the load, for the log.
+    :return: number of rows.
     :raises SinkError: if a text has the character NUL.
     """
     total, done, began = sum(path.stat().st_size for path in files), 0, time.monotonic()
     said = began
-    # The only statement without parameters, in which a percent sign stands for itself.
+    # The only statement without parameters, so a percent sign must not be doubled here.
     statement = f"COPY {stage.sql} ({listed(column.name for column in columns)}) FROM STDIN (ENCODING 'UTF8')".replace(
         "%%", "%"
     )
@@ -67,7 +67,7 @@ def load(
         except _Nul:
             raise _told(files, staged, what) or SinkError(f"{what}: its files have changed. Run it again.") from None
         except client().errors.UntranslatableCharacter:
-            told = _told(files, staged, what)  # of JSON, the server tells what is an escape and what only looks like it
+            told = _told(files, staged, what)  # the server distinguishes escapes in JSON from text that looks alike
             if told is None:
                 raise
             raise told from None
@@ -79,7 +79,7 @@ def load(
 
 
 class _Nul(Exception):
-    """A text has one."""
+    """A text has the character NUL."""
 
 
 def _pieces(files: Sequence[Path]) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ def _pieces(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A link may have come in its place since it was looked at, and what is read becomes rows that others see."""
+    """Open a stage's file. A link may have taken its place since the check, and readers would see its rows."""
     try:
         return open_regular(path)
     except OSError as error:
@@ -98,7 +98,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _told(files: Sequence[Path], staged: Sequence[StagedColumn], what: str) -> SinkError | None:
-    """Where the character NUL is; None if it is nowhere."""
+    """An error that names the columns with the character NUL; None if no file has one."""
     found = Counter[str]()
     for path in files:
         with _opened(path) as file:

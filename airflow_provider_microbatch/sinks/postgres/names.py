@@ -1,4 +1,4 @@
-"""Names of a table's neighbourhood: all lie in its schema, and none begins as a user's would."""
+"""Names of tables and columns beside a table: all lie in its schema, and none begins as a user's name would."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 
 LANE, BATCH = "_batch_lane", "_batch_id"
-"""Columns that say of a row which batch brought it."""
+"""Columns that say which batch brought a row."""
 BATCHES, STAGES, REPLACED = "microbatch_batches", "microbatch_stages", "microbatch_replaced"
-"""Tables of a schema that say what is in its tables, which stages are loaded, and what was put out."""
+"""Tables of a schema that record which batches its tables have, which stages are loaded, and what was replaced."""
 STAGE, KEPT = "stage", "kept"
-"""What the tables are whose names :meth:`TableName.new` makes."""
+"""The kinds of tables for which :meth:`TableName.new` makes names."""
 LONGEST = 63
-"""Bytes of a name: PostgreSQL would cut a longer one without a word."""
+"""Maximum length of a name in bytes: PostgreSQL would silently cut a longer one."""
 
 _PART = r'(?:"((?:[^"]|"")+)"|([^".\s]+))'
 _TABLE = re.compile(rf"(?:{_PART}\.)?{_PART}")
 
 
 def quoted(name: str) -> str:
-    """The name in a statement; a percent sign would begin a parameter."""
+    """The name, quoted for a statement; a percent sign is doubled, because it would begin a parameter."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def listed(names: Iterable[str], *, of: str = "") -> str:
-    """Columns in a statement, of a table by its alias."""
+    """Quoted columns for a statement, with their table's alias if given."""
     return ", ".join(f"{of}.{quoted(name)}" if of else quoted(name) for name in names)
 
 
 def check_identifier(name: str, *, where: str) -> None:
-    """:raises DefinitionError: if PostgreSQL could not have it as a name."""
+    """:raises DefinitionError: if PostgreSQL cannot have it as a name."""
     if "\0" in name or len(name.encode()) > LONGEST:
         raise DefinitionError(f"{where}: {name!r:.100} is no name of PostgreSQL: {LONGEST} bytes at most, without NUL.")
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A table by its schema, each name as PostgreSQL has it in its catalog."""
+    """A table's schema and name, as in PostgreSQL's catalog."""
 
     schema: str
     table: str
 
     @classmethod
     def parse(cls, text: object, *, where: str) -> TableName:
-        """``table`` or ``schema.table``. Capitals count, as in PostgreSQL's own quotes; a name with a point or a space
-        stands in quotes.
+        """Parse ``table`` or ``schema.table``. Case matters, as in PostgreSQL's own quotes; a name with a dot or a
+        space must be in quotes.
 
-        :raises DefinitionError: if it is none.
+        :raises DefinitionError: if the text is no name of a table.
         """
         found = _TABLE.fullmatch(text) if isinstance(text, str) else None
         if found is None:
@@ -74,12 +74,12 @@ class TableName:
 
     @property
     def sql(self) -> str:
-        """The table in a statement."""
+        """The table's quoted name, for a statement."""
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
     @property
     def text(self) -> str:
-        """The same as a value that PostgreSQL parses (``to_regclass``)."""
+        """The table's name as a value that PostgreSQL parses (``to_regclass``)."""
         return self.sql.replace("%%", "%")
 
     def sibling(self, table: str) -> TableName:
@@ -87,16 +87,16 @@ class TableName:
         return TableName(self.schema, table)
 
     def changes(self) -> TableName:
-        """Where all changes are kept of a table that they are merged into."""
+        """The table that keeps all changes merged into this table."""
         name = f"microbatch_changes_{self.table}"
         if len(name.encode()) > LONGEST:
             name = f"microbatch_changes_{hashlib.sha256(self.table.encode()).hexdigest()[:40]}"
         return self.sibling(name)
 
     def made(self, table: str, what: str) -> TableName:
-        """A table that :meth:`new` has named, out of a record that others could have written.
+        """A table that :meth:`new` has named, from a record that others could have written.
 
-        :raises SinkError: if it is none: it might be anybody's, and is not touched.
+        :raises SinkError: if the name was not made by :meth:`new`: the table might be anybody's, and is not touched.
         """
         if re.fullmatch(rf"microbatch_{what}_[0-9a-f]{{32}}", table) is None:
             raise SinkError(
@@ -105,5 +105,5 @@ class TableName:
         return self.sibling(table)
 
     def new(self, what: str) -> TableName:
-        """A table that nobody else has: two processes never wait for each other's."""
+        """A new name that no other process uses, so that two processes never wait for each other's table."""
         return self.sibling(f"microbatch_{what}_{uuid.uuid4().hex}")

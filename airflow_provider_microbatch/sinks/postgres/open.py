@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DROP_SECONDS = 5.0
-"""How long a dropped stage table that somebody still loads is waited for."""
+"""How long to wait for a dropped stage table that another process is still loading."""
 _LOADS = 5
-"""How often a stage is loaded again that the server has lost."""
+"""How often to reload a stage that the server has lost."""
 _CHANGES_GONE = (
     "What came before could not be held against what comes now. Nothing was changed. Bring them back from a backup; "
     "without one, empty the table and have microbatch rewind --to -1 --drop-output run all batches again."
@@ -54,15 +54,15 @@ _CHANGES_GONE = (
 
 
 class _StageLostError(SinkError):
-    """A stage table is empty that was loaded: it is UNLOGGED, and the server empties such tables when it recovers."""
+    """A stage table that was loaded is empty: it is UNLOGGED, and the server empties such tables during recovery."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:
     """A stage that is whole.
 
-    :param files: its data files, in order.
-    :param columns: theirs; None for a batch that had no frame, and so has no row.
+    :param files: data files of the stage, in order.
+    :param columns: columns of the files; None for a batch that had no frame, and so has no row.
     """
 
     manifest: Manifest
@@ -74,8 +74,8 @@ class Staged:
 class Loaded:
     """A stage table.
 
-    :param columns: None if there is none, as there was no frame.
-    :param rows: so many were loaded.
+    :param columns: its columns; None if there is no stage table, because there was no frame.
+    :param rows: number of rows that were loaded.
     """
 
     table: TableName
@@ -84,7 +84,7 @@ class Loaded:
 
 
 class OpenPostgres(OpenSink):
-    """See :mod:`airflow_provider_microbatch.sinks.postgres`."""
+    """The operations of a table of PostgreSQL; see :mod:`airflow_provider_microbatch.sinks.postgres`."""
 
     def __init__(self, sink: PostgresSink, context: SinkContext) -> None:
         self._sink = sink
@@ -208,7 +208,8 @@ class OpenPostgres(OpenSink):
             f"drop a stage of batch {batch.key}", lambda connection: self._mark_dropped(connection, batch, epoch)
         )
         for stage in marked:
-            # Whoever still loads it holds it; nobody will publish it, and the error has the next one drop it.
+            # A process that still loads the table holds it. The table is never published; after the error the next call
+            # drops it.
             self._database.run(
                 f"drop the stage table {stage.table} of batch {batch.key} attempt {epoch}, which is being loaded",
                 lambda connection, stage=stage: self._records(connection).drop_stage(stage),  # type: ignore[misc]
@@ -262,8 +263,8 @@ class OpenPostgres(OpenSink):
     def _publish(
         self, connection: Connection, batch: ExpectedBatch, staged: Staged, loaded: Loaded, *, replay: bool
     ) -> Manifest:
-        """All of it or nothing. Run again after a commit that nobody heard of, it finds that commit: to take the
-        batch's place it waits for whoever is taking it."""
+        """Publish the whole batch or nothing. When run again after a commit without an answer, it finds that commit: to
+        take the batch's place, it waits for a transaction that is taking it."""
         records, rows, own = self._records(connection), self._rows(connection), staged.manifest
         rows.begin()
         touched = []
@@ -289,7 +290,7 @@ class OpenPostgres(OpenSink):
                     f"the stage of batch {batch.key} attempt {own.epoch} was dropped while it was loaded: another has "
                     "taken its place. Nothing was published."
                 )
-            # What the server has emptied would be published as a batch without a row.
+            # If the server has emptied the stage table, the batch would be published without its rows.
             if loaded.rows and not records.has_row(loaded.table):
                 raise _StageLostError(
                     f"the stage table of batch {batch.key} attempt {own.epoch} has lost its {loaded.rows:,} rows: the "
@@ -309,7 +310,7 @@ class OpenPostgres(OpenSink):
         kept, moved = (None, 0) if out is None else out
         if moved < had and not withdrawn:
             if isinstance(rows, Merged):
-                # Made of what is left, the table would go back to older states of these keys.
+                # Rebuilt from the remaining changes, the table would go back to older states of these keys.
                 raise SinkError(
                     f"{rows.place} has {moved:,} of the {had:,} changes of batch {batch.key}: somebody has deleted the "
                     f"others. {_CHANGES_GONE}"
@@ -338,15 +339,15 @@ class OpenPostgres(OpenSink):
         return Staged(manifest=manifest, files=[folder / name for name in manifest.files], columns=columns)
 
     def _load(self, batch: ExpectedBatch, staged: Staged) -> Loaded:
-        """The attempt's rows in a stage table. It is there, and on record, before a row is: a process that is killed
-        here leaves nothing that nobody finds."""
+        """Load the attempt's rows into a stage table. The table exists and is on record before its first row, so that a
+        process that is killed here leaves nothing that is not found."""
         columns, epoch = staged.columns, staged.manifest.epoch
         if columns is None:
             self._database.run(f"publish batch {batch.key}", lambda connection: self._records(connection).make())
             return Loaded(table=self._sink.name, columns=None)
 
         def make(connection: Connection) -> tuple[TableName, list[Column]]:
-            stage = self._sink.name.new(STAGE)  # of this try: an earlier one may have been committed without an answer
+            stage = self._sink.name.new(STAGE)  # new: an earlier try may have been committed without an answer
             self._records(connection).make()
             self._records(connection).add_stage(stage, batch.staged, epoch)
             return stage, self._make_stage(connection, stage, columns)
@@ -377,7 +378,7 @@ class OpenPostgres(OpenSink):
 
     @staticmethod
     def _fill(connection: Connection, stage: TableName, columns: Sequence[Column], staged: Staged, *, what: str) -> int:
-        execute(connection, f"TRUNCATE {stage.sql}")  # so may one of these
+        execute(connection, f"TRUNCATE {stage.sql}")  # an earlier load may have been committed without an answer, too
         return load(connection, stage, columns, staged.files, staged=staged.columns or (), what=what)
 
     def _check(self, connection: Connection) -> None:

@@ -1,8 +1,8 @@
-"""What a schema's own tables say of the tables in it. The primary key of ``microbatch_batches`` decides between two
-transactions that would both publish a batch: the second waits for the first, and learns who won.
+"""A schema's own records of its tables. If two transactions would both publish a batch, the primary key of
+``microbatch_batches`` decides: the second waits for the first, and learns which one won.
 
-A stage that was dropped is never published, however late whoever loads it wakes up: dropping marks its row in
-``microbatch_stages``, and a publish locks that row, and finds it unmarked, before it takes the stage's rows.
+A stage that was dropped is never published, however late its loader wakes up: dropping marks its row in
+``microbatch_stages``, and a publish locks that row, and checks that it is not marked, before it takes the stage's rows.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MADE = (
         since timestamptz NOT NULL DEFAULT clock_timestamp())""",
 )
 _LOCK = 0x6D6963726F626174
-"""Two sessions that make the same table at once would fail by it, though each says IF NOT EXISTS."""
+"""Lock for making tables: two sessions that make the same table at once would fail, even with IF NOT EXISTS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced:
-    """Rows that were put out.
+    """Rows that were replaced or withdrawn.
 
-    :param kept: the table that has them.
+    :param kept: the table that keeps them.
     """
 
     kept: TableName
@@ -53,9 +53,9 @@ class Replaced:
 
 
 class Records:
-    """Of one table, in a transaction.
+    """The records of one table, within a transaction.
 
-    :param table: whose.
+    :param table: the table.
     """
 
     def __init__(self, connection: psycopg.Connection[Row], table: TableName) -> None:
@@ -64,21 +64,21 @@ class Records:
         self._batches, self._stages, self._replaced = (table.sibling(one).sql for one in (BATCHES, STAGES, REPLACED))
 
     def are_there(self) -> bool:
-        """Whether the schema has them."""
+        """Whether the schema has the tables of records."""
         found = execute(self._connection, "SELECT to_regclass(%s) IS NOT NULL", self._table.sibling(REPLACED).text)
         return bool(found.fetchone() == (True,))
 
     def make(self) -> None:
-        """Make what is missing. Until the transaction ends, nobody else makes a table of this package."""
+        """Make the missing tables of records. Until the transaction ends, no other makes tables of this package."""
         execute(self._connection, "SELECT pg_advisory_xact_lock(%s)", _LOCK)
         if not self.are_there():
             for statement in _MADE:
                 execute(self._connection, statement.format(schema=quoted(self._table.schema)))
 
     def find(self, key: BatchKey, *, lock: bool = False) -> Manifest | None:
-        """What is published at a batch's place.
+        """The manifest published at a batch's place; None if there is none.
 
-        :param lock: nobody else changes it until the transaction ends.
+        :param lock: prevent changes by others until the transaction ends.
         """
         found = execute(
             self._connection,
@@ -89,9 +89,9 @@ class Records:
         return None if found is None else _read(found[0], key, self._table)
 
     def add(self, manifest: Manifest) -> bool:
-        """Take the batch's place. A transaction that is taking it is waited for.
+        """Take the batch's place, after waiting for a transaction that is taking it.
 
-        :return: False if it is taken.
+        :return: False if the place is taken.
         """
         added = execute(
             self._connection,
@@ -106,7 +106,7 @@ class Records:
         return added.rowcount == 1
 
     def change(self, manifest: Manifest) -> None:
-        """Say that the batch's place is that attempt's now. Who waits for the row finds the new one."""
+        """Give the batch's place to that attempt. A transaction that waits for the row finds the new attempt."""
         execute(
             self._connection,
             f"UPDATE {self._batches} SET epoch = %s, checkpoint = %s, pipeline = %s, digest = %s, rows = 0, "
@@ -118,7 +118,7 @@ class Records:
         )
 
     def count(self, key: BatchKey, rows: int) -> None:
-        """Say how many rows the batch brought."""
+        """Record how many rows the batch brought."""
         execute(
             self._connection,
             f"UPDATE {self._batches} SET rows = %s WHERE table_name = %s AND lane = %s AND id = %s",
@@ -153,7 +153,7 @@ class Records:
         return found.fetchone() is not None
 
     def ids(self, lane: str) -> list[int]:
-        """Ids of the lane that something is published under, ascending."""
+        """Ids under which batches of the lane are published, ascending."""
         found = execute(
             self._connection,
             f"SELECT id FROM {self._batches} WHERE table_name = %s AND lane = %s ORDER BY id",
@@ -163,7 +163,7 @@ class Records:
         return [int(id) for (id,) in found]
 
     def add_stage(self, stage: TableName, batch: BatchIdentity, epoch: int) -> None:
-        """A stage table is made for the attempt."""
+        """Record a stage table that is made for the attempt."""
         execute(
             self._connection,
             f"INSERT INTO {self._stages} (stage, table_name, checkpoint, lane, id, epoch) "
@@ -177,18 +177,18 @@ class Records:
         )
 
     def hold_stage(self, stage: TableName) -> bool:
-        """See that the stage is not dropped, nor will be before the transaction ends. False if it is."""
+        """Make sure that the stage is not dropped before the transaction ends. False if it is dropped already."""
         held = execute(
             self._connection, f"SELECT 1 FROM {self._stages} WHERE stage = %s AND NOT dropped FOR UPDATE", stage.table
         )
         return held.fetchone() is not None
 
     def has_row(self, stage: TableName) -> bool:
-        """Whether anything is in a stage table."""
+        """Whether a stage table has any row."""
         return execute(self._connection, f"SELECT 1 FROM {stage.sql} LIMIT 1").fetchone() is not None
 
     def mark_dropped(self, batch: BatchIdentity, epoch: int) -> list[TableName]:
-        """From now on none of the attempt's stage tables is published. The tables."""
+        """Mark the attempt's stage tables as dropped, so that none is published from now on; return the tables."""
         found = execute(
             self._connection,
             f"UPDATE {self._stages} SET dropped = true "
@@ -202,7 +202,7 @@ class Records:
         return [self._table.made(name, STAGE) for (name,) in found]
 
     def drop_stage(self, stage: TableName) -> None:
-        """Drop a stage table, and its row with it."""
+        """Drop a stage table and its record."""
         execute(self._connection, f"DROP TABLE IF EXISTS {stage.sql}")
         execute(self._connection, f"DELETE FROM {self._stages} WHERE stage = %s", stage.table)
 
@@ -217,9 +217,9 @@ class Records:
         return {(BatchKey(lane, int(id)), int(epoch)) for lane, id, epoch in found}
 
     def add_replaced(self, kept: TableName, found: Manifest, *, kept_by: str, withdrawn: bool) -> None:
-        """Rows of a batch were put out.
+        """Record that rows of a batch were replaced or withdrawn.
 
-        :param kept_by: id of the checkpoint whose janitor drops them.
+        :param kept_by: id of the checkpoint whose janitor drops the rows.
         """
         checkpoint, _, digest = _whose(found)
         execute(
@@ -236,7 +236,7 @@ class Records:
         )
 
     def was_withdrawn(self, batch: BatchIdentity, epoch: int) -> bool:
-        """Whether output of this plan of the batch was taken out, of that attempt or a later one."""
+        """Whether output of this plan of the batch, from that attempt or a later one, was withdrawn."""
         found = execute(
             self._connection,
             f"SELECT 1 FROM {self._replaced} WHERE table_name = %s AND lane = %s AND id = %s AND withdrawn "
@@ -249,7 +249,7 @@ class Records:
         return found.fetchone() is not None
 
     def replaced(self, checkpoint: str, *, older_seconds: float) -> list[Replaced]:
-        """What was put out so long ago, by the server's clock."""
+        """Rows that were replaced or withdrawn at least ``older_seconds`` ago, by the server's clock."""
         found = execute(
             self._connection,
             f"SELECT kept, lane, id, epoch FROM {self._replaced} WHERE table_name = %s AND kept_by = %s "
@@ -264,7 +264,7 @@ class Records:
         ]
 
     def drop_replaced(self, replaced: Replaced) -> None:
-        """Drop the rows."""
+        """Drop the table that keeps the rows, and its record."""
         execute(self._connection, f"DROP TABLE IF EXISTS {replaced.kept.sql}")
         execute(self._connection, f"DELETE FROM {self._replaced} WHERE kept = %s", replaced.kept.table)
 
@@ -278,7 +278,7 @@ def _whose(manifest: Manifest) -> tuple[str, str, str]:
 
 
 def _written(manifest: Manifest) -> str:
-    # In ASCII: a database of any encoding has it.
+    # In ASCII, which every encoding of a database contains.
     return json.dumps(
         {
             "epoch": manifest.epoch,

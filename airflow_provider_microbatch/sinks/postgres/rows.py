@@ -1,8 +1,8 @@
-"""What a batch's rows are in the table, and how they come in and go out, within the transaction that publishes.
+"""A batch's rows in the table, and how they come in and go out, within the transaction that publishes.
 
-Of a table that batches are appended to, they are its rows. Of one that changes are merged into, they are the changes,
-kept in a table beside it: from them the newest state of each key is made, so that a batch that is replaced or taken out
-gives back what it had changed.
+In a table to which batches are appended, they are rows of the table. In a table into which changes are merged, they are
+the changes, which a table beside it keeps: the newest state of each key is made from them, so that replacing or
+withdrawing a batch reverts its changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_BATCH = f"{quoted(LANE)} = %s AND {quoted(BATCH)} = %s"
 
 @dataclass(frozen=True)
 class Rows(ABC):
-    """:param table: what readers read."""
+    """:param table: the table that readers read."""
 
     connection: psycopg.Connection[Row]
     table: TableName
@@ -37,29 +37,29 @@ class Rows(ABC):
     @property
     @abstractmethod
     def place(self) -> TableName:
-        """The table in which each row says which batch brought it."""
+        """The table whose rows say which batch brought them."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Called first in the transaction: whoever else would change what this one goes by waits."""
+        """Called first in the transaction: makes other transactions wait that would change what this one depends on."""
 
     @abstractmethod
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
-        """A batch's rows out of a stage table. How many they are.
+        """Insert a batch's rows from a stage table; return their number.
 
-        :param staged: so many rows the stage table has.
-        :raises SinkError: if the table does not take all of them.
+        :param staged: number of rows in the stage table.
+        :raises SinkError: if the table does not take all of the rows.
         """
 
     @abstractmethod
     def follow(self, touched: Sequence[TableName]) -> None:
-        """Have the table show what came in and went out.
+        """Update the table to show the rows that came in and went out.
 
-        :param touched: tables of the rows that did.
+        :param touched: tables that hold these rows.
         """
 
     def count(self, key: BatchKey) -> int | None:
-        """How many rows of a batch are in; None if there is no table of them."""
+        """How many rows of a batch are in; None if there is no table for them."""
         if not columns_of(self.connection, self.place):
             return None
         of_batch = f"SELECT count(*) FROM {self.place.sql} WHERE {_OF_BATCH}"
@@ -68,8 +68,7 @@ class Rows(ABC):
         return int(found[0])
 
     def unrecorded(self, key: BatchKey) -> str | None:
-        """Rows of a batch that is not on record, in words, with the ways on; None if there are none. Published again
-        they would be there twice."""
+        """Rows of a batch not on record, in words, with the ways on; None if none. A publish would double the rows."""
         count = self.count(key)
         if not count:
             return None
@@ -81,7 +80,7 @@ class Rows(ABC):
         )
 
     def take_out(self, key: BatchKey) -> tuple[TableName, int] | None:
-        """A batch's rows into a table of their own, and how many they were; None if there never was a row of any."""
+        """Move a batch's rows into a table of their own; return it and their number. None if no batch ever had rows."""
         if not columns_of(self.connection, self.place):
             return None
         kept = self.table.new(KEPT)
@@ -119,11 +118,11 @@ class Appended(Rows):
         return self.table
 
     def begin(self) -> None:
-        pass  # batches do not meet
+        pass  # batches do not affect each other
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
         brought = self._insert(key, f"SELECT * FROM {stage.sql}", [column.name for column in columns])
-        # A trigger may have put them into tables that the table consists of: then they are there, and were not counted.
+        # A trigger may have put them into tables that the table consists of: they are in, but were not counted.
         if brought != staged and (brought := self.count(key) or 0) != staged:
             raise SinkError(
                 f"batch {key} has {staged:,} rows, and {self.table} took {brought:,} of them: a trigger or a rule "
@@ -138,10 +137,10 @@ class Appended(Rows):
 
 @dataclass(frozen=True)
 class Merged(Rows):
-    """Each row of a batch is a change; of each key, the table has what the winning one says.
+    """Each row of a batch is a change; for each key, the table has the state of the winning change.
 
-    A change wins over another of its key by a total order of the changes alone, so that it does not matter in which
-    order they come in, nor how often.
+    A change wins over another of its key by a total order of the changes alone, so that the order in which they come
+    in, and how often, does not matter.
     """
 
     merge: Merge
@@ -152,16 +151,16 @@ class Merged(Rows):
 
     def begin(self) -> None:
         # Two batches may change one key: each has to see the other's changes, or the last to commit would win. Readers
-        # of the table are not held up, and never see what is locked.
+        # of the table are not blocked, and never see what is locked.
         if columns_of(self.connection, self.place):
             execute(self.connection, f"LOCK TABLE {self.place.sql} IN SHARE ROW EXCLUSIVE MODE")
 
     def make_ready(self, columns: Sequence[Column], staged: Sequence[StagedColumn]) -> None:
-        """Make the table of the changes, or add the columns that the stage has and it has not.
+        """Make the table of the changes, or add columns of the stage that it lacks.
 
-        :param columns: of the stage table.
-        :param staged: the same as Spark has them.
-        :raises SinkError: if changes of before cannot be held against those of the stage, or have room for less.
+        :param columns: columns of the stage table.
+        :param staged: the same columns with Spark's types.
+        :raises SinkError: if earlier changes cannot be compared with those of the stage, or their columns are narrower.
         """
         found = {column.name: column for column in columns_of(self.connection, self.place)}
         if not found:
@@ -185,7 +184,7 @@ class Merged(Rows):
     def _check_room(
         self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
     ) -> None:
-        """A change reaches the table by way of the changes: a type that is narrower there would round it."""
+        """A change reaches the table through the table of the changes: a narrower type there would round its values."""
         problems = []
         for column, one in zip(columns, staged, strict=True):
             old, is_aside = found.get(column.name), column.name in (DELETED, *self.merge.leave_out)
@@ -200,7 +199,7 @@ class Merged(Rows):
             )
 
     def _check_order(self, columns: Sequence[Column]) -> None:
-        """Null comes before every value: no later change of a key could win over one that has none."""
+        """Null sorts before every value: no later change of a key could win over a change without a value."""
         lacking = [
             column.name
             for column in columns
@@ -219,10 +218,10 @@ class Merged(Rows):
             execute(self.connection, f"ALTER TABLE {self.place.sql} ALTER COLUMN {name} SET NOT NULL")
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
-        # Of the changes of one key within a batch only the winning one can ever matter: a replay replaces them all.
+        # Of the changes of one key within a batch, only the winning one can ever matter: a replay replaces them all.
         names = [column.name for column in columns]
         has_deleted = DELETED in names
-        # Without a delete_when nothing is a deletion; changes of before, which had one, have the column.
+        # Without a delete_when nothing is a deletion; earlier changes, made with one, have the column.
         more = "" if has_deleted else f", false AS {quoted(DELETED)}"
         chosen = (
             f"SELECT DISTINCT ON ({listed(self.merge.keys)}) *{more} FROM {stage.sql} AS c "
@@ -231,7 +230,7 @@ class Merged(Rows):
         return self._insert(key, chosen, names if has_deleted else [*names, DELETED])
 
     def is_empty(self) -> bool:
-        """Whether there is no change of any batch."""
+        """Whether no batch has a change."""
         there = columns_of(self.connection, self.place)
         return not there or execute(self.connection, f"SELECT 1 FROM {self.place.sql} LIMIT 1").fetchone() is None
 
@@ -245,11 +244,11 @@ class Merged(Rows):
         execute(
             self.connection,
             f"WITH affected AS MATERIALIZED ({affected}), "
-            # Of each key the best of its changes, found in the index.
+            # For each key its winning change, found in the index.
             f"winning AS MATERIALIZED (SELECT {listed(self.merge.keys, of='a')}, {self._others('w', names)} "
             f"FROM affected AS a LEFT JOIN LATERAL (SELECT * FROM {self.place.sql} AS c "
             f"WHERE {self._same('c', 'a')} ORDER BY {self._order('c', names)} LIMIT 1) AS w ON true), "
-            # A key without a change left has none of these either: it is gone as a deleted one is.
+            # A key without remaining changes has nulls here: its row is deleted like that of a deleted key.
             f"gone AS (DELETE FROM {self.table.sql} AS t USING winning AS w "
             f"WHERE {self._same('t', 'w')} AND w.{quoted(DELETED)} IS NOT FALSE) "
             f"INSERT INTO {self.table.sql} AS t ({listed(shown)}) SELECT {listed(shown)} FROM winning AS w "
@@ -263,11 +262,11 @@ class Merged(Rows):
         return " AND ".join(f"{one}.{quoted(key)} = {other}.{quoted(key)}" for key in self.merge.keys)
 
     def _order(self, of: str, names: Sequence[str], *, has_deleted: bool = True) -> str:
-        """The keys, then the winner first."""
+        """Order by the keys, then the winner first."""
         parts = [f"{of}.{quoted(key)}" for key in self.merge.keys]
         parts += [f"{of}.{quoted(column)} DESC" for column in self.merge.sequence_by]
         parts += [f"{of}.{quoted(DELETED)} DESC"] * has_deleted
-        # The rest only decides between two that the user's order does not tell apart: the same way every time.
+        # The remaining columns only decide between changes that the user's order does not distinguish, always alike.
         rest = sorted(name for name in names if name != DELETED)
         return ", ".join([*parts, f'ROW({listed(rest, of=of)})::text COLLATE "C" DESC'])
 
@@ -276,6 +275,6 @@ class Merged(Rows):
         if not others:
             return "DO NOTHING"
         new = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
-        # What a late change does not win stays untouched: no new version of the row, no trigger.
+        # A late change that does not win leaves the row untouched: no new version of the row, no trigger.
         same = f"ROW({listed(others, of='t')})::text IS DISTINCT FROM ROW({listed(others, of='EXCLUDED')})::text"
         return f"DO UPDATE SET {new} WHERE {same}"

@@ -1,4 +1,4 @@
-"""Which type of PostgreSQL a column of Spark is written as, and which it may be written to: nothing is narrowed."""
+"""The PostgreSQL type for a column of Spark, and the types that it may be written to: none that is narrower."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TAKEN_BY = {
     "variant": ("jsonb", "json"),
 }
 _NOT_OF_TEXT = {name for types in _TAKEN_BY.values() for name in types} - {"jsonb", "json"}
-"""A text that is no number would fail the load at some row, some day: the transform has to say what it is."""
+"""A text that is no number would fail the load at some row, some day: the transform has to cast it."""
 _SIZED = re.compile(r"(\w+)\((\d+)(?:,\s*(-?\d+))?\)")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
@@ -62,16 +62,16 @@ class StagedColumn:
 
     @property
     def kind(self) -> str:
-        """The type without what stands behind it."""
+        """The name of the type, without its parameters."""
         return re.split(r"[<( ]", self.type, maxsplit=1)[0]
 
     @property
     def made_as(self) -> str:
-        """The type of a column that is made for it."""
+        """The PostgreSQL type of a new column for it."""
         return f"numeric({self._digits},{self._scale})" if self.kind == "decimal" else _MADE[self.kind]
 
     def fits(self, type: str) -> bool:
-        """Whether every value can be in a column of that type, as PostgreSQL writes it (``numeric(18,4)``)."""
+        """Whether a column of that type, as PostgreSQL writes it (``numeric(18,4)``), can hold every value."""
         base = type.partition("(")[0].strip() + (" with time zone" if type.endswith(") with time zone") else "")
         base += " without time zone" if type.endswith(") without time zone") else ""
         sized = _SIZED.match(type)
@@ -88,7 +88,7 @@ class StagedColumn:
 
     @property
     def is_json(self) -> bool:
-        """Whether it holds JSON's text."""
+        """Whether the column holds JSON text."""
         return self.kind in ("array", "struct", "map", "variant")
 
     @property

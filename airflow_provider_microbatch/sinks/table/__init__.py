@@ -1,4 +1,4 @@
-"""A table of a catalog as a sink: every attempt writes a stage table, publishing is the catalog's."""
+"""A sink that writes a table of a catalog: every attempt writes a stage table, which the catalog publishes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TableSink(SelfContained):
     :param partition_by: columns whose values become folders.
     :param options: options of Spark's writer.
     :param schema: the columns, as DDL. The stage table has them from CREATED on, and rows of another schema are
-        refused. None takes the query's, which is known when the stage table has been written.
+        refused. None takes the query's columns, which are known when the stage table has been written.
     :param pipeline: set by the pipeline that the sink belongs to.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -61,7 +61,7 @@ class TableSink(SelfContained):
 
     @property
     def as_table(self) -> Table:
-        """The table as the catalog takes it."""
+        """The table in the form that the catalog's methods take."""
         return Table(
             name=self.table,
             pipeline=self.pipeline,

@@ -1,4 +1,4 @@
-"""Catalogs: where tables have names. One module per kind; a contract suite checks each through ``TableSink``."""
+"""Catalogs give tables their names. One module per kind; a contract suite checks each kind through ``TableSink``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTab
 
 
 class Catalog(Definition, ABC):
-    """Definition of a catalog, and what the orchestrator does in it. Nothing is touched by the constructor."""
+    """Definition of a catalog, with the operations that the orchestrator calls. The constructor touches nothing."""
 
     @property
     def is_cheap_to_ask(self) -> bool:
-        """Whether a look at a table needs no Spark, and no server."""
+        """Whether a look at a table needs neither Spark nor a server."""
         return True
 
     def create_stage_table(self, table: Table, batch: BatchIdentity, epoch: int) -> StageTable:
-        """The stage table of an attempt, as a record in memory: its job knows it, the catalog's storage does not
-        before :meth:`create_table`. Pure."""
+        """The stage table of an attempt, as a record in memory: the attempt's job knows it; the catalog's storage does
+        not before :meth:`create_table`. Pure."""
         return StageTable(table=table, batch=batch, epoch=epoch)
 
     def check_table(self, table: Table) -> None:
@@ -38,14 +38,14 @@ class Catalog(Definition, ABC):
 
     @abstractmethod
     def files(self, table: Table) -> FileSink:
-        """Where the files of the table's stage tables are, and how they are written. Pure.
+        """A sink for the files of the table's stage tables: their place, and how they are written. Pure.
 
-        :raises DefinitionError: for a format or option that there is not.
+        :raises DefinitionError: for an unknown format or option.
         """
 
     def would_show(self, table: Table, location: str) -> bool:
-        """Whether what is written at an address is taken for the table's, or goes with what a batch puts in its place;
-        see :meth:`Sink.would_show`."""
+        """Whether readers would take files at an address for the table's, or a batch that replaces the table would
+        remove them; see :meth:`Sink.would_show`."""
         return self.files(table).would_show(location)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Catalog(Definition, ABC):
 
     @abstractmethod
     def admits(self, table: Table, batch: BatchIdentity) -> bool:
-        """Whether the batch may be planned, as the catalog is now; see
+        """Whether the batch may be planned, given the catalog's present state; see
         :meth:`~airflow_provider_microbatch.sinks.Sink.admits`."""
 
     def runtime_stage(self, stage: StageTable) -> Stage:
@@ -73,7 +73,7 @@ class Catalog(Definition, ABC):
                 "schema": stage.table.schema,
                 "columns_of_result": stage.table.mode != APPEND and stage.table.schema is None,
             },
-            # A table that is made as a whole has the query's columns and no others.
+            # A table that is made as a whole has exactly the query's columns.
             reserved_columns=made.reserved_columns if stage.table.mode == APPEND else (),
         )
 
@@ -82,49 +82,49 @@ class Catalog(Definition, ABC):
         return Path(self.runtime_stage(stage).report.removeprefix("file://"))
 
     def make_ready(self, table: Table, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
-        """Make what must be there before a stage table of ``table`` is; see :meth:`Sink.make_ready`. No private folder
-        where the published table is read from where its stage was written: its readers must get there."""
+        """Make what must exist before a stage table of ``table`` does; see :meth:`Sink.make_ready`. No private folder
+        if the published table is read from where its stage was written: its readers must have access."""
         self.files(table).folder.make_known(tables, is_there=is_there)
 
     @abstractmethod
     def create_table(self, stage: StageTable) -> None:
         """Give the stage table its place in the catalog's storage, with its owner's mark; for a continuous table make
-        the table too. What it makes is durable on return.
+        the table too. Durable on return.
 
-        :raises SinkError: if the table cannot be written by this attempt, or something of the stage table's name is
-            there: nothing is made then.
+        :raises SinkError: if the table cannot be written by this attempt, or the stage table's name is taken.
+            Nothing is made then.
         """
 
     @abstractmethod
     def drop_table(self, stage: StageTable) -> bool:
-        """Remove the stage table, whatever is left of it. False if there is none, or it is not its owner's. Never
-        touches the table."""
+        """Remove the stage table, or the rest of it; never the table. False if there is none, or its owner differs."""
 
     @abstractmethod
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
         """Make the stage table's rows the table's, in one step as far as the catalog has one.
 
-        :param batch: what counts as the batch's output.
-        :param replay: replace what an earlier attempt of the batch published; else that stays and is the answer.
+        :param batch: the batch as its checkpoint identifies it: decides which output counts as the batch's.
+        :param replay: whether to replace output that an earlier attempt of the batch has published; otherwise that
+            output stays, and its manifest is returned.
         :return: the manifest that is in the table now.
         :raises PublishConflictError: if a later attempt or batch is in.
-        :raises SinkError: if there is no complete stage table, or the statement does not allow it any more.
-        :raises ForeignBatchError: if somebody else's batch is in its place.
+        :raises SinkError: if there is no complete stage table, or the statement does not allow the publish any more.
+        :raises ForeignBatchError: if another checkpoint's or pipeline's batch is in its place.
         """
 
     @abstractmethod
     def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
-        """Is the batch in? The manifest of what is published, or None.
+        """Return the manifest of the batch's published output, or None if the batch is not in the table.
 
-        :raises ForeignBatchError: if somebody else's batch is in its place.
+        :raises ForeignBatchError: if another checkpoint's or pipeline's batch is in its place.
         """
 
     @abstractmethod
     def batches(self, table: Table, lane: str) -> list[int]:
-        """Ids of the lane that something is in the table under, whosever it is, ascending."""
+        """Ids under which batches of the lane are in the table, from any checkpoint, ascending."""
 
     def lanes(self, table: Table) -> list[str] | None:
-        """Lanes that something is in the table of; None if the catalog cannot tell."""
+        """Lanes of which any batch is in the table; None if the catalog cannot tell."""
         return None
 
     def seems_away(self, table: Table, tables: KnownTables) -> str | None:
@@ -138,11 +138,11 @@ class Catalog(Definition, ABC):
         )
 
     def manifest(self, stage: StageTable) -> Manifest | None:
-        """The manifest of a stage table that was written to its end; None if it was not."""
+        """The manifest of a stage table that was completely written; None if it was not."""
         return self.files(stage.table).manifest(stage.batch, stage.epoch)
 
     def failure(self, stage: StageTable) -> Mapping[str, Any] | None:
-        """What the runtime wrote about its failure, or None."""
+        """The runtime's record of its failure, or None."""
         return self.files(stage.table).failure(stage.batch, stage.epoch)
 
     @abstractmethod
@@ -151,5 +151,4 @@ class Catalog(Definition, ABC):
 
     @abstractmethod
     def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
-        """Remove what was replaced at least ``older_seconds`` ago and is the checkpoint's; addresses of what was
-        removed."""
+        """Remove output of the checkpoint that was replaced at least ``older_seconds`` ago; return its addresses."""

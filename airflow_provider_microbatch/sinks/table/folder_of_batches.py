@@ -1,4 +1,4 @@
-"""A continuous table of folders: made before batch 0, each batch is a folder of it. Publishing is the file sink's."""
+"""A continuous table of folders: made before batch 0; each batch is a folder of it. The file sink publishes it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from airflow_provider_microbatch.sinks.table.stage_table import StageTable, Tabl
 @dataclass(frozen=True)
 class FolderOfBatches:
     """:param table: the table.
-    :param files: its files; the table is their root.
+    :param files: the sink of its files, whose root is the table's folder.
     """
 
     table: Table
     files: FileSink
 
     def admits(self, batch: BatchIdentity) -> bool:
-        """:raises SinkError: if the folder is somebody else's table."""
+        """:raises SinkError: if the folder is another table's."""
         mark = read_mark(self.files.root / TABLE)
         if mark is None:
-            # What readers do not see may be our own: the first attempt's, if it died before it made the mark.
+            # Hidden entries may be this table's own: of the first attempt, if it died before it made the mark.
             found = self.files.root.iterdir() if os.path.lexists(self.files.root) else ()
             if any(not path.name.startswith(("_", ".")) for path in found):
                 raise SinkError(
@@ -43,7 +43,7 @@ class FolderOfBatches:
         return True
 
     def prepare(self, stage: StageTable) -> None:
-        """Make the table before its first batch runs. :raises SinkError: if it is somebody else's."""
+        """Make the table before its first batch runs. :raises SinkError: if the folder is another table's."""
         self.admits(stage.batch)
         put_mark(
             self.files.root / TABLE,
@@ -56,18 +56,18 @@ class FolderOfBatches:
                 "schema": self.table.schema,
             },
         )
-        self.admits(stage.batch)  # of two pipelines that make it at once, one finds the other's mark
+        self.admits(stage.batch)  # if two pipelines make it at once, one of them finds the other's mark
 
     def published(self, batch: ExpectedBatch) -> Manifest | None:
         """The manifest of the batch's folder."""
         return self.files.contains(batch)
 
     def batches(self, lane: str) -> list[int]:
-        """Ids of the lane that there are folders of."""
+        """Ids of the lane for which there are folders."""
         return self.files.published_ids(lane)
 
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
-        """One rename, or one exchange."""
+        """Publish by one rename, or replace by one exchange."""
         return (self.files.replace if replay else self.files.publish)(batch, stage.epoch)
 
     def drop(self, stage: StageTable) -> None:

@@ -1,4 +1,4 @@
-"""Small JSON files by which a catalog of folders knows what is its own."""
+"""Small JSON files by which a catalog of folders recognises its own tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 
 TABLE = TABLE_MARK
-"""In a table's folder: what it is, and who made it. Readers skip names that begin with an underscore."""
+"""Mark in a table's folder: what the table is, and who made it. Readers skip names that begin with an underscore."""
 
 _LARGEST = 16 * 1024 * 1024
 
 
 def put_mark(path: Path, mark: Mapping[str, Any]) -> bool:
-    """Write a mark unless something is there. Durable on return, and never seen in half.
+    """Write a mark unless the path exists. Durable on return, and never seen half written.
 
-    :return: False if the name is taken.
+    :return: False if the path exists.
     """
     make_folders(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -44,7 +44,7 @@ def put_mark(path: Path, mark: Mapping[str, Any]) -> bool:
 
 
 def read_mark(path: Path) -> dict[str, Any] | None:
-    """The mark; None if there is none, or none of ours."""
+    """The mark; None if there is none, or the file is no mark of this package."""
     try:
         found = json.loads(read_regular(path, largest=_LARGEST).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
@@ -62,7 +62,7 @@ def remove_mark(path: Path) -> None:
 
 @contextmanager
 def reporting(doing: str) -> Iterator[None]:
-    """Errors of the file system as errors of the sink."""
+    """Raise errors of the file system as errors of the sink."""
     try:
         yield
     except MicroBatchError:

@@ -1,4 +1,4 @@
-"""What Spark's catalog says of tables and partitions, and the statements that change it."""
+"""Reads tables and partitions from Spark's catalog, and changes them by statements."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PIPELINE = "microbatch.pipeline"
 
 _MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "PARTITIONS_NOT_FOUND")
 _OF_HIVE = ("path", "serialization.format")
-"""Storage properties that are not the reader's options."""
+"""Storage properties that are no options of the reader."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableInfo:
-    """A table, as ``DESCRIBE TABLE EXTENDED … AS JSON`` (Spark 4.0) tells it.
+    """A table, as ``DESCRIBE TABLE EXTENDED … AS JSON`` (Spark 4.0) describes it.
 
     :param columns: name and type (Spark's JSON) of each.
     :param provider: the format; None for a table of Hive's own kinds, or a view.
-    :param location: its folder, None if it is not on this file system.
+    :param location: the table's folder; None if it is not on this file system.
     :param properties: its table properties.
     :param options: options of its reader.
     :param partitioned_by: partition columns.
@@ -43,14 +43,14 @@ class TableInfo:
 
     @property
     def owner(self) -> Owner | None:
-        """The attempt that made it, for stage tables."""
+        """The attempt that made the table, if it is a stage table."""
         try:
             return Owner.from_dict(json.loads(self.properties.get(OWNER, "null")))
         except ValueError:
             return None
 
     def same_shape(self, other: TableInfo) -> bool:
-        """Whether files of the one can be read as files of the other: a new location is then all that it takes."""
+        """Whether files of one table can be read as files of the other: then a new location is enough."""
         return (self.columns, self.provider, dict(self.options), self.partitioned_by) == (
             other.columns,
             other.provider,
@@ -61,9 +61,9 @@ class TableInfo:
 
 @dataclass(frozen=True)
 class Metastore:
-    """:param statements: what runs statements.
-    :param namespace: of all tables that are asked for; None for the default.
-    :param steps: what runs those that change something; None where nothing is to be changed.
+    """:param statements: runs statements.
+    :param namespace: namespace of all tables; None for the default one.
+    :param steps: runs statements that change something; None if nothing is to be changed.
     """
 
     statements: Statements
@@ -80,7 +80,7 @@ class Metastore:
         return found.location if found else None
 
     def batches(self, name: str, lane: str) -> list[int]:
-        """Ids of the lane that the table has partitions of, ascending."""
+        """Ids of the lane for which the table has partitions, ascending."""
         try:
             (rows,) = self.statements.run([f"SHOW PARTITIONS {self.name(name)} PARTITION (lane = {literal(lane)})"])
         except StatementError as error:
@@ -112,9 +112,9 @@ class Metastore:
         partitioned_by: Sequence[str] = (),
         if_not_exists: bool = False,
     ) -> None:
-        """Make an external table: to drop it never removes a file.
+        """Make an external table: dropping it never removes a file.
 
-        :param columns: as DDL.
+        :param columns: the columns, as DDL.
         """
         parts = [
             f"CREATE TABLE {'IF NOT EXISTS ' if if_not_exists else ''}{self.name(name)} ({columns})",
@@ -127,7 +127,7 @@ class Metastore:
         self._change([" ".join(part for part in parts if part)])
 
     def rename(self, name: str, new: str) -> None:
-        """One call of the metastore. :raises StatementError: if ``new`` is taken."""
+        """Rename a table, in one call of the metastore. :raises StatementError: if ``new`` is taken."""
         self._change([f"ALTER TABLE {self.name(name)} RENAME TO {self.name(new)}"])
 
     def move(self, name: str, location: Path) -> None:
@@ -145,12 +145,12 @@ class Metastore:
         self._change([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
 
     def drop_partition(self, name: str, key: BatchKey) -> None:
-        """Forget the batch's partition, if there is one. One call of the metastore; of an external table no file is
-        removed."""
+        """Remove the batch's partition from the table, if there is one. One call of the metastore; no file of an
+        external table is removed."""
         self._change([f"ALTER TABLE {self.name(name)} DROP IF EXISTS {_partition(key)}"])
 
     def drop(self, *names: str) -> None:
-        """Drop tables, those that are there."""
+        """Drop those of the tables that exist."""
         self._change([f"DROP TABLE IF EXISTS {self.name(name)}" for name in names])
 
     def name(self, table: str) -> str:

@@ -1,7 +1,7 @@
 """A catalog of folders: ``namespace.table`` is ``<root>/namespace/table``.
 
-A stage table is a folder, and beside it a mark with its owner and schema. The mark is what exists from CREATED on; the
-folder is made by Spark when it writes.
+A stage table is a folder, with a mark beside it that records its owner and schema. The mark exists from CREATED on;
+Spark makes the folder when it writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PathCatalog(Catalog):
     root: str
 
     def __post_init__(self) -> None:
-        _ = FileSink(self.root).root  # a folder, and none of a bucket: nothing can be renamed there
+        _ = FileSink(self.root).root  # must be a folder, not a bucket: nothing can be renamed there
 
     def location(self, table: Table) -> str:
         return f"file://{self._target(table)}"
@@ -63,7 +63,7 @@ class PathCatalog(Catalog):
             if not self._is_own(stage):
                 return False
             self._kind(stage.table).drop(stage)
-            remove_mark(self._mark(stage))  # last: by it the next one finds what a drop that was cut off left
+            remove_mark(self._mark(stage))  # last: the mark lets the next drop find the rest of an interrupted one
         return True
 
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
@@ -117,15 +117,15 @@ class PathCatalog(Catalog):
     def would_show(self, table: Table, location: str) -> bool:
         if table.mode == APPEND:
             return super().would_show(table, location)
-        # Each batch puts another folder in its place: whatever is in there goes, also what no reader looks at.
+        # Each batch puts another folder in this place: everything in the old one goes, even hidden files.
         target = self._target(table)
         return Path(location.removeprefix("file://")).is_relative_to(target) or super().would_show(table, location)
 
     def files(self, table: Table) -> FileSink:
         target = self._target(table)
-        # A table that is replaced as a whole cannot hold its own stage.
+        # A table that is replaced as a whole cannot contain its own stage.
         root = target if table.mode == APPEND else target.parent / "_tables" / target.name
-        with reading_back():  # the sink that a user writes has checked its options
+        with reading_back():  # the options of the user's sink were already checked
             return FileSink(
                 str(root), format=table.format, partition_by=table.partition_by, options=table.options
             )  # fmt: skip

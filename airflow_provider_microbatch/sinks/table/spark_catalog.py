@@ -1,8 +1,8 @@
-"""Tables of Spark's catalog: a Hive metastore, or whatever the session catalog is.
+"""Tables of Spark's catalog: a Hive metastore, or whichever catalog is the session catalog.
 
-The catalog lives behind a JVM. Publishing is decided here, in the orchestrator, which reads manifests and marks in the
-files; each change of the catalog is a statement that Spark runs, as a step on record. The lock under which a table is
-changed covers these steps too: who gets it ends what its last holder left running on the server.
+The catalog is only reachable through a JVM. Publishing is decided here, in the orchestrator, which reads manifests and
+marks in the files; each change of the catalog is a statement that Spark runs, as a recorded step. The lock under which
+a table is changed covers these steps too: the next holder first ends the steps that the last one left running.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from airflow_provider_microbatch.sinks.table.statement_steps import StatementSte
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
 
 _UNKNOWN = "columns_are_told_by_the_query STRING"
-"""A metastore has no table without a column. This one stands for those that are not known before the query has run."""
+"""A metastore has no table without a column. This one stands for columns that are unknown before the query."""
 
 
 _LOCK_SECONDS = 600.0
-"""Who holds the lock waits for statements, and first for those that its last holder left running."""
+"""Time limit for the lock: its holder waits for statements, and first for those that the last holder left running."""
 
 
 @dataclass(frozen=True)
 class SparkCatalog(Catalog):
     """Tables of Spark's session catalog, external, with files below ``root``.
 
-    :param statements: what runs statements of SQL, such as
+    :param statements: runs SQL statements; for example
         :class:`~airflow_provider_microbatch.sinks.table.statements.ConnectStatements`.
     :param root: folder of the tables' files: an absolute local path or ``file:`` URL that the orchestrator, the
         Spark of the jobs and the Spark of the catalog share.
@@ -62,7 +62,7 @@ class SparkCatalog(Catalog):
     def __post_init__(self) -> None:
         if not isinstance(self.statements, Statements):
             raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
-        _ = FileSink(self.root).root  # a folder, and none of a bucket: nothing can be renamed there
+        _ = FileSink(self.root).root  # must be a folder, not a bucket: nothing can be renamed there
 
     @property
     def is_cheap_to_ask(self) -> bool:
@@ -109,23 +109,23 @@ class SparkCatalog(Catalog):
                 raise SinkError(
                     f"table {self._names(stage).stage} is there already, so {stage} was not made. Drop it."
                 ) from error
-            # Spark makes the folder of a table, and the job refuses to write into one: that of another driver.
+            # Spark makes a table's folder, and the job refuses to write into an existing folder (another driver's).
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
 
     def drop_table(self, stage: StageTable) -> bool:
         if not self.files(stage.table).root.exists():
-            return False  # nothing was ever begun: whoever changes the table makes the folder first
+            return False  # nothing was ever begun: a process that changes the table makes the folder first
         with reporting(f"drop {stage}"), self._changing(stage.table) as store:
             if self._made(stage, store) is None:
                 return False
             names, kind = self._names(stage), self._kind(stage.table, store)
-            # By the folder, which is no other attempt's, whoever has published what.
+            # Decided by the folder, which no other attempt shares, whichever attempt was published.
             if kind.folder(stage.key) != self.folder(stage):
                 kind.heal(names)
                 if not replaced_note(self.folder(stage)).exists():
                     self.files(stage.table).drop_stage(stage.batch, stage.epoch)
-            # Last: by it the next one finds what a drop that was cut off left.
+            # Last: the table lets the next drop find the rest of an interrupted one.
             store.drop(names.ready, names.stage)
         return True
 
@@ -214,7 +214,7 @@ class SparkCatalog(Catalog):
         return found
 
     def _complete(self, stage: StageTable, batch: ExpectedBatch, folder: Path) -> None:
-        """See that the stage is whole, mark it, and put it on disk."""
+        """Check that the stage is whole, mark it, and bring it to disk."""
         own = self.manifest(stage)
         if own is None:
             raise SinkError(f"{stage} is no complete stage at {folder}. Run the batch again.")
@@ -238,7 +238,7 @@ class SparkCatalog(Catalog):
         return kind.find(batch, found)
 
     def _made(self, stage: StageTable, store: Metastore) -> TableInfo | None:
-        """The stage table as the metastore has it, if it is this attempt's."""
+        """The stage table in the metastore, if it is this attempt's."""
         info = store.table(self._names(stage).stage)
         return info if info and info.owner == stage.owner else None
 
@@ -251,16 +251,16 @@ class SparkCatalog(Catalog):
 
     def files(self, table: Table) -> FileSink:
         root = FileSink(self.root).root.joinpath(*table.name.split("."))
-        with reading_back():  # the sink that a user writes has checked its options
+        with reading_back():  # the options of the user's sink were already checked
             return FileSink(str(root), format=table.format, partition_by=table.partition_by, options=table.options)
 
     @contextlib.contextmanager
     def _changing(self, table: Table) -> Iterator[Metastore]:
-        """The metastore, to change the table: one process at a time, as no statement changes a table on a condition,
-        and none while a statement of the process before may still run. The kernel frees the lock of a process that
-        dies; it does not end what that has sent to the server.
+        """The metastore, locked for changes of the table: one process at a time, because no statement changes a table
+        on a condition, and only after all statements of the previous process have ended. The kernel frees the lock of a
+        process that dies; it does not end statements that the process has sent to the server.
 
-        :raises SinkError: if such a statement can not be ended.
+        :raises SinkError: if such a statement cannot be ended.
         """
         root = self.files(table).root
         steps = StatementSteps(self.statements, root / "_statements")

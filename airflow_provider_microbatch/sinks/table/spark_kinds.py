@@ -1,6 +1,6 @@
 """The two kinds of tables of Spark's catalog: one that grows by partitions, one that is made or replaced as a whole.
 
-Files never move: an attempt writes them where they stay, and publishing is one call that makes the metastore name them.
+Files never move: an attempt writes them where they stay; publishing is one call that has the metastore name them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from airflow_provider_microbatch.sinks.table.stage_table import REPLACE, Owner, 
 from airflow_provider_microbatch.sinks.table.statements import quoted
 
 MADE = "_made.json"
-"""A mark in the folder of a table that grows by partitions: it has been in the catalog."""
+"""Mark in the folder of a table that grows by partitions: the table has been in the catalog."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the catalog calls what an attempt makes.
+    """Names in the catalog of the tables that an attempt makes.
 
     :param table: the table's base name.
-    :param digest: of the owner.
+    :param digest: digest of the owner.
     """
 
     table: str
@@ -39,17 +39,17 @@ class Names:
 
     @property
     def stage(self) -> str:
-        """The stage table."""
+        """Name of the stage table."""
         return f"{self.table}__stage_{self.digest}"
 
     @property
     def ready(self) -> str:
-        """The stage table again, with the columns that the query turned out to have."""
+        """Name of a second stage table, with the columns that the query turned out to have."""
         return f"{self.table}__ready_{self.digest}"
 
     @property
     def replaced(self) -> str:
-        """The table before, where its columns were others."""
+        """Name for the previous table, if it had other columns."""
         return f"{self.table}__replaced_{self.digest}"
 
 
@@ -58,7 +58,7 @@ class TableOfPartitions:
     """A continuous table: each batch is the partition ``(lane, batch_id)``, whose location is the stage's folder.
 
     :param table: the table.
-    :param files: where its files are.
+    :param files: the sink of its files.
     :param store: the metastore.
     """
 
@@ -67,15 +67,15 @@ class TableOfPartitions:
     store: Metastore
 
     def admits(self, batch: BatchIdentity) -> bool:
-        """:raises SinkError: if it is somebody else's table."""
+        """:raises SinkError: if the table belongs to another pipeline, or was not made by this catalog."""
         info = self.store.table(self.table.base_name)
         if info is None:
             self._check_never_made()
         return info is None or self._is_own(info)
 
     def prepare(self, stage: StageTable) -> None:
-        """Make the table before its first batch runs. :raises SinkError: if it is somebody else's, or was made before
-        and is gone."""
+        """Make the table before its first batch runs. :raises SinkError: if it belongs to another pipeline, or was made
+        before and is gone."""
         if self.store.table(self.table.base_name) is None:
             self._check_never_made()
             self.store.create(
@@ -93,19 +93,19 @@ class TableOfPartitions:
             put_mark(self._mark, {"table": self.table.name, "pipeline": self.table.pipeline})
 
     def folder(self, key: BatchKey) -> Path | None:
-        """Where the batch's published files are."""
+        """The folder of the batch's published files."""
         return self.store.partition(self.table.base_name, key)
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
-        """What is in the batch's partition. :raises ForeignBatchError: if it is somebody else's."""
+        """The output in the batch's partition. :raises ForeignBatchError: if it is another batch's."""
         return batch.check(found, where=f"table {self.table.name}")
 
     def batches(self, lane: str) -> list[int]:
-        """Ids of the lane that there are partitions of."""
+        """Ids of the lane for which there are partitions."""
         return self.store.batches(self.table.base_name, lane)
 
     def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
-        """Name the files, in one call. The metastore decides between two that add one partition."""
+        """Have the metastore name the files, in one call. If two attempts add one partition, the metastore decides."""
         before = self.folder(stage.key)
         if before is None:
             self.store.add_partition(self.table.base_name, stage.key, folder)
@@ -114,21 +114,21 @@ class TableOfPartitions:
             self.store.move_partition(self.table.base_name, stage.key, folder)
 
     def take_out(self, key: BatchKey) -> None:
-        """Name the batch's files no more, in one call. They are kept as replaced ones are."""
+        """Remove the batch's partition, in one call. Its files are kept as replaced ones are."""
         before = self.folder(key)
         if before is not None:
             note_replaced(self.files, before)
             self.store.drop_partition(self.table.base_name, key)
 
     def heal(self, names: Names) -> None:
-        """A partition is never half published."""
+        """Nothing to do: a partition is never half published."""
 
     @property
     def _mark(self) -> Path:
         return self.files.root / MADE
 
     def _check_never_made(self) -> None:
-        """Which batches the table has the catalog alone knows: one that is made again has none of them."""
+        """Only the catalog knows which batches the table has: a table that is made again would have none of them."""
         if self._mark.exists():
             raise SinkError(
                 f"table {self.table.name} was made for its batches and is not in the catalog any more: somebody has "
@@ -152,10 +152,10 @@ class TableOfPartitions:
 
 @dataclass(frozen=True)
 class WholeTable:
-    """``CREATE TABLE AS`` and its sisters.
+    """A table made by ``CREATE TABLE AS`` or one of its variants.
 
     :param table: the table.
-    :param files: where its files are.
+    :param files: the sink of its files.
     :param store: the metastore.
     """
 
@@ -170,12 +170,12 @@ class WholeTable:
         return statement.admits(self.table, batch, exists=exists, owner=self._owner(info))
 
     def prepare(self, stage: StageTable) -> None:
-        """The table itself appears only on success. :raises SinkError: if the statement does not allow it any more."""
+        """Check again; the table appears only on success. :raises SinkError: if the statement is refused by now."""
         if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 
     def folder(self, key: BatchKey) -> Path | None:
-        """Where the table's files are, if it is the batch's output."""
+        """The folder of the table's files, if the table is the batch's output."""
         info = self.store.table(self.table.base_name)
         owner = self._owner(info)
         if info is None or owner is None or (owner.pipeline, owner.key) != (self.table.pipeline, key):
@@ -183,16 +183,16 @@ class WholeTable:
         return info.location
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
-        """What the table is, if it is the batch's output; see :func:`statement.find`."""
+        """The table's output, if it is the batch's; see :func:`statement.find`."""
         return statement.find(self.table, batch, found)
 
     def batches(self, lane: str) -> list[int]:
-        """The batch whose output the table is."""
+        """The id of the batch whose output the table is."""
         owner = self._owner(self.store.table(self.table.base_name))
         return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
     def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
-        """Name the files: by one call, unless a table is there whose columns are others."""
+        """Have the metastore name the files: by one call, unless a table exists that has other columns."""
         made, table = names.stage, self.table.base_name
         if self.table.schema is None:
             made, info = names.ready, self._with_columns(stage, folder, names)
@@ -205,19 +205,19 @@ class WholeTable:
         if before.same_shape(info):
             self.store.move(table, folder)
             return
-        # No metastore of Hive swaps two tables in one call: for a moment there is none of that name.
+        # No Hive metastore swaps two tables in one call: for a moment there is no table of that name.
         put_mark(self.files.root / "_replaced" / names.replaced, stage.owner.to_dict())
         self.store.rename(table, names.replaced)
         self.store.rename(made, table)
 
     def heal(self, names: Names) -> None:
-        """Put the table back that a publish had moved away when it was cut off."""
+        """Put back the table that an interrupted publish has moved away."""
         if self.store.table(self.table.base_name) is None and self.store.table(names.replaced) is not None:
             self.store.rename(names.replaced, self.table.base_name)
 
     def _is_moved_away(self) -> bool:
-        """Whether an attempt was cut off between its two renames. The next attempt may begin: it first drops what is
-        left of that one, which puts the table back."""
+        """Whether an attempt was interrupted between its two renames. The next attempt may begin: it first drops the
+        rest of the interrupted attempt, which puts the table back."""
         notes = (self.files.root / "_replaced").glob(f"{self.table.base_name}__replaced_*")
         return self.table.mode == REPLACE and any(self.store.table(note.name) for note in notes)
 
@@ -240,22 +240,23 @@ class WholeTable:
         return made
 
     def _owner(self, info: TableInfo | None) -> Owner | None:
-        # By the files, not by a property: location and property cannot be changed by one call.
+        # The owner is in the files, not in a property: one call cannot change both location and property.
         return Owner.from_dict(read_mark(info.location / TABLE)) if info and info.location else None
 
 
 def owner_property(stage: StageTable) -> dict[str, str]:
-    """The mark of a stage table in the metastore."""
+    """The table property that marks a stage table with its owner."""
     return {OWNER: stage.owner.to_json()}
 
 
 def note_replaced(files: FileSink, folder: Path) -> None:
-    """Say of files of ours that they are about to be replaced: the janitor removes them after its grace period. Said
-    before, so that a crash cannot leave files that nobody knows of; the janitor looks whether they were."""
+    """Record that files of this package are about to be replaced: the janitor removes them after its grace period. The
+    note is written before the replacement, so that a crash cannot leave unrecorded files; the janitor checks whether
+    they were replaced."""
     if folder.is_relative_to(files.root / "_staging"):
         put_mark(replaced_note(folder), {"version": 1})
 
 
 def replaced_note(folder: Path) -> Path:
-    """Where :func:`note_replaced` writes."""
+    """Path of the note of :func:`note_replaced`."""
     return folder.with_name(f"{folder.name}.replaced")

@@ -1,5 +1,5 @@
-"""A table to be made or added to, and the stage table that an attempt writes for it. Records in memory; a catalog
-gives them storage."""
+"""A table to be made or added to, and the stage table that an attempt writes for it. Both are records in memory; a
+catalog gives them storage."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ CREATE_OR_REPLACE = "create_or_replace"
 MODES = (APPEND, CREATE, CREATE_IF_NOT_EXISTS, REPLACE, CREATE_OR_REPLACE)
 
 _PART = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-"""One underscore at a time: catalogs put two in the names they make. No capitals: Hive knows none."""
+"""Single underscores only, because catalogs put two into the names they make. No capitals, because Hive has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Definition):
-    """What is written, and by which statement.
+    """The table that a sink writes, and the statement by which it does so.
 
     :param name: ``namespace.table``, or ``table`` in the catalog's own root or default namespace.
-    :param pipeline: the pipeline that writes it; part of what it owns.
+    :param pipeline: the pipeline that writes the table; part of the owner's mark.
     :param mode: one of ``MODES``.
     :param format: ``parquet``, ``json``, ``csv`` or ``orc``.
     :param partition_by: columns whose values become folders.
@@ -79,12 +79,12 @@ class Table(Definition):
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Which attempt made something in a catalog's storage. It is written beside what it made.
+    """The attempt that made something in a catalog's storage; written as a mark beside it.
 
     :param pipeline: the pipeline.
     :param key: the batch.
     :param epoch: the attempt.
-    :param checkpoint: id of the checkpoint; empty for attempts of before identities.
+    :param checkpoint: id of the checkpoint; empty for attempts of versions before identities.
     """
 
     pipeline: str
@@ -93,21 +93,21 @@ class Owner:
     checkpoint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """The owner as JSON values."""
         told = {"pipeline": self.pipeline, "lane": self.key.lane, "batchId": self.key.id, "epoch": self.epoch}
         return {**told, "checkpoint": self.checkpoint} if self.checkpoint else told
 
     def may_be_of(self, table: Table, checkpoint: str) -> bool:
-        """Whether it is an attempt of the table's pipeline and of the checkpoint, as far as the mark tells."""
+        """Whether the owner is an attempt of the table's pipeline and of the checkpoint, as far as the mark tells."""
         return self.pipeline == table.pipeline and self.checkpoint in ("", checkpoint)
 
     def to_json(self) -> str:
-        """JSON, the same for the same owner."""
+        """The owner as JSON text, always the same for the same owner."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: object) -> Owner | None:
-        """What :meth:`to_dict` wrote; None for anything else: then somebody else made it."""
+        """The owner that :meth:`to_dict` wrote; None for anything else, which this package has not made."""
         if not isinstance(data, Mapping):
             return None
         try:
@@ -121,9 +121,9 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class StageTable:
-    """The table that one attempt writes. Nobody reads it but audits.
+    """The table that one attempt writes. Only audits read it.
 
-    :param table: what it becomes, or is added to.
+    :param table: the table that it becomes, or is added to.
     :param batch: the batch.
     :param epoch: the attempt.
     """
@@ -139,7 +139,7 @@ class StageTable:
 
     @property
     def owner(self) -> Owner:
-        """The mark by which its attempt, and nobody else, drops it."""
+        """The mark by which its attempt, and no other, drops it."""
         return Owner(
             pipeline=self.table.pipeline, key=self.key, epoch=self.epoch, checkpoint=self.batch.checkpoint
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """The hook that gives a stage table its storage at CREATED and takes it away on FAILED and CANCELED.
 
-Flink's ``CTASJobStatusHook``: the catalog is an argument, so that any process can call it.
+Modelled on Flink's ``CTASJobStatusHook``: the catalog is an argument, so that any process can call the hook.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from airflow_provider_microbatch.sinks.table.stage_table import StageTable, Tabl
 
 @dataclass(frozen=True)
 class StagedTableHook(JobStatusHook):
-    """A :class:`~airflow_provider_microbatch.sinks.table.TableSink` brings it along; nobody has to list it.
+    """Added by each :class:`~airflow_provider_microbatch.sinks.table.TableSink`; users need not list it.
 
-    :param catalog: where the table is.
-    :param table: what is written.
+    :param catalog: the catalog of the table.
+    :param table: the table that is written.
     """
 
     catalog: Catalog

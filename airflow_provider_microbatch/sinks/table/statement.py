@@ -1,4 +1,4 @@
-"""What each of the four statements allows, given the table that is there."""
+"""The rules of each of the four statements, given the table that exists."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airflow_provider_microbatch.sinks.table.stage_table import (
 def admits(table: Table, batch: BatchIdentity, *, exists: bool, owner: Owner | None) -> bool:
     """Whether the batch may make or replace the table.
 
-    :param exists: a table of that name is there.
-    :param owner: the attempt that made it; None if it was not this package.
-    :return: False if there is nothing to do (``IF NOT EXISTS``, and it is there).
-    :raises SinkError: if the statement does not allow it.
+    :param exists: whether a table of that name exists.
+    :param owner: the attempt that made the table; None if this package did not make it.
+    :return: False if there is nothing to do (``IF NOT EXISTS``, and the table exists).
+    :raises SinkError: if the statement does not allow the batch.
     """
     if owner is not None and owner.may_be_of(table, batch.checkpoint) and owner.key == batch.key:
-        return True  # its own work: published and not committed yet, or replayed
+        return True  # the batch's own output: published and not committed yet, or replayed
     check_order(table, batch, owner)
     if exists and table.mode == CREATE_IF_NOT_EXISTS:
         return False
@@ -43,9 +43,9 @@ def admits(table: Table, batch: BatchIdentity, *, exists: bool, owner: Owner | N
 
 
 def find(table: Table, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
-    """The table as the batch's output. None if it is somebody else's and the statement replaces whatever is there.
+    """The table as the batch's output. None if it is another output, and the statement replaces any table.
 
-    :raises ForeignBatchError: if it is somebody else's and the statement replaces nothing.
+    :raises ForeignBatchError: if the table is another output, and the statement replaces none.
     """
     if table.mode in (REPLACE, CREATE_OR_REPLACE):
         return batch.find(found)
@@ -53,8 +53,8 @@ def find(table: Table, batch: ExpectedBatch, found: Manifest) -> Manifest | None
 
 
 def check_order(table: Table, batch: BatchIdentity, owner: Owner | None) -> None:
-    """:raises PublishConflictError: if a later batch has replaced the table: an attempt that slept since before, or
-    the replay of an older batch, would put old rows back. Numbers of another checkpoint tell nothing of that."""
+    """:raises PublishConflictError: if a later batch has replaced the table: an attempt that has slept since, or the
+    replay of an older batch, would put old rows back. Ids of another checkpoint's batches are not compared."""
     key = batch.key
     if owner is None or not owner.may_be_of(table, batch.checkpoint):
         return

@@ -1,6 +1,6 @@
-"""Statements that change a catalog, as steps: a handle is on record before each, so that whoever comes after a process
-that died over one ends it first. Without that a statement goes on without its process, or arrives late, and names files
-that the next one has dropped."""
+"""Statements that change a catalog, as steps: before each step its handle is recorded, so that the next process can end
+the step of a process that died. Otherwise such a statement could run on without its process, or arrive late, and name
+files that the next process has dropped."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from airflow_provider_microbatch.sinks.table.statements import Rows, Statements
 class StatementSteps:
     """Steps that change one table. Only the holder of the table's lock may use them.
 
-    :param statements: runs them.
-    :param folder: where handles of steps that have not ended lie.
+    :param statements: runs the statements.
+    :param folder: the folder with the handles of steps that have not ended.
     """
 
     def __init__(self, statements: Statements, folder: Path) -> None:
@@ -25,23 +25,23 @@ class StatementSteps:
         self._folder = folder
 
     def run(self, statements: Sequence[str]) -> list[Rows]:
-        """Run statements as one step; see :meth:`Statements.run`. The record stays if nobody knows how it ended."""
+        """Run statements as one step; see :meth:`Statements.run`. The record stays if the step's end is unknown."""
         handle = self._statements.handle()
         record = self._folder / f"{uuid.uuid4()}.json"
         put_mark(record, {**handle, "version": 1, "statements": list(statements)})
         try:
             rows = self._statements.run(statements, handle=handle)
         except SinkError:
-            # Spark refused it, or did not answer: then it may run there still.
+            # Spark refused the step, or did not answer: then the step may still be running.
             self._end(record)
             raise
         remove_mark(record)
         return rows
 
     def end_all(self) -> None:
-        """End the steps of those who held the lock before, and died.
+        """End the steps of earlier holders of the lock that died.
 
-        :raises SinkError: if one may still run: nothing may be published or dropped then.
+        :raises SinkError: if a step may still run: nothing may be published or dropped then.
         """
         for record in sorted(self._folder.glob("*.json")):
             self._end(record)

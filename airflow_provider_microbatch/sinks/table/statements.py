@@ -1,4 +1,4 @@
-"""How statements reach Spark's catalog. The catalog writes them; what runs them is a definition of its own."""
+"""Running statements in Spark's catalog. The catalog writes the statements; the definition that runs them is here."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ class StatementError(SinkError):
 
 
 class Statements(Definition, ABC):
-    """What runs statements of Spark SQL. Every call is a session of its own."""
+    """Runs statements of Spark SQL. Every call has a session of its own."""
 
     @abstractmethod
     def handle(self) -> Mapping[str, Any]:
-        """Choose the handle of a step, by which any process can end it: JSON values, unique, no secret. Touches
+        """Choose the handle of a step, by which any process can end the step: JSON values, unique, no secret. Touches
         nothing."""
 
     @abstractmethod
     def run(self, statements: Sequence[str], *, handle: Mapping[str, Any] | None = None) -> list[Rows]:
-        """Run them in order.
+        """Run the statements in order.
 
-        :param handle: of the step; a step is run once. None: they change nothing, so nobody has to end them.
-        :return: the rows of each.
-        :raises StatementError: at the first that fails; those after it are not run.
+        :param handle: handle of the step; a step is run only once. None: the statements change nothing, so no process
+            has to end them.
+        :return: the rows of each statement.
+        :raises StatementError: at the first statement that fails; later ones are not run.
         """
 
     @abstractmethod
     def end(self, handle: Mapping[str, Any]) -> None:
         """End a step that another process may have begun. When this returns no statement of it runs, or ever will.
 
-        :param handle: as it was chosen; it comes out of a file that others may have written.
-        :raises SinkError: if nobody can tell, or the handle is none of :meth:`handle`.
+        :param handle: the handle that was chosen; it comes from a file that others may have written.
+        :raises SinkError: if the step's state is unknown, or the handle was not made by :meth:`handle`.
         """
 
 
 @dataclass(frozen=True)
 class ConnectStatements(Statements):
-    """By a Spark Connect server, without a JVM in this process.
+    """Runs statements on a Spark Connect server, without a JVM in this process.
 
     :param url: ``sc://host:port``. It is written to logs, so it must not hold a token or a password.
-    :raises DefinitionError: if it is no such URL, or holds one.
+    :raises DefinitionError: if ``url`` is no such URL, or holds a token or a password.
     """
 
     url: str
@@ -77,7 +78,7 @@ class ConnectStatements(Statements):
         return {self.url}
 
     def handle(self) -> Mapping[str, Any]:
-        # As PySpark chooses the user; a server knows sessions by id and user.
+        # PySpark chooses the user in the same way; a server identifies sessions by id and user.
         user = os.environ.get("SPARK_USER") or os.environ.get("USER") or "microbatch"
         return {"url": self.url, "session": str(uuid.uuid4()), "user": user}
 
@@ -91,7 +92,7 @@ class ConnectStatements(Statements):
     def end(self, handle: Mapping[str, Any]) -> None:
         session, user = handle.get("session"), handle.get("user")
         if handle.get("url") != self.url:
-            # Not asked there: the token of this server would be sent to whatever a file names.
+            # That server is not contacted: otherwise a file could choose who is sent this server's token.
             raise SinkError(f"it was sent to {handle.get('url')!r}, and the catalog's server is {self.url} now")
         if not isinstance(user, str) or not _is_uuid(session):
             raise SinkError("the record has no session and user")

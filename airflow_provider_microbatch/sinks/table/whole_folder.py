@@ -1,11 +1,11 @@
-"""A table of folders that a batch makes or replaces as a whole: ``CREATE TABLE AS`` and its sisters.
+"""A table of folders that a batch makes or replaces as a whole: ``CREATE TABLE AS`` and its variants.
 
 ::
 
-    <namespace>/orders/…                                                   the table: what readers list
+    <namespace>/orders/…                                                   the table, which readers list
     <namespace>/_tables/orders/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   the stage table
-    <namespace>/_tables/orders/_replaced/…                                 the table before; kept for its readers
-    <namespace>/_tables/orders/_kept/…                                     what was there and no catalog had made
+    <namespace>/_tables/orders/_replaced/…                                 the previous table; kept for its readers
+    <namespace>/_tables/orders/_kept/…                                     a replaced folder that no catalog had made
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class WholeFolder:
     """:param table: the table.
-    :param target: its folder.
-    :param files: where its stage tables and replaced ones lie.
+    :param target: the table's folder.
+    :param files: the sink of its stage tables and replaced tables.
     """
 
     table: Table
@@ -56,7 +56,8 @@ class WholeFolder:
     def admits(self, batch: BatchIdentity) -> bool:
         """Whether the statement allows the batch; False if there is nothing to do.
 
-        :raises SinkError: if it does not, or would replace a table that consists of batches, the history of a pipeline.
+        :raises SinkError: if the statement does not allow the batch, or would replace a table that consists of batches,
+            the history of a pipeline.
         """
         if self.table.mode in (REPLACE, CREATE_OR_REPLACE) and self._is_continuous():
             raise SinkError(
@@ -66,7 +67,7 @@ class WholeFolder:
         return statement.admits(self.table, batch, exists=os.path.lexists(self.target), owner=self._owner())
 
     def prepare(self, stage: StageTable) -> None:
-        """The table itself appears only on success. :raises SinkError: if the statement does not allow it any more."""
+        """Check again; the table appears only on success. :raises SinkError: if the statement is refused by now."""
         if not self.admits(stage.batch):
             raise SinkError(f"table {self.table.name} was made meanwhile by somebody else; nothing is done to it.")
 
@@ -84,12 +85,12 @@ class WholeFolder:
         return statement.find(self.table, batch, found)
 
     def batches(self, lane: str) -> list[int]:
-        """The batch whose output the table is."""
+        """The id of the batch whose output the table is."""
         owner = self._owner()
         return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
     def publish(self, stage: StageTable, batch: ExpectedBatch, *, replay: bool) -> Manifest:
-        """One rename where there is no table, one exchange where there is."""
+        """Publish by one rename if there is no table, by one exchange if there is."""
         with locked(self.files.root / "publish.lock", seconds=TABLE_SECONDS):
             found = self.published(batch)
             if found is not None and found.epoch > stage.epoch and replay:
@@ -105,8 +106,8 @@ class WholeFolder:
             return self._put(stage, batch)
 
     def drop(self, stage: StageTable) -> None:
-        """Remove the stage's files. The lock keeps it from the moment in which a publish has just put the table that
-        was there before into the stage's place."""
+        """Remove the stage's files. The lock keeps this from happening just after a publish has exchanged the stage
+        with the previous table, which then lies in the stage's place."""
         with locked(self.files.root / "publish.lock", seconds=TABLE_SECONDS):
             self._keep_displaced(stage)
             self.files.drop_stage(stage.batch, stage.epoch)
@@ -131,7 +132,7 @@ class WholeFolder:
         sync_tree(folder)
         make_folders(self.target.parent)
         if not rename_new(folder, self.target):
-            # On record before it happens: what lies in the stage's place afterwards is not the stage.
+            # Recorded in advance: after the exchange, the folder in the stage's place is not the stage.
             put_mark(self._exchange(stage), stage.owner.to_dict())
             if not exchange(folder, self.target):
                 self._keep_displaced(stage)
@@ -152,7 +153,7 @@ class WholeFolder:
         if folder.exists() and Owner.from_dict(mark) != stage.owner:
             kept = self.files.replaced_path(stage.batch) / f"attempt={stage.epoch}"
             if mark is None:
-                # Somebody's files, of which there may be no other copy: no janitor comes there.
+                # Files of another program, maybe their only copy: the janitor does not look there.
                 kept = self.files.root / "_kept" / kept.relative_to(self.files.root)
                 log.warning("%s was not made by this catalog; it is kept at %s, remove it yourself", self.target, kept)
             make_folders(kept.parent)

@@ -2,17 +2,17 @@
 
 ::
 
-    <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  what readers look at: where the files of batch 7 are
-    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          what attempt 2 has written, and where it stays
+    <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  for readers: the places of the files of batch 7
+    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          written by attempt 2, never moved
     <table>/_index/lane=live/00000000000000000007                   batch 7 was about to be published, at least
     <table>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2    a mark: attempt 2 is written, and not published yet
-    <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: that attempt was, or is about to be, put out
+    <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: the attempt was replaced, or is about to be
     <table>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1     a mark: tells the Spark of attempt 1 to end
     <table>/_nothing/<number>.json                                  a file of no rows, of a batch that was taken out
 
-A batch is published by one conditional put of its manifest: if there is none yet, or in place of the one that was
-looked at. All names begin with an underscore, so that whoever lists the folder as if it were a table finds nothing in
-it, rather than the rows of all attempts.
+A batch is published by one conditional put of its manifest: on the condition that there is none yet, or that the
+manifest is unchanged since it was read. All names begin with an underscore, so that a reader that lists the folder as
+if it were a table finds nothing in it, rather than the rows of all attempts.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _TRIES = 20
 
 
 class OpenObjectTable(OpenSink):
-    """What the orchestrator does with such a table.
+    """A table in an object store, opened: the operations that the orchestrator calls.
 
-    :param sink: its definition.
-    :param address: of the table.
-    :param connect: finds its connection, for Spark.
+    :param sink: definition of the table.
+    :param address: address of the table.
+    :param connect: finds the table's connection, for Spark.
     """
 
     def __init__(self, sink: FileSink, address: Address, *, connect: Connect) -> None:
@@ -95,7 +95,7 @@ class OpenObjectTable(OpenSink):
         try:
             requires = connector(self._sink.packages)
         except DefinitionError:
-            requires = NO_REQUIREMENTS  # nobody writes from where no pyspark is; where one is to, `check` has told
+            requires = NO_REQUIREMENTS  # a host without pyspark writes nothing; `check` reports that pyspark is missing
         return Stage(
             writer="airflow_provider_microbatch.runtime.write:write",
             arguments={
@@ -166,7 +166,7 @@ class OpenObjectTable(OpenSink):
                 self._stages.forget(written)
                 return False
             had_begun = self._stages.give_up(written)
-            # Only now: whoever publishes it has said so before, or is refused.
+            # Only after the mark: a publisher has set its own mark earlier, or is refused.
             if not self._make_unpublishable(written, had_begun=had_begun) or self._was_replaced(written):
                 self._stages.forget(written)
                 return False
@@ -177,7 +177,7 @@ class OpenObjectTable(OpenSink):
     def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
         mark = Written.by(batch, epoch).fence_mark
         with self._telling("fence an attempt of", batch.key):
-            # The reason may come out of a checkpoint that others can write: it goes to the log, and into no object.
+            # The reason may come from a checkpoint that others can write: it goes to the log, and into no object.
             self._store.put_if_absent(mark, _FENCE_TEXT)
         log.info("%s/%s: %s", self.location(), mark, by)
 
@@ -220,7 +220,7 @@ class OpenObjectTable(OpenSink):
             return self._manifests.lanes()
 
     def published(self, lane: str | None = None) -> Iterator[tuple[BatchKey, str]]:
-        """Addresses of the files of all batches that are in now; of one lane, or of all."""
+        """Batches that are in now, with the addresses of their files; of one lane, or of all."""
         with self._telling("list the files"):
             for one in self._manifests.all(lane):
                 addresses = [
@@ -246,7 +246,7 @@ class OpenObjectTable(OpenSink):
             ]
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
-        """Have the attempt's files be the batch, or find that some attempt's are."""
+        """Put the manifest that names the attempt's files, or find that some attempt's files are published."""
         key, own = batch.key, Written.by(batch.staged, epoch)
         with self._telling("replace" if replaces else "publish", key):
             for _ in range(_TRIES):
@@ -256,7 +256,7 @@ class OpenObjectTable(OpenSink):
                     if before.written == own:
                         self._stages.forget(own)
                     return current
-                # After the look: see `stages`.
+                # After the manifest was read: see `stages`.
                 staged = self._complete_stage(batch, epoch)
                 if current is not None:
                     self._note_replaced(before, batch)
@@ -266,7 +266,7 @@ class OpenObjectTable(OpenSink):
         raise self._outrun(key)
 
     def _found(self, published: Published, batch: ExpectedBatch) -> Manifest | None:
-        """:raises ForeignBatchError: if something else is at the batch's place."""
+        """:raises ForeignBatchError: if other output is at the batch's place."""
         if published.written is None:
             return None
         found = self._manifest(published.written)
@@ -279,9 +279,9 @@ class OpenObjectTable(OpenSink):
         return batch.check(found, where=self.location())
 
     def _stands(self, current: Manifest, epoch: int, *, replaces: bool) -> bool:
-        """Whether what is in stays.
+        """Whether the published output stays.
 
-        :raises PublishConflictError: if a replay comes after a later one.
+        :raises PublishConflictError: if a later attempt than this replay is published.
         """
         if replaces and current.epoch > epoch:
             raise PublishConflictError(
@@ -291,8 +291,8 @@ class OpenObjectTable(OpenSink):
         return not replaces or current.epoch == epoch
 
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        """The manifest of a stage that is whole, and of this plan, and that nobody removes any more without having the
-        batch's manifest be another one first."""
+        """The manifest of a stage that is whole and of this plan. From now on the stage is only removed after the
+        batch's manifest has been changed."""
         written = Written.by(batch.staged, epoch)
         where = f"{self.location()}/{written.folder}"
         own = self.manifest(batch.staged, epoch)
@@ -314,15 +314,15 @@ class OpenObjectTable(OpenSink):
         return own
 
     def _data(self, written: Written, manifest: Manifest) -> Mapping[str, int]:
-        """The files that readers could be shown of an attempt, with their sizes."""
+        """The files of an attempt that readers may be shown, with their sizes."""
         beside = {f"{nothing.NAME}.{self._sink.format}"} if not manifest.files else set()
         found = self._stages.objects(written).items()
         return {path: size for path, size in found if not path.startswith(("_", ".")) and path not in beside}
 
     def _make_unpublishable(self, written: Written, *, had_begun: bool) -> bool:
-        """Have whoever publishes the attempt, and has not put yet, be refused.
+        """Make sure that a process which is publishing the attempt, but has not put the manifest yet, is refused.
 
-        :return: False if it is in.
+        :return: False if the attempt is published.
         """
         for _ in range(_TRIES):
             before = self._manifests.look(written.key)
@@ -333,7 +333,7 @@ class OpenObjectTable(OpenSink):
         raise self._outrun(written.key)
 
     def _note_replaced(self, before: Published, batch: ExpectedBatch) -> None:
-        """Before it is put out: what a crash leaves behind it must be found."""
+        """Note the replacement in advance, so that the replaced files are found even after a crash."""
         if before.written is not None:
             self._store.put_if_absent(before.written.replaced_mark(batch.identity.checkpoint), b"")
 
@@ -341,14 +341,15 @@ class OpenObjectTable(OpenSink):
         return self._store.modified_ms(written.replaced_mark(written.checkpoint)) is not None
 
     def _is_out(self, written: Written, older_seconds: float) -> bool:
-        """Whether an attempt's output has been out for so long: who is about to put it out says so before."""
+        """Whether an attempt's output has been out of the table for ``older_seconds``. Its mark may be older than that:
+        it is set before the output is replaced."""
         published = self._manifests.look(written.key)
         if published.written == written:
             return False
         return bool(self._older([self._manifests.path(written.key)], older_seconds))
 
     def _old(self, folder: str, seconds: float) -> list[str]:
-        """Objects below a folder that were written at least so long ago."""
+        """Objects below a folder that were written at least ``seconds`` ago."""
         top = f"{self._address.prefix}/"
         found = list(self._bucket.objects(f"{top}{folder}"))
         if not found:
@@ -370,10 +371,10 @@ class OpenObjectTable(OpenSink):
         return manifest_from(self._lines(folder), written.key, where=f"{self.location()}/{folder}")
 
     def _lines(self, folder: str) -> Iterator[Any]:
-        """JSON objects of the objects in a folder that Spark wrote."""
+        """Values of the JSON lines in the objects of a folder that Spark wrote."""
         for name in self._store.list_after(folder):
             data = self._store.get(f"{folder}/{name}") if name.startswith("part-") else None
-            # JSON may have in a text what `str.splitlines` takes for the end of a line.
+            # A JSON text may contain characters that `str.splitlines` takes for the end of a line.
             yield from (json.loads(line) for line in (data or b"").decode("utf-8").split("\n") if line)
 
     @property
@@ -388,7 +389,7 @@ class OpenObjectTable(OpenSink):
 
     @contextmanager
     def _telling(self, doing: str, key: BatchKey | None = None) -> Iterator[None]:
-        """Errors of the store as errors of the sink."""
+        """Raise errors of the store as errors of the sink."""
         try:
             yield
         except (CheckpointError, DefinitionError) as error:
@@ -397,5 +398,5 @@ class OpenObjectTable(OpenSink):
 
 
 def _named(manifest: Manifest, format: str) -> list[str]:
-    """Files that readers are shown of an attempt."""
+    """The files that readers are shown of an attempt."""
     return sorted(manifest.files) or [f"{nothing.NAME}.{format}"]

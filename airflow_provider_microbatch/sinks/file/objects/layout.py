@@ -1,4 +1,4 @@
-"""What lies where in a table of objects: keys below the table's own, and back from them."""
+"""The layout of a table of objects: keys below the table's key, and the batches and attempts that they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCHES, STAGING, REPLACED, FENCED = TABLE_BATCHES, "_staging", "_replaced", "_f
 NOTHING, INDEX = "_nothing", "_index"
 
 _NOBODY = "-"
-"""In place of the id of a checkpoint, of what was written before there were ids."""
+"""Stands for the id of a checkpoint in names of objects that were written before checkpoints had ids."""
 
 _ATTEMPT = re.compile(
     r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>0|[1-9]\d*)/(?P<checkpoint>-|[A-Za-z0-9][A-Za-z0-9_-]*)\.(?P<epoch>\d+)"
@@ -27,9 +27,9 @@ _MANIFEST = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>0|[1-9]\d*)/manife
 
 @dataclass(frozen=True, order=True)
 class Written:
-    """What one attempt has written.
+    """The output of one attempt.
 
-    :param checkpoint: whose attempt; empty for one of before there were ids.
+    :param checkpoint: id of the attempt's checkpoint; empty for an attempt from before checkpoints had ids.
     """
 
     key: BatchKey
@@ -38,12 +38,12 @@ class Written:
 
     @classmethod
     def by(cls, batch: BatchIdentity, epoch: int) -> Self:
-        """An attempt's."""
+        """The output of an attempt at a batch."""
         return cls(batch.key, batch.checkpoint, epoch)
 
     @classmethod
     def at(cls, path: str) -> Self | None:
-        """By the path that its name is, or that begins with it; None if there is none such."""
+        """The output whose name is the path, or the beginning of the path; None if no output has such a name."""
         found = _ATTEMPT.match(path)
         if found is None or path[found.end() :][:1] not in ("", "/"):
             return None
@@ -55,53 +55,53 @@ class Written:
 
     @property
     def name(self) -> str:
-        """Of the folder of its files, below :data:`BATCHES`: the batch is told by folders, as in a table of files."""
+        """Name of the folder of its files, below :data:`BATCHES`: its parents name lane and batch."""
         return f"{folder_of(self.key)}/{self.checkpoint or _NOBODY}.{self.epoch}"
 
     @property
     def folder(self) -> str:
-        """Of its files."""
+        """The folder of its files."""
         return f"{BATCHES}/{self.name}"
 
     @property
     def stage_mark(self) -> str:
-        """An object: it is, or is about to be, written, and is not known to be published."""
+        """Key of the mark of output that is written, or about to be, and is not known to be published."""
         return f"{marks_of(STAGING, self.checkpoint)}/{folder_of(self.key)}/attempt={self.epoch}"
 
     @property
     def fence_mark(self) -> str:
-        """An object: tells its Spark to end."""
+        """Key of the mark that tells the attempt's Spark to end."""
         return f"{marks_of(FENCED, self.checkpoint)}/{folder_of(self.key)}.attempt={self.epoch}"
 
     def replaced_mark(self, by: str) -> str:
-        """An object: it is about to be put out, or was, by that checkpoint."""
+        """Key of the mark of output that was, or is about to be, replaced or withdrawn by that checkpoint."""
         return f"{marks_of(REPLACED, by)}/{self.name}"
 
 
 def folder_of(key: BatchKey) -> str:
-    """Folders that tell of which batch something is."""
+    """The folders that name a batch."""
     return f"lane={key.lane}/batch_id={key.id}"
 
 
 def manifest_of(key: BatchKey) -> str:
-    """The object that publishes a batch."""
+    """Key of the manifest that publishes a batch."""
     return f"{MANIFESTS}/{folder_of(key)}/manifest"
 
 
 def key_of_manifest(path: str) -> BatchKey | None:
-    """The batch of an object below :data:`MANIFESTS`; None if it is no batch's."""
+    """The batch whose manifest is at a path below :data:`MANIFESTS`; None if the path is no batch's."""
     return _key(_MANIFEST.fullmatch(path))
 
 
 def marks_of(kind: str, checkpoint: str) -> str:
-    """The folder of a checkpoint's marks of a kind."""
+    """The folder of a checkpoint's marks of one kind."""
     return f"{kind}/{checkpoint or _NOBODY}"
 
 
 def attempt_of_mark(path: str, checkpoint: str) -> Written | None:
-    """Of which attempt a mark is.
+    """The attempt that a mark belongs to; None if it is no mark.
 
-    :param path: below :func:`marks_of`.
+    :param path: path of the mark below :func:`marks_of`.
     """
     found = _MARK.fullmatch(path)
     key = _key(found)

@@ -1,6 +1,6 @@
-"""Files of no rows. A manifest names one where a batch has no file, for two reasons: readers of the symlink form take
-no empty line, and two manifests of the same bytes would have one ETag, by which nobody could tell that one had come in
-the other's place."""
+"""Files without rows. A manifest names such a file if a batch has no file, for two reasons: readers of the symlink form
+accept no empty line, and two manifests of the same bytes would have the same ETag, which would hide that one has
+replaced the other."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ORC = (
     "UkMX"
 )
 _BYTES = {"parquet": base64.b64decode(_PARQUET), "orc": base64.b64decode(_ORC)}
-"""As pyarrow 26 writes a table of one column, ``_`` of 32 bit integers, and no row."""
+"""A table of one column, ``_`` of 32 bit integers, without rows, as pyarrow 26 writes it."""
 
 
 def of_format(format: str) -> bytes:
-    """A file of that format without a row. Of text it has no byte."""
+    """A file of that format without a row; for text formats an empty file."""
     return _BYTES.get(format, b"")

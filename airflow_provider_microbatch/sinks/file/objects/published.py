@@ -1,8 +1,9 @@
-"""Which attempt's files are a batch, as the table says it: one object for each batch, in the symlink form that Hive,
-Trino, Athena and Spark read (``SymlinkTextInputFormat``): the addresses of its files, a line each.
+"""The manifests of a table: which attempt's files are a batch. A batch has one object, in the symlink form that Hive,
+Trino, Athena and Spark read (``SymlinkTextInputFormat``): the addresses of its files, one per line.
 
-Whoever changes what readers see of a batch puts this object on the condition that it is what he has looked at, or that
-there is none. It is never removed, and no two have the same bytes: what has come and gone in between is noticed.
+A process that changes what readers see of a batch puts this object on the condition that the object is unchanged since
+the process read it, or still does not exist. The object is never removed, and no two versions have the same bytes, so
+that any change in between is noticed.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _DIGITS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What the table says of a batch.
+    """A batch's manifest as it was read.
 
     :param key: the batch.
-    :param version: of the object; None if there is none.
+    :param version: version of the object; None if there is none.
     :param written: the attempt that is in; None if none is.
-    :param files: of it, relative to its folder.
-    :param lines: as they stand there.
+    :param files: the attempt's files, relative to its folder.
+    :param lines: the lines of the object.
     """
 
     key: BatchKey
@@ -50,12 +51,12 @@ class Published:
 
 
 class Manifests:
-    """The objects of a table.
+    """The manifests of a table.
 
-    :param store: of the table.
-    :param bucket: the table's.
-    :param top: ``s3://bucket/prefix`` of the table, as readers are told.
-    :param format: of the files.
+    :param store: store of the table's objects.
+    :param bucket: the table's bucket.
+    :param top: ``s3://bucket/prefix`` of the table, in the form for readers.
+    :param format: format of the files.
     """
 
     def __init__(self, store: ObjectStore, bucket: Bucket, *, top: str, format: str) -> None:
@@ -65,9 +66,9 @@ class Manifests:
         self._format = format
 
     def look(self, key: BatchKey) -> Published:
-        """What the table says of a batch now: one request.
+        """Read a batch's manifest: one request.
 
-        :raises SinkError: if what is there is none of ours.
+        :raises SinkError: if the object there is no manifest of this package.
         """
         found = self._store.get_versioned(manifest_of(key))
         if found is None:
@@ -84,30 +85,31 @@ class Manifests:
 
     @staticmethod
     def path(key: BatchKey) -> str:
-        """Of a batch's object, below the table."""
+        """Key of a batch's manifest, below the table's key."""
         return manifest_of(key)
 
     def put(self, before: Published, written: Written, files: Sequence[str]) -> bool:
-        """Have an attempt's files be the batch, in place of what was looked at; False if that has changed since.
+        """Publish an attempt's files as the batch, in place of ``before``; False if the manifest has changed since.
 
-        :param files: relative to its folder; one at least.
+        :param files: paths relative to the attempt's folder; at least one.
         """
         lines = [self.address(written, file) for file in sorted(files)]
-        # Before the manifest, so that none is there which the index does not show.
+        # Before the manifest, so that every batch with a manifest is in the index.
         self._store.put_if_absent(_index(before.key), b"")
         return self._put(before, lines)
 
     def withdraw(self, before: Published) -> bool:
-        """Have nothing be the batch, in place of what was looked at; False if that has changed since."""
+        """Take the batch out of the table, in place of ``before``; False if the manifest has changed since."""
         return self._put(before, [self._nothing()])
 
     def touch(self, before: Published) -> bool:
-        """Leave to readers what they see, and have whoever has looked before lose; False if it has changed since."""
+        """Change the manifest without changing what readers see, so that a process that read it earlier is refused;
+        False if the manifest has changed since."""
         of_files = [line for line in before.lines if f"/{NOTHING}/" not in line.removeprefix(self._top)]
         return self._put(before, [*of_files, self._nothing()])
 
     def ids(self, lane: str) -> Iterator[int]:
-        """Batches of a lane that something is in of, in no order: a request for each thousand."""
+        """Ids of a lane's batches that are in, in no order: one request for each thousand."""
         gone = len(self._encode([self._nothing_at("0" * 32)]))
         for one in self._objects(f"{MANIFESTS}/lane={lane}"):
             key = key_of_manifest(one[0].removeprefix(f"{MANIFESTS}/"))
@@ -115,7 +117,7 @@ class Manifests:
                 yield key.id
 
     def ids_after(self, lane: str, after: int) -> Iterator[int]:
-        """Those of :meth:`ids` that are greater, ascending: by as few requests as there are such, and one more."""
+        """The ids of :meth:`ids` that are greater than ``after``, ascending: one request for each, and one more."""
         last = _padded(after) if after >= 0 else ""
         while page := self._store.list_after(f"{INDEX}/lane={lane}", last):
             last = page[-1]
@@ -124,7 +126,7 @@ class Manifests:
                     yield int(name)
 
     def all(self, lane: str | None) -> Iterator[Published]:
-        """What is in, by lane and number; of one lane, or of all. A request for each batch, sixteen at a time."""
+        """The batches that are in, by lane and number; of one lane, or of all. One request each, sixteen at a time."""
         keys = [
             key
             for path, _ in self._objects(f"{MANIFESTS}/lane={lane}" if lane is not None else MANIFESTS)
@@ -134,15 +136,15 @@ class Manifests:
             yield from (found for found in pool.map(self.look, sorted(keys)) if found.written is not None)
 
     def address(self, written: Written, file: str) -> str:
-        """Of a file that an attempt has written, as readers are told."""
+        """The address of an attempt's file, in the form for readers."""
         return f"{self._top}/{written.folder}/{file}"
 
     def lanes(self) -> list[str]:
-        """Lanes that there is, or was, a batch of."""
+        """Lanes of which any batch is, or was, in."""
         return sorted(name.removeprefix("lane=") for name in self._store.folders(MANIFESTS) if name.startswith("lane="))
 
     def odd(self) -> Iterator[str]:
-        """What readers of the manifests come upon that is no batch's, by its key below the table's."""
+        """Keys below the table's key of objects that readers take for manifests, and that are no batch's."""
         for path, _ in self._objects(MANIFESTS):
             names = path.split("/")
             hidden = any(name.startswith(("_", ".")) for name in names[1:])
@@ -179,7 +181,7 @@ class Manifests:
         return next(iter(found), None), tuple(files)
 
     def _nothing(self) -> str:
-        """The address of a file of no rows that nobody else names."""
+        """The address of a new file without rows, which no other manifest names."""
         number = uuid.uuid4().hex
         self._store.put_if_absent(f"{NOTHING}/{number}.{self._format}", nothing.of_format(self._format))
         return self._nothing_at(number)

@@ -1,9 +1,10 @@
-"""Who may publish what an attempt has written, and who remove it.
+"""Decides who may publish an attempt's files, and who may remove them.
 
-A stage is where its files will stay, so nothing tells a stage from published output but a mark. Who publishes an
-attempt says so in its mark, then looks whether all is there, and puts the batch's manifest on the condition of what he
-had looked at before the mark. Who drops an attempt says so in the mark, too; and where somebody had begun to publish
-it, he has the manifest be another one before he removes a file: whoever sleeps, and puts later, is refused.
+An attempt's files stay where they were written, so only a mark tells a stage from published output. A publisher of an
+attempt sets its mark to ``publishing``, then checks that all files are there, and puts the batch's manifest on the
+condition that it is unchanged since before the mark. A process that drops an attempt sets its mark too; and if a
+publish had begun, it changes the batch's manifest before it removes a file: so a publisher that sleeps, and puts the
+manifest later, is refused.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ _TRIES = 20
 
 
 class Mark(StrEnum):
-    """What a stage's mark says."""
+    """The state that a stage's mark records."""
 
     OPEN = "open"
-    """It is written, or about to be."""
+    """The stage is written, or about to be."""
     PUBLISHING = "publishing"
-    """Somebody publishes it, or has died at it."""
+    """A process is publishing the stage, or has died while publishing it."""
     DROPPED = "dropped"
-    """It is being removed. Nobody had begun to publish it."""
+    """The stage is being removed. No publish had begun."""
     TAKEN_BACK = "taken back"
-    """It is being removed, and somebody had."""
+    """The stage is being removed, and a publish had begun."""
 
 
 class Stages:
     """The stages of a table.
 
-    :param store: of the table.
-    :param bucket: the table's.
+    :param store: store of the table's objects.
+    :param bucket: the table's bucket.
     """
 
     def __init__(self, store: ObjectStore, bucket: Bucket) -> None:
@@ -53,7 +54,7 @@ class Stages:
         self._bucket = bucket
 
     def begin(self, written: Written) -> None:
-        """An attempt is about to write. Idempotent."""
+        """Record that an attempt is about to write. Idempotent."""
         self._store.put_if_absent(written.stage_mark, _encode(Mark.OPEN))
 
     def is_there(self, written: Written) -> bool:
@@ -62,9 +63,9 @@ class Stages:
         return mark in (Mark.OPEN, Mark.PUBLISHING)
 
     def claim(self, written: Written) -> None:
-        """Say that it is being published.
+        """Record that the stage is being published.
 
-        :raises SinkError: if it is not there, or being removed.
+        :raises SinkError: if there is no stage, or it is being removed.
         """
         for _ in range(_TRIES):
             found = self._store.get_versioned(written.stage_mark)
@@ -78,9 +79,9 @@ class Stages:
         raise self._outrun(written)
 
     def give_up(self, written: Written) -> bool:
-        """Say that it is being removed. From now on nobody begins to publish it.
+        """Record that the stage is being removed. From now on no publish of it begins.
 
-        :return: whether somebody had begun to.
+        :return: whether a publish had begun.
         """
         for _ in range(_TRIES):
             found = self._store.get_versioned(written.stage_mark)
@@ -93,24 +94,24 @@ class Stages:
         raise self._outrun(written)
 
     def forget(self, written: Written) -> None:
-        """It is published, or gone."""
+        """Remove the stage's mark: it is published, or gone."""
         self._store.delete_many([written.stage_mark])
 
     def objects(self, written: Written) -> dict[str, int]:
-        """What lies in its folder: path below it → bytes."""
+        """The objects in the attempt's folder: path below the folder → bytes."""
         folder = f"{self._bucket.address.prefix}/{written.folder}"
         return {one["path"].removeprefix(f"{folder}/"): one["size"] for one in self._bucket.objects(folder)}
 
     def remove(self, written: Written) -> bool:
-        """Remove all of it, what makes it whole first; False if nothing was there. What a driver that nobody could stop
-        writes meanwhile stays for the next time."""
+        """Remove all of the attempt's objects, its manifest first; False if there were none. Objects that a driver
+        which could not be stopped writes meanwhile stay for the next removal."""
         paths = sorted(self.objects(written), key=lambda path: (not path.startswith("_"), path))
         self._store.delete_many(f"{written.folder}/{path}" for path in paths)
         return bool(paths)
 
     def all(self, checkpoint: str) -> Iterator[Written]:
-        """Attempts of a checkpoint that have a mark; and those that were fenced, and something lies there of: a driver
-        that nobody could stop may have written it after the stage was dropped."""
+        """Attempts of a checkpoint that have a mark, and fenced attempts that still have objects: a driver that could
+        not be stopped may have written them after the stage was dropped."""
         marked = set(self._attempts(STAGING, checkpoint))
         yield from sorted(marked)
         for fenced in self._attempts(FENCED, checkpoint):
@@ -118,7 +119,7 @@ class Stages:
                 yield fenced
 
     def is_any(self, written: Written) -> bool:
-        """Whether anything lies in its folder: one request."""
+        """Whether the attempt's folder has any object: one request."""
         folder = f"{self._bucket.address.prefix}/{written.folder}"
         return next(self._bucket.objects(folder, page=1), None) is not None
 
@@ -142,7 +143,7 @@ class Stages:
 
 
 def _encode(mark: Mark) -> bytes:
-    # The number, so that no two are alike: one that comes back would be taken for the one that was looked at.
+    # The number makes each mark unique: an equal mark that came back would pass for the one that was read.
     return json.dumps({"stage": mark.value, "number": uuid.uuid4().hex}).encode()
 
 
