@@ -1,6 +1,6 @@
-"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek`` and ``state``, Spark; and start or stop a warm engine, make a class archive, list the files of a table, or try
-a source or a sink of one's own."""
+"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, without starting Airflow or, except for
+``peek``, ``state`` and ``dead-letters --replay``, Spark; and start or stop a warm engine, make a class archive, list
+the files of a table, or try a user's own source or sink."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _WHOLE_CHECKPOINT = (
     forget,
 )
 EXIT_CANNOT_READ = 2
-"""As argparse's own status for wrong usage."""
+"""The same as argparse's own status for wrong usage."""
 
 
 def build_parser() -> argparse.ArgumentParser:
