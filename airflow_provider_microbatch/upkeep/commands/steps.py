@@ -24,9 +24,9 @@ from airflow_provider_microbatch.upkeep.commands.moving import MOVING, MovingSte
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 IsOver = Callable[[], bool]
-"""Whether the step's command must not do anything any more: while its process slept, another process may have finished
-the command, or given it up, or a user may have restored the checkpoint from a backup. Asked before each change of a
-step except the first, which directly follows such a check."""
+"""Whether the step's command must not do anything any more: while its process slept, another may have finished it, or
+given it up, or the checkpoint was restored from a backup. Asked before each change of a step except the first, which
+directly follows such a check."""
 
 
 def _not_over() -> bool:
@@ -50,7 +50,7 @@ def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
     try:
         is_new = store.put_if_absent(target, data)
         if is_new and is_over() and store.get(path) == data:
-            store.delete_if(target, data)  # the copy came late, or is not needed: the pipeline has the file at its old place
+            store.delete_if(target, data)  # late, or not needed: the pipeline has the file at its old place
         if is_new or store.get(target) == data:
             _remove_copied(store, path, target, data, is_over)
             return
@@ -62,9 +62,8 @@ def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
 
 
 def _leave_one(store: Store, path: str, target: str, data: bytes) -> None:
-    """Make sure that exactly one copy is left, after a change without an answer by a command that is over. The change
-    may have happened, and no process does its rest: two copies would count as two sources, and no copy would be a
-    loss."""
+    """Leave exactly one copy, after a change without an answer by a command that is over. The change may have happened,
+    and no process does its rest: two copies would count as two sources, and no copy would be a loss."""
     if store.get(path) == data:
         store.delete_if(target, data)
     if store.get(target) != data:
@@ -85,7 +84,7 @@ def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: I
 
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
-    """Move a file of the checkpoint away. No step ever deletes a file.
+    """Move a file of the checkpoint away. The file is never deleted.
 
     :param path: the file.
     :param target: where the file goes.
@@ -127,8 +126,8 @@ class SetAside:
 
 @dataclass(frozen=True, kw_only=True)
 class SetAsideLate:
-    """Move away a file of the checkpoint that did not exist when the plan was made: a process that had slept since
-    before the command, and died right after it wrote the file, could not take the file back.
+    """Move away a file of the checkpoint that did not exist when the plan was made: a process that slept since before
+    the command, and died right after it wrote the file, could not take the file back.
 
     :param path: the file.
     :param target: where the file goes.
@@ -147,11 +146,10 @@ class SetAsideLate:
         return self.path
 
     def apply(self, store: Store, *, is_over: IsOver) -> None:
-        """Move the file away, whatever its content, and as often as a file appears. The process may sleep here until
-        another process has finished the command: a file that exists then belongs to the batch's next life, and
-        stays."""
+        """Move the file away, whatever it is, and as often as one appears. The process may sleep here until another has
+        finished the command: a file that exists then belongs to the batch's next life, and stays."""
         data = store.get(self.path)
-        # Asked after the get: no run writes the file before the command has ended.
+        # After the look: no run writes it before the command has ended.
         if data is None or is_over():
             return
         target, others = self.target, 1
@@ -168,8 +166,7 @@ class Write:
     :param path: the file.
     :param text: its whole content.
     :param why: the reason, for people.
-    :param after: a file that must precede this file, such as the commit entry of the batch before; None if there is
-        none.
+    :param after: a file that this file follows, as the commit entry of the batch before; None if there is none.
     """
 
     kind: ClassVar[str] = "write"
@@ -186,9 +183,8 @@ class Write:
 
     def take_back_if_late(self, store: Store, *, since_ms: int, was_applied: bool, command: str, by: str) -> None:
         """Remove the file if it was written after the command was over: its writer slept meanwhile, and by now the name
-        may be another batch's, or the file may be unwanted. The file bears the command's trail, so no other process
-        writes these bytes; a file without a trail, such as ``metadata``, is left, since the next command may have
-        written the same bytes.
+        may be another batch's, or the file unwanted. The file bears the command's trail, so no other command writes
+        these bytes; a file without a trail, as ``metadata``, stays: the next command may have written it alike.
 
         :param since_ms: when the command was over, by the store's clock.
         :param was_applied: whether another process has finished the command. A file written at that very moment is then
@@ -202,16 +198,15 @@ class Write:
             store.delete_if(self.path, data)
 
     def apply(self, store: Store) -> None:
-        """Write the file, unless it exists with this content.
+        """Write the file, unless it is there.
 
-        :raises MaintenanceError: if another file exists at the path, or the file that must precede it is gone; nothing
-            is written then.
+        :raises MaintenanceError: if another file is there, or the file ``after`` is gone; nothing is written then.
         """
         data = self.text.encode()
         if not store.put_if_absent(self.path, data) and store.get(self.path) != data:
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
-        # Checked after the put: a process that takes that file back checks afterwards for files that follow it, so one
-        # of the two processes sees the other.
+        # After the put: a process that takes ``after`` back looks again for files behind it, so one of the two sees the
+        # other.
         if self.after and store.get(self.after) is None:
             store.delete_if(self.path, data)
             raise MaintenanceError(f"{store.location}/{self.after} was taken back since the plan was made.")
@@ -246,7 +241,7 @@ class End:
 @dataclass(frozen=True, kw_only=True)
 class Fence:
     """Take an epoch, and end it: no earlier attempt can publish any more. An epoch that another process has taken
-    meanwhile stays with that process, and the fence takes the next epoch.
+    meanwhile stays taken, and the fence takes the next epoch.
 
     :param path: file of the epoch that is free when the plan is made.
     :param text: its whole content, which no other command writes.
@@ -278,7 +273,7 @@ class Fence:
 @dataclass(frozen=True, kw_only=True)
 class Keep:
     """Have a source leave a range where it is. The source computes the changes to its own records when the step is
-    done: other processes may change these records while the command does its steps.
+    done: others may change these records while the command does its steps.
 
     :param source: name of the source.
     :param lane: the lane of the range.
@@ -301,7 +296,7 @@ class Keep:
         return f"source {self.source!r} after {self.start or 'its beginning'} up to {self.end or 'its beginning'}"
 
     def apply(self, store: Store) -> None:
-        """Have the source keep the range, if the pipeline on record has the source. :raises SourceError: if the source
+        """Have the source keep the range, if the pipeline on record has the source. :raises SourceError: if it
         cannot."""
         found = Recorded(Checkpoint(store)).source(self.source, lane=self.lane)
         if found is not None:
@@ -349,8 +344,7 @@ class DropOutput:
         taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink).open(SinkContext())
         found = sink.contains(taken)
-        # Asked after the look: output that the table has once the command has ended belongs to the batch's next life,
-        # or was given back.
+        # After the look: output that is there after the command's end is of the batch's next life, or was given back.
         if found is None or is_over():
             return
         if sink.withdraw(taken, found.epoch) and is_over():
@@ -362,13 +356,11 @@ class DropOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class DropStage:
-    """Remove the stage that an attempt has left to publish. The attempt may have passed the fence before the fence was
-    there.
+    """Remove the stage that an attempt has left to publish: the attempt may have passed the fence before it was there.
 
     :param key: the batch, as ``str(BatchKey)``.
     :param epoch: the attempt.
-    :param checkpoint: id of the checkpoint that the stage belongs to; empty for a stage from a version without
-        identities.
+    :param checkpoint: id of the stage's checkpoint; empty for a stage from a version without identities.
     :param sink: definition of the sink.
     :param where: the table's address.
     :param why: the reason, for people.
@@ -498,8 +490,7 @@ def step_to_dict(step: Step) -> dict[str, Any]:
 
 
 def step_from_dict(values: Mapping[str, Any]) -> Step:
-    """Restore a step from the values of :func:`step_to_dict`. :raises CheckpointError: for a step that this version
-    does not know."""
+    """A step from the values of :func:`step_to_dict`. :raises CheckpointError: for a step that this version lacks."""
     made = _KINDS.get(str(values.get("step")))
     if made is None:
         raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")
