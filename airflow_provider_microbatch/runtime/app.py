@@ -53,8 +53,8 @@ class Stopwatch:
 
 
 class Warnings:
-    """What the user has to hear of a batch. A warning goes both to Spark's log and into the result: where the log
-    reaches the task through a pipe, the level of a line is lost."""
+    """Warnings for the user of the pipeline. Each goes both to Spark's log and into the result: where the log reaches
+    the task through a pipe, the level of a line is lost."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -356,7 +356,7 @@ def _call_node(node: FlowNode, given: Batch) -> DataFrame:
 
 
 def _by_stage(job: Job, what: str, returned: object) -> Mapping[str, object]:
-    """What a transform returned, by the names of the stages.
+    """The frames, or other values, that a transform returned, by the names of the stages.
 
     :param what: name of the transform, for messages.
     """

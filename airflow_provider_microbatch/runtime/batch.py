@@ -1,4 +1,4 @@
-"""What the user's transform gets."""
+"""The batch, as the user's transform gets it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def choose(folder: str, channel: str, end: Mapping[str, Any]) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     try:
-        os.link(hidden, path)  # the file appears whole, and never replaces another task's file
+        os.link(hidden, path)  # whole at once, and never over another
     except FileExistsError:
         pass
     finally:

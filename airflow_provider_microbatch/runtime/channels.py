@@ -204,8 +204,8 @@ def read_here(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple
 
 
 def told(arguments: Mapping[str, Any], *, ends: Mapping[str, At]) -> dict[str, Any]:
-    """What the planner is told: the end of each channel, the channels that have gaps, and the planner's own facts about
-    channels that need no reading.
+    """The values that the planner is told: the end of each channel, the channels that have gaps, and the planner's own
+    facts about channels that need no reading.
 
     :raises ChannelError: if a channel was not read to its end.
     """

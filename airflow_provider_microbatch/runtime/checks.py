@@ -9,8 +9,8 @@ from typing import Any
 
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 ACTIONS = (FAIL, DEAD_LETTER, DROP)
-"""What becomes of a row that is refused. If several expectations refuse one row, the first action in this order
-applies: no expectation with a weaker action lets a row be dropped, or a batch go on, against a stronger action."""
+"""The actions for a row that is refused, the strongest first. If several expectations refuse one row, the strongest of
+their actions applies: an expectation that would drop the row, or let the batch go on, never overrides another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Expectation:
     """A condition that each row of a table has to meet.
 
     :param condition: a Spark SQL expression over the columns that the transform returned. A row is refused if the
-        condition is false or null for it.
+        condition is false or null for the row.
     :param action: one of :data:`ACTIONS`.
     :param stage: name of the stage whose rows the condition applies to.
     """

@@ -1,4 +1,4 @@
-"""Where a batch failed, and the part of the traceback that helps a person to mend it."""
+"""Finds where a batch failed, and the part of the traceback that helps a person to mend the batch."""
 
 from __future__ import annotations
 

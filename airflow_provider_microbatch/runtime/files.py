@@ -198,14 +198,15 @@ def _with_text(schema: StructType, column: str) -> StructType:
 
 
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a read with these arguments has read once it succeeds: Spark reads each file whole, or fails."""
+    """The values for the planning half after a successful read with these arguments: Spark reads each file whole, or
+    fails."""
     files = sum(len(group["paths"]) for group in arguments["groups"])
     as_found = [list(one) for one in arguments.get("as_found", ())]
     return {"files": files, "left_out": list(arguments.get("left_out", ())), "as_found": as_found}
 
 
 def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a read of a whole range would have told, made of what the reads of its splits told."""
+    """The values that a read of a whole range would have told, made of the values that the reads of its splits told."""
     return {
         "files": sum(one["files"] for one in told),
         "left_out": [path for one in told for path in one["left_out"]],

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MANIFESTS = "_symlink_format_manifest"
-"""A folder of the table. It has the name that Delta gives such manifests, so that people recognise it."""
+"""A folder of the table. Delta gives such manifests the same name, so that people recognise the folder."""
 
 FORMATS = ("parquet", "json", "csv", "orc")
 _NOTHING = "nothing."

@@ -84,7 +84,7 @@ class PollingSource(ABC):
         self.latest_offset(self.initial_offset(), NO_LIMIT)
 
     def requirements(self) -> Requirements:
-        """What :meth:`read` needs where Spark runs: by default the module of the class, or its package."""
+        """The requirements of :meth:`read` where Spark runs: by default the module of the class, or its package."""
         return Requirements(modules=(type(self).__module__.partition(".")[0],) if self.travels else ())
 
 

@@ -84,7 +84,8 @@ class Refusing:
         """Withhold from the transform those rows of a source that do not parse.
 
         :param frame: all rows of the source, which are counted.
-        :param column: the column with the text of rows that do not parse; empty if all rows parse, or fail the batch.
+        :param column: the column with the text of rows that do not parse; empty if there are no such rows, or if they
+            fail the batch.
         :param place: a SQL expression for the place of a row.
         :param counts: counts of the rows, by :func:`counts_of`.
         :return: the other rows.

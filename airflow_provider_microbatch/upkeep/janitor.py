@@ -81,8 +81,8 @@ class Janitor:
         self._own = ""
 
     def run(self) -> JanitorReport:
-        """Do all outstanding work. An attempt that cannot be cleaned up is reported, and does not keep the others from
-        it.
+        """Do all outstanding work. An attempt that cannot be cleaned up is reported, and the other attempts are cleaned
+        up.
 
         :raises CheckpointError: if the checkpoint cannot be read at all, or a command is changing it.
         """
@@ -351,8 +351,8 @@ class Janitor:
                 leases.renew(key, epoch)
 
     def _owners(self) -> tuple[str, str]:
-        """The checkpoint ids whose stages are looked for: this checkpoint's, and none, for stages of versions that
-        recorded no checkpoint id."""
+        """The checkpoint ids whose stages are looked for: this checkpoint's, and the empty id of stages from versions
+        that recorded none."""
         return (self._own, "")
 
     def _sink_of(self, attempt: Attempt) -> OpenSink | None:

@@ -123,8 +123,8 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
 
 
 def fence_ahead(drafting: Drafting, key: BatchKey, *, why: str) -> None:
-    """Plan to take the epoch after the newest one, and nothing else: the janitor ends the earlier attempts, and from
-    now on these can neither publish nor commit."""
+    """Plan to take the epoch after the newest one, and nothing else: the earlier attempts can neither publish nor
+    commit any more, and are ended later, as all dead attempts are."""
     epoch = drafting.checkpoint.attempts.epochs.all(key)[-1] + 1
     drafting.step(
         Fence(

@@ -293,8 +293,8 @@ class LaneRepair:
         return encoded_offsets(self._drafting, self._name, entry)
 
     def _mend_commits(self) -> None:
-        """Write a lost commit entry again if the sink has the batch; move away a commit entry of a batch that was never
-        planned."""
+        """Write a lost commit entry again if the sink has the batch; move away a commit entry that is not of a planned
+        and published batch."""
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         if not offset_ids:
             if commit_ids:

@@ -272,7 +272,7 @@ class _Rewind:
         return None if entry is None else entry.ends.get(name)
 
     def _newest_end(self, name: str) -> Offset | None:
-        """The end of the source in the newest entry, if that entry can be read; else in the newest readable entry."""
+        """The end of the source in the newest entry that can be read; None if no entry can."""
         for number in reversed(self._lane.offset_log.ids()):
             with suppress(CheckpointError):
                 entry = self._lane.offset_log.get(number)

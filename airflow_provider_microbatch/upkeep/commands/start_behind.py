@@ -59,8 +59,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         "there comes to that number too: then this pipeline needs a table of its own."
     )
     drafting.note("it reads all that its sources have after its own position, whether or not it is in the table.")
-    # One entry before is enough for a log that begins here: every run verifies the newest entry and the entry before
-    # it.
+    # A log that begins here needs only one entry before: every run verifies just the newest two entries.
     first = position.batch_id if position.latest is not None else max(held[-1] - 1, 0)
     why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
     entry = _entry(drafting, position, identity.sources)
