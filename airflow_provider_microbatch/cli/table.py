@@ -19,7 +19,7 @@ _LONGEST_OFFSET = 40
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[str] = frozenset()) -> str:
-    """Columns as wide as their widest cell, a line a row, without trailing blanks.
+    """A table of text: columns as wide as their widest cell, a line a row, without trailing blanks.
 
     :param headers: names of the columns.
     :param rows: a cell for each header.

@@ -81,7 +81,7 @@ def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
     try:
         found = table.strays(checkpoint.tables)
     except (SinkError, CheckpointError):
-        return  # told of the batches that it has
+        return  # the look at its batches reports the error
     for stray in found:
         yield Finding(
             kind="stray",
@@ -238,7 +238,7 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
                 )
                 break  # further findings would have the same cause
             except (SinkError, CheckpointError):
-                continue  # told of the batches that it has
+                continue  # the look at its batches reports the error
 
 
 def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:

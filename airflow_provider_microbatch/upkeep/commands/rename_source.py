@@ -113,7 +113,7 @@ def _half(drafting: Drafting) -> HalfRename | None:
     checkpoint, store = drafting.checkpoint, drafting.store
     path = checkpoint.names.torn()
     if path is None:
-        with suppress(CorruptEntryError):  # of a later version; `verify_all` tells it
+        with suppress(CorruptEntryError):  # of a later version; `verify_all` reports it
             return checkpoint.names.half()
         return None
     text = checkpoint.maintenance.written(path)

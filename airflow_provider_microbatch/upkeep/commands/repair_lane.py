@@ -265,8 +265,8 @@ class LaneRepair:
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
 
     def _mend_beginning(self) -> None:
-        """Rebuild the entry before a single entry, which tells where that one ended: no pipeline goes on from a single
-        entry."""
+        """Rebuild the missing entry before the log's only entry, whose starts tell where the missing entry ended: no
+        run goes on from a single entry."""
         log = self._lane.offset_log
         ids = log.ids()
         after = _readable(log, ids[0]) if len(ids) == 1 and ids[0] > 0 else None
